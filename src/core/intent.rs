@@ -1,0 +1,280 @@
+//! The client's unit of work: its names, its payload, and where it stands.
+//!
+//! Values are checked here once, at the edge; whoever holds an [`IntentId`] or a [`Payload`] need
+//! not look again. Never decides anything: that is `policy`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::time::Timestamp;
+
+/// Longest `intentId` and `submissionTarget`, in characters.
+pub const MAX_NAME_CHARS: usize = 200;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameFault {
+    #[error("must not be empty")]
+    Empty,
+    #[error("must have at most {MAX_NAME_CHARS} characters, this has {0}")]
+    TooLong(usize),
+    #[error("must not contain control characters")]
+    ControlCharacter,
+}
+
+fn checked_name(raw: &str) -> Result<Arc<str>, NameFault> {
+    let name = raw.trim();
+    if name.is_empty() {
+        return Err(NameFault::Empty);
+    }
+    if name.chars().any(char::is_control) {
+        return Err(NameFault::ControlCharacter);
+    }
+    let chars = name.chars().count();
+    if chars > MAX_NAME_CHARS {
+        return Err(NameFault::TooLong(chars));
+    }
+    Ok(name.into())
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Trims surrounding whitespace, then checks length and characters.
+            pub fn parse(raw: &str) -> Result<Self, NameFault> {
+                checked_name(raw).map(Self)
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+name_type! {
+    /// `intentId`: the client's idempotency key, compared byte for byte.
+    IntentId
+}
+
+name_type! {
+    /// `submissionTarget`: the name of a contract in the registry.
+    TargetName
+}
+
+/// The store's own number for an intent: order of arrival, never shown to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IntentSeq(pub i64);
+
+/// The exact bytes the client sent, with their hash. Opaque: never parsed, never re-encoded.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Payload {
+    bytes: Bytes,
+    sha256: [u8; 32],
+}
+
+impl Payload {
+    pub fn new(bytes: Bytes) -> Self {
+        let sha256 = Sha256::digest(&bytes).into();
+        Self { bytes, sha256 }
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub fn sha256(&self) -> &[u8; 32] {
+        &self.sha256
+    }
+}
+
+impl fmt::Debug for Payload {
+    /// Size only: payloads stay out of logs, even through `{:?}`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes)", self.bytes.len())
+    }
+}
+
+/// Why policy ended an intent that was neither accepted nor rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExhaustedReason {
+    DeadlineExceeded,
+    MaxAttempts,
+    OneShot,
+}
+
+impl ExhaustedReason {
+    pub const ALL: [Self; 3] = [Self::DeadlineExceeded, Self::MaxAttempts, Self::OneShot];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DeadlineExceeded => "deadline_exceeded",
+            Self::MaxAttempts => "max_attempts",
+            Self::OneShot => "one_shot",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
+    }
+}
+
+/// Where an intent stands; a decision, never an alias of what a gateway said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    Pending,
+    Accepted { at: Timestamp },
+    Rejected { at: Timestamp, reason: String },
+    Exhausted { at: Timestamp, reason: ExhaustedReason },
+}
+
+/// The name of a [`State`], for filters, labels and columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    Pending,
+    Accepted,
+    Rejected,
+    Exhausted,
+}
+
+impl Status {
+    pub const ALL: [Self; 4] = [Self::Pending, Self::Accepted, Self::Rejected, Self::Exhausted];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Accepted => "accepted",
+            Self::Rejected => "rejected",
+            Self::Exhausted => "exhausted",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+}
+
+impl State {
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Pending => Status::Pending,
+            Self::Accepted { .. } => Status::Accepted,
+            Self::Rejected { .. } => Status::Rejected,
+            Self::Exhausted { .. } => Status::Exhausted,
+        }
+    }
+
+    pub fn is_terminal(&self) -> bool {
+        !matches!(self, Self::Pending)
+    }
+
+    pub fn completed_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Pending => None,
+            Self::Accepted { at } | Self::Rejected { at, .. } | Self::Exhausted { at, .. } => Some(*at),
+        }
+    }
+
+    pub fn rejected_reason(&self) -> Option<&str> {
+        match self {
+            Self::Rejected { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    pub fn exhausted_reason(&self) -> Option<ExhaustedReason> {
+        match self {
+            Self::Exhausted { reason, .. } => Some(*reason),
+            _ => None,
+        }
+    }
+}
+
+/// An intent as the store has it, without its payload and snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    pub seq: IntentSeq,
+    pub id: IntentId,
+    pub target: TargetName,
+    pub created_at: Timestamp,
+    pub state: State,
+    /// Attempts begun so far; the only source of attempt numbers.
+    pub attempt_count: u32,
+    /// Whether the latest of them has not been finished yet.
+    pub attempt_open: bool,
+}
+
+impl Intent {
+    /// What `waitSeconds` waits for.
+    pub fn first_attempt_finished(&self) -> bool {
+        let finished = self.attempt_count.saturating_sub(u32::from(self.attempt_open));
+        finished > 0 || self.state.is_terminal()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_trimmed_and_checked() {
+        let long = "ä".repeat(MAX_NAME_CHARS);
+        let cases: [(&str, Result<&str, NameFault>); 7] = [
+            ("  a b\t", Ok("a b")),
+            ("A", Ok("A")),
+            (&long, Ok(&long)),
+            (" \u{a0}\n", Err(NameFault::Empty)),
+            ("a\u{0}b", Err(NameFault::ControlCharacter)),
+            ("a\u{85}b", Err(NameFault::ControlCharacter)),
+            ("", Err(NameFault::Empty)),
+        ];
+        for (raw, expected) in cases {
+            let got = IntentId::parse(raw);
+            assert_eq!(got.as_ref().map(IntentId::as_str), expected.as_ref().map(|s| *s), "{raw:?}");
+        }
+        assert_eq!(TargetName::parse(&format!("{long}x")), Err(NameFault::TooLong(201)));
+    }
+
+    #[test]
+    fn debug_of_a_payload_shows_no_content() {
+        let payload = Payload::new(Bytes::from_static(b"secret"));
+        assert_eq!(format!("{payload:?}"), "Payload(6 bytes)");
+    }
+
+    #[test]
+    fn first_attempt_is_finished_when_a_second_is_open() {
+        let mut intent = Intent {
+            seq: IntentSeq(1),
+            id: IntentId::parse("i").unwrap(),
+            target: TargetName::parse("t").unwrap(),
+            created_at: Timestamp::from_micros(0),
+            state: State::Pending,
+            attempt_count: 0,
+            attempt_open: false,
+        };
+        for (count, open, finished) in [(0, false, false), (1, true, false), (1, false, true), (2, true, true)] {
+            (intent.attempt_count, intent.attempt_open) = (count, open);
+            assert_eq!(intent.first_attempt_finished(), finished, "{count} {open}");
+        }
+    }
+}

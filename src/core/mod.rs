@@ -1,0 +1,12 @@
+//! What the service decides, as pure functions over types that cannot hold a wrong value.
+//!
+//! Nothing here is async, knows actix or SQL, writes a log line or asks what time it is: `now`
+//! is always passed in. Whoever wants to know *why* an intent ended as it did reads [`policy`].
+
+pub mod contract;
+pub mod intent;
+pub mod lease;
+pub mod outcome;
+pub mod policy;
+pub mod schedule;
+pub mod time;

@@ -1,0 +1,73 @@
+//! What a gateway said, or why nothing sensible was heard: facts, recorded as they are.
+//!
+//! An outcome is never a status of the intent; `policy` turns one into the other.
+
+/// The fact an attempt ended with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Accepted {
+        gateway_message_id: Option<String>,
+    },
+    Rejected {
+        reason: String,
+        gateway_message_id: Option<String>,
+    },
+    /// No readable answer: whether the gateway acted on the attempt is unknown.
+    Error {
+        text: String,
+    },
+}
+
+/// Recorded for an attempt whose leader went away before it could write down the outcome.
+pub const INTERRUPTED: &str = "interrupted: the instance that made this attempt stopped or lost its lease \
+                               before recording the outcome, which is therefore unknown";
+
+impl Outcome {
+    pub fn error(text: impl Into<String>) -> Self {
+        Self::Error { text: text.into() }
+    }
+
+    pub fn interrupted() -> Self {
+        Self::error(INTERRUPTED)
+    }
+
+    /// The label of `submission_attempts_total`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Accepted { .. } => "accepted",
+            Self::Rejected { .. } => "rejected",
+            Self::Error { .. } => "error",
+        }
+    }
+
+    /// `outcomeStatus` of the audit row: what the gateway said, so nothing for an error.
+    pub fn status(&self) -> Option<&'static str> {
+        match self {
+            Self::Error { .. } => None,
+            _ => Some(self.kind()),
+        }
+    }
+
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Rejected { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    pub fn error_text(&self) -> Option<&str> {
+        match self {
+            Self::Error { text } => Some(text),
+            _ => None,
+        }
+    }
+
+    pub fn gateway_message_id(&self) -> Option<&str> {
+        match self {
+            Self::Accepted { gateway_message_id } | Self::Rejected { gateway_message_id, .. } => {
+                gateway_message_id.as_deref()
+            }
+            Self::Error { .. } => None,
+        }
+    }
+}

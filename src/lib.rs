@@ -1,0 +1,3 @@
+//! Submission Manager: durable submissions to HTTP gateways.
+
+pub mod core;
