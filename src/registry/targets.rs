@@ -1,0 +1,267 @@
+//! `submission_targets.json`: which contract a target has.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::Fault;
+use super::fields::{Faults, Fields, kind, parse_object};
+use crate::core::contract::{Contract, ContractSnapshot, GatewayType, GatewayUrl, Policy, TerminalOutcomes};
+use crate::core::intent::TargetName;
+
+type Targets = HashMap<TargetName, Arc<ContractSnapshot>>;
+
+pub fn parse(text: &str) -> Result<Targets, Vec<Fault>> {
+    let document = parse_object(text)?;
+    let faults = Faults::default();
+    let top = Fields::new(&document, "", &faults);
+    let mut targets = Targets::new();
+    if let Some(entries) = top.list("targets", "list the contracts there") {
+        if entries.is_empty() {
+            top.fault("targets", "must hold at least one contract");
+        }
+        let mut names = HashMap::new();
+        for (index, entry) in entries.iter().enumerate() {
+            let place = format!("targets[{index}]");
+            let Value::Object(map) = entry else {
+                faults.add(place, format!("must be an object, this is {}", kind(entry)));
+                continue;
+            };
+            let name = unique_name(&Fields::new(map, place.as_str(), &faults), &mut names, index);
+            if let Some(contract) = contract(map, place, &faults, name) {
+                match ContractSnapshot::of(contract) {
+                    Ok(snapshot) => drop(targets.insert(snapshot.contract.target.clone(), Arc::new(snapshot))),
+                    Err(error) => faults.add(format!("targets[{index}]"), error.to_string()),
+                }
+            }
+        }
+    }
+    top.no_others();
+    faults.into_result(targets)
+}
+
+fn unique_name(fields: &Fields<'_>, names: &mut HashMap<TargetName, usize>, index: usize) -> Option<TargetName> {
+    let raw = fields.text("submissionTarget", "name the target")?;
+    let name = match TargetName::parse(raw) {
+        Ok(name) => name,
+        Err(fault) => {
+            fields.fault("submissionTarget", fault.to_string());
+            return None;
+        }
+    };
+    if let Some(first) = names.insert(name.clone(), index) {
+        fields.fault("submissionTarget", format!("{name:?} is also targets[{first}]; names must be unique"));
+    }
+    Some(name)
+}
+
+fn contract(map: &Map<String, Value>, place: String, faults: &Faults, target: Option<TargetName>) -> Option<Contract> {
+    let fields = Fields::new(map, place, faults);
+    fields.mention("submissionTarget");
+    let gateway_type = gateway_type(&fields);
+    let gateway_url = fields.text("gatewayUrl", "write the gateway's base URL").and_then(|raw| {
+        GatewayUrl::parse(raw)
+            .map_err(|what| {
+                fields.fault("gatewayUrl", format!("must be an http or https URL with a host; this {what}"))
+            })
+            .ok()
+    });
+    let policy = policy(&fields);
+    let terminal_outcomes = terminal_outcomes(&fields, gateway_type);
+    fields.no_others();
+    Some(Contract {
+        target: target?,
+        gateway_type: gateway_type?,
+        gateway_url: gateway_url?,
+        policy: policy?,
+        terminal_outcomes: terminal_outcomes?,
+    })
+}
+
+fn gateway_type(fields: &Fields<'_>) -> Option<GatewayType> {
+    let names = GatewayType::ALL.map(GatewayType::as_str).join(" or ");
+    let raw = fields.text("gatewayType", &format!("write {names}"))?;
+    let parsed = GatewayType::parse(raw);
+    if parsed.is_none() {
+        fields.fault("gatewayType", format!("must be {names}, this is {raw:?}"));
+    }
+    parsed
+}
+
+fn policy(fields: &Fields<'_>) -> Option<Policy> {
+    const NAMES: &str = "deadline, max_attempts or one_shot";
+    let seconds = "maxAcceptanceSeconds";
+    let attempts = "maxAttempts";
+    fields.mention(seconds);
+    fields.mention(attempts);
+    let not_with = |name: &'static str, policy: &str| {
+        if fields.has(name) {
+            fields.fault(name, format!("does not belong to policy {policy}; leave it out"));
+        }
+    };
+    match fields.text("policy", &format!("write {NAMES}"))? {
+        "deadline" => {
+            not_with(attempts, "deadline");
+            let limit = fields.positive(seconds, "policy deadline needs the seconds until it passes, such as 30");
+            limit.map(|max_acceptance_seconds| Policy::Deadline { max_acceptance_seconds })
+        }
+        "max_attempts" => {
+            not_with(seconds, "max_attempts");
+            let limit = fields.positive(attempts, "policy max_attempts needs how many, such as 3");
+            limit.map(|max_attempts| Policy::MaxAttempts { max_attempts })
+        }
+        "one_shot" => {
+            not_with(seconds, "one_shot");
+            not_with(attempts, "one_shot");
+            Some(Policy::OneShot)
+        }
+        other => {
+            fields.fault("policy", format!("must be {NAMES}, this is {other:?}"));
+            None
+        }
+    }
+}
+
+fn terminal_outcomes(fields: &Fields<'_>, gateway_type: Option<GatewayType>) -> Option<TerminalOutcomes> {
+    const NAME: &str = "terminalOutcomes";
+    let list = fields.list(NAME, "list the rejection reasons that end an intent")?;
+    if list.is_empty() {
+        fields.fault(NAME, "must hold at least one rejection reason");
+    }
+    let mut reasons = Vec::new();
+    let mut seen = HashSet::new();
+    for (index, value) in list.iter().enumerate() {
+        let place = format!("{NAME}[{index}]");
+        match value.as_str() {
+            None => fields.fault(&place, format!("must be a string, this is {}", kind(value))),
+            Some(reason) if reason.trim().is_empty() => fields.fault(&place, "must not be blank"),
+            Some("accepted") => fields.fault(&place, "accepted always ends an intent; leave it out"),
+            Some(reason) if !seen.insert(reason) => fields.fault(&place, format!("repeats {reason:?}")),
+            Some(reason) => match gateway_type {
+                Some(kind) if !kind.known_reasons().contains(&reason) => fields.fault(
+                    &place,
+                    format!(
+                        "{reason:?} is not a reason of gateway type {}; known are {}",
+                        kind.as_str(),
+                        kind.known_reasons().join(", ")
+                    ),
+                ),
+                _ => reasons.push(reason),
+            },
+        }
+    }
+    TerminalOutcomes::new(gateway_type?, reasons)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(text: &str) -> Vec<String> {
+        parse(text).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    fn entry(change: impl FnOnce(&mut Map<String, Value>)) -> String {
+        let mut entry = serde_json::json!({
+            "submissionTarget": "t", "gatewayType": "sms", "gatewayUrl": "http://x",
+            "policy": "one_shot", "terminalOutcomes": ["invalid_request"],
+        });
+        change(entry.as_object_mut().unwrap());
+        serde_json::json!({ "targets": [entry] }).to_string()
+    }
+
+    #[test]
+    fn the_sample_and_the_schema_agree_with_the_code() {
+        let sample = include_str!("../../registry/submission_targets.json");
+        assert!(parse(sample).unwrap().len() >= 3);
+        let schema: Value =
+            serde_json::from_str(include_str!("../../registry/submission_targets.schema.json")).unwrap();
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        assert!(validator.is_valid(&serde_json::from_str(sample).unwrap()));
+        for (name, text, fine) in [
+            ("good", entry(|_| ()), true),
+            ("no policy", entry(|e| drop(e.remove("policy"))), false),
+            ("limit of another policy", entry(|e| drop(e.insert("maxAttempts".into(), 3.into()))), false),
+            ("unknown field", entry(|e| drop(e.insert("color".into(), 3.into()))), false),
+            (
+                "reason of another type",
+                entry(|e| e["terminalOutcomes"] = "[\"unregistered_token\"]".parse().unwrap()),
+                false,
+            ),
+            ("no outcomes", entry(|e| e["terminalOutcomes"] = "[]".parse().unwrap()), false),
+            ("empty", r#"{"targets": []}"#.to_owned(), false),
+        ] {
+            assert_eq!(parse(&text).is_ok(), fine, "{name}: code");
+            assert_eq!(validator.is_valid(&text.parse().unwrap()), fine, "{name}: schema");
+        }
+        for kind in GatewayType::ALL {
+            for reason in kind.known_reasons() {
+                let text = entry(|e| {
+                    e["gatewayType"] = kind.as_str().into();
+                    e["terminalOutcomes"] = vec![*reason].into();
+                });
+                assert!(parse(&text).is_ok() && validator.is_valid(&text.parse().unwrap()), "{reason}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_faults_are_reported_at_once_with_their_places() {
+        let text = r#"{"version": 1, "targets": [
+            {"submissionTarget": "a", "gatewayType": "sms", "gatewayUrl": "http://x/", "policy": "deadline",
+             "terminalOutcomes": ["invalid_request", "invalid_request", " ", "accepted", "unregistered_token", 7]},
+            7,
+            {"submissionTarget": "a", "gatewayType": "fax", "gatewayUrl": "ftp://x", "policy": "max_attempts",
+             "maxAttempts": 0, "maxAcceptanceSeconds": 3, "terminalOutcomes": [], "colour": "red"},
+            {"submissionTarget": " ", "policy": "forever", "terminalOutcomes": "invalid_request"}
+        ]}"#;
+        assert_eq!(
+            faults(text),
+            [
+                "targets[0].maxAcceptanceSeconds: is missing; policy deadline needs the seconds until it passes, such as 30",
+                "targets[0].terminalOutcomes[1]: repeats \"invalid_request\"",
+                "targets[0].terminalOutcomes[2]: must not be blank",
+                "targets[0].terminalOutcomes[3]: accepted always ends an intent; leave it out",
+                "targets[0].terminalOutcomes[4]: \"unregistered_token\" is not a reason of gateway type sms; known are \
+                 invalid_request, duplicate_reference, invalid_recipient, invalid_message, provider_failure",
+                "targets[0].terminalOutcomes[5]: must be a string, this is a number",
+                "targets[1]: must be an object, this is a number",
+                "targets[2].submissionTarget: \"a\" is also targets[0]; names must be unique",
+                "targets[2].gatewayType: must be sms or push, this is \"fax\"",
+                "targets[2].gatewayUrl: must be an http or https URL with a host; this has scheme \"ftp\"",
+                "targets[2].maxAcceptanceSeconds: does not belong to policy max_attempts; leave it out",
+                "targets[2].maxAttempts: must be a whole number from 1 to 4294967295, this is 0",
+                "targets[2].terminalOutcomes: must hold at least one rejection reason",
+                "targets[2].colour: is not a field here; known are submissionTarget, gatewayType, gatewayUrl, \
+                 maxAcceptanceSeconds, maxAttempts, policy, terminalOutcomes",
+                "targets[3].submissionTarget: must not be empty",
+                "targets[3].gatewayType: is missing; write sms or push",
+                "targets[3].gatewayUrl: is missing; write the gateway's base URL",
+                "targets[3].policy: must be deadline, max_attempts or one_shot, this is \"forever\"",
+                "targets[3].terminalOutcomes: must be a list, this is a string",
+                "version: is not a field here; known are targets",
+            ]
+        );
+    }
+
+    #[test]
+    fn documents_that_are_no_registry() {
+        assert_eq!(faults("[]"), ["must be a JSON object, this is a list"]);
+        assert_eq!(faults("{}"), ["targets: is missing; list the contracts there"]);
+        assert_eq!(faults(r#"{"targets": []}"#), ["targets: must hold at least one contract"]);
+        assert_eq!(faults("{\"targets\": [\n}"), ["line 2 column 1: not valid JSON: expected value"]);
+        assert_eq!(faults("{} x"), ["line 1 column 4: not valid JSON: trailing characters"]);
+    }
+
+    #[test]
+    fn a_trailing_slash_and_blanks_are_harmless() {
+        let text = entry(|e| {
+            e["gatewayUrl"] = "http://x/base/".into();
+            e["submissionTarget"] = " t ".into();
+        });
+        let targets = parse(&text).unwrap();
+        let contract = &targets[&TargetName::parse("t").unwrap()].contract;
+        assert_eq!(contract.gateway_url.as_str(), "http://x/base");
+    }
+}
