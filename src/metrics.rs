@@ -1,0 +1,227 @@
+//! Every number on `/metrics`, in one place. Labels come from small closed sets, never from ids or
+//! targets. Nothing here decides anything or can fail after start.
+
+use std::time::Duration;
+
+use prometheus::{
+    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    TextEncoder,
+};
+
+use crate::core::intent::{ExhaustedReason, Intent, State, Status};
+use crate::store::{FinishAttempt, StoreError};
+
+pub struct Metrics {
+    registry: Registry,
+    pub intents_created: IntCounter,
+    pub idempotent_hits: IntCounter,
+    pub idempotency_conflicts: IntCounter,
+    intents_terminal: IntCounterVec,
+    exhausted: IntCounterVec,
+    attempts: IntCounterVec,
+    retries_scheduled: IntCounter,
+    time_to_terminal: HistogramVec,
+    attempt_duration: Histogram,
+    queue_delay: Histogram,
+    pub queue_depth: IntGauge,
+    pub schedule_held: IntGauge,
+    pub inflight_attempts: IntGauge,
+    pub leader: IntGauge,
+    pub lease_epoch: IntGauge,
+    leader_transitions: IntCounterVec,
+    store_batch_size: Histogram,
+    store_commit_duration: Histogram,
+    store_errors: IntCounterVec,
+    pub store_queue: IntGauge,
+    http_requests: IntCounterVec,
+    http_duration: HistogramVec,
+}
+
+/// Seconds from half a millisecond to the longest attempt timeout anyone would set.
+const SECONDS: [f64; 15] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+/// Seconds from an intent's arrival to its end: a retry or two, minutes, hours, a day.
+const LONG_SECONDS: [f64; 15] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86400.0];
+const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+
+impl Metrics {
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let make = Maker(&registry);
+        let metrics = Self {
+            intents_created: make.counter("intents_created_total", "Intents made durable")?,
+            idempotent_hits: make.counter("idempotent_hits_total", "Submissions that returned an existing intent")?,
+            idempotency_conflicts: make
+                .counter("idempotency_conflicts_total", "Submissions that reused an id for something else")?,
+            intents_terminal: make.counters("intents_terminal_total", "Intents that ended", &["status"])?,
+            exhausted: make.counters("exhausted_total", "Intents that policy ended", &["reason"])?,
+            attempts: make.counters("attempts_total", "Attempts finished", &["outcome_status"])?,
+            retries_scheduled: make.counter("retries_scheduled_total", "Further attempts scheduled")?,
+            time_to_terminal: make.histograms(
+                "intent_time_to_terminal_seconds",
+                "From arrival to the end of an intent",
+                &LONG_SECONDS,
+                &["status"],
+            )?,
+            attempt_duration: make.histogram("attempt_duration_seconds", "Duration of attempts", &SECONDS)?,
+            queue_delay: make.histogram("queue_delay_seconds", "From due time to start of an attempt", &SECONDS)?,
+            queue_depth: make.gauge("queue_depth", "Intents waiting for an attempt, as the leader counted last")?,
+            schedule_held: make.gauge("schedule_held_intents", "Waiting intents that the leader holds in memory")?,
+            inflight_attempts: make.gauge("inflight_attempts", "Attempts under way")?,
+            leader: make.gauge("leader", "1 while this instance holds the lease")?,
+            lease_epoch: make.gauge("lease_epoch", "Epoch of the lease last held by this instance")?,
+            leader_transitions: make.counters("leader_transitions_total", "Leadership gained and lost", &["to"])?,
+            store_batch_size: make.histogram("store_batch_size", "Writes committed together", &BATCH_SIZES)?,
+            store_commit_duration: make.histogram("store_commit_seconds", "Duration of a commit", &SECONDS)?,
+            store_errors: make.counters("store_errors_total", "Failed store calls", &["kind"])?,
+            store_queue: make.gauge("store_queue_writes", "Writes that wait for the next commit")?,
+            http_requests: make.counters("http_requests_total", "Requests answered", &["route", "status_class"])?,
+            http_duration: make.histograms("http_request_seconds", "Time to answer", &SECONDS, &["route"])?,
+            registry: registry.clone(),
+        };
+        let info = Gauge::with_opts(
+            Opts::new("submission_build_info", "Version of this instance")
+                .const_label("version", env!("CARGO_PKG_VERSION")),
+        )?;
+        info.set(1.0);
+        registry.register(Box::new(info))?;
+        metrics.show_zeroes();
+        Ok(metrics)
+    }
+
+    /// Makes every label value appear from the start, so that a rate over it is right.
+    fn show_zeroes(&self) {
+        for status in Status::ALL.into_iter().filter(|status| *status != Status::Pending) {
+            self.intents_terminal.with_label_values(&[status.as_str()]);
+            self.time_to_terminal.with_label_values(&[status.as_str()]);
+        }
+        for reason in ExhaustedReason::ALL {
+            self.exhausted.with_label_values(&[reason.as_str()]);
+        }
+        for outcome in ["accepted", "rejected", "error"] {
+            self.attempts.with_label_values(&[outcome]);
+        }
+        for mode in ["leader", "follower"] {
+            self.leader_transitions.with_label_values(&[mode]);
+        }
+        for kind in ["overloaded", "unavailable", "unexpected"] {
+            self.store_errors.with_label_values(&[kind]);
+        }
+    }
+
+    pub fn attempt_started(&self, delay: Duration) {
+        self.queue_delay.observe(delay.as_secs_f64());
+    }
+
+    pub fn attempt_finished(&self, finish: &FinishAttempt) {
+        use crate::core::policy::Decision;
+        let attempt = &finish.attempt;
+        self.attempts.with_label_values(&[finish.outcome.kind()]).inc();
+        self.attempt_duration.observe(finish.finished_at.since(attempt.started_at).as_secs_f64());
+        let age = finish.finished_at.since(attempt.created_at);
+        match &finish.decision {
+            Decision::Accept => self.ended(Status::Accepted, None, age),
+            Decision::Reject { .. } => self.ended(Status::Rejected, None, age),
+            Decision::Exhaust(reason) => self.ended(Status::Exhausted, Some(*reason), age),
+            Decision::RetryAt(_) => self.retries_scheduled.inc(),
+        }
+    }
+
+    /// An intent ended without a further attempt.
+    pub fn intent_expired(&self, intent: &Intent) {
+        if let State::Exhausted { at, reason } = &intent.state {
+            self.ended(Status::Exhausted, Some(*reason), at.since(intent.created_at));
+        }
+    }
+
+    fn ended(&self, status: Status, reason: Option<ExhaustedReason>, age: Duration) {
+        self.intents_terminal.with_label_values(&[status.as_str()]).inc();
+        self.time_to_terminal.with_label_values(&[status.as_str()]).observe(age.as_secs_f64());
+        if let Some(reason) = reason {
+            self.exhausted.with_label_values(&[reason.as_str()]).inc();
+        }
+    }
+
+    pub fn batch_committed(&self, writes: usize, took: Duration) {
+        self.store_batch_size.observe(f64::from(u32::try_from(writes).unwrap_or(u32::MAX)));
+        self.store_commit_duration.observe(took.as_secs_f64());
+    }
+
+    pub fn store_failed(&self, error: &StoreError) {
+        let kind = match error {
+            StoreError::Overloaded => "overloaded",
+            StoreError::Unavailable(_) => "unavailable",
+            StoreError::Unexpected(_) => "unexpected",
+        };
+        self.store_errors.with_label_values(&[kind]).inc();
+    }
+
+    pub fn became_leader(&self, epoch: i64) {
+        self.leader.set(1);
+        self.lease_epoch.set(epoch);
+        self.leader_transitions.with_label_values(&["leader"]).inc();
+    }
+
+    pub fn became_follower(&self) {
+        self.leader.set(0);
+        self.queue_depth.set(0);
+        self.schedule_held.set(0);
+        self.leader_transitions.with_label_values(&["follower"]).inc();
+    }
+
+    pub fn request_answered(&self, route: &str, status: u16, took: Duration) {
+        let class = match status {
+            100..=199 => "1xx",
+            200..=299 => "2xx",
+            300..=399 => "3xx",
+            400..=499 => "4xx",
+            _ => "5xx",
+        };
+        self.http_requests.with_label_values(&[route, class]).inc();
+        self.http_duration.with_label_values(&[route]).observe(took.as_secs_f64());
+    }
+
+    pub fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
+        let mut text = Vec::with_capacity(32 * 1024);
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}
+
+/// Makes metrics with the prefix and registers them.
+struct Maker<'a>(&'a Registry);
+
+impl Maker<'_> {
+    fn register<M: prometheus::core::Collector + Clone + 'static>(&self, metric: M) -> Result<M, prometheus::Error> {
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        self.register(IntCounter::new(format!("submission_{name}"), help)?)
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        self.register(IntCounterVec::new(Opts::new(format!("submission_{name}"), help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+        self.register(IntGauge::new(format!("submission_{name}"), help)?)
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
+        let opts = HistogramOpts::new(format!("submission_{name}"), help).buckets(buckets.to_vec());
+        self.register(Histogram::with_opts(opts)?)
+    }
+
+    fn histograms(
+        &self,
+        name: &str,
+        help: &str,
+        buckets: &[f64],
+        labels: &[&str],
+    ) -> Result<HistogramVec, prometheus::Error> {
+        let opts = HistogramOpts::new(format!("submission_{name}"), help).buckets(buckets.to_vec());
+        self.register(HistogramVec::new(opts, labels)?)
+    }
+}

@@ -1,0 +1,393 @@
+//! `StoreActor`: owns the store and commits in groups.
+//!
+//! State: the writes that wait for the next transaction, and whether one is being committed.
+//! Receives `Submit`, `Fenced` and `Ask`; sends `IntentsArrived` to whoever watches. Everything that waits when a commit ends goes into
+//! the next one: no timer, so a lonely write is as fast as can be and a thousand cost one commit.
+//! Each caller hears only after its own batch is durable.
+//!
+//! When it dies, callers that wait are told that the store is unavailable, and a new one is
+//! started over the same store. A batch being committed then still commits; clients may repeat
+//! it, and a leader that cannot tell resigns.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
+use tokio::sync::oneshot;
+
+use super::{
+    Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, Receipt, Store, StoreError, StoreFuture,
+    Submitted, WriteBatch,
+};
+use crate::clock::monotonic;
+use crate::core::intent::Intent;
+use crate::core::lease::Term;
+use crate::core::schedule::Waiting;
+use crate::metrics::Metrics;
+use crate::notices::Notices;
+use crate::supervise::Alive;
+
+/// Submissions that may wait for a commit: about a second's worth of the fastest disk.
+pub const MAX_WAITING_SUBMITS: usize = 8192;
+/// Bytes of payload that may wait: 256 payloads of the default maximum.
+pub const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
+/// Writes of one kind in one transaction: past this, larger batches gain nothing.
+const MAX_BATCH: usize = 512;
+/// Reads under way or waiting for a connection.
+pub const MAX_READS: usize = 1024;
+/// Messages in the mailbox; the actor empties it faster than any socket fills it.
+const MAILBOX: usize = 4096;
+
+pub type Reply<T> = oneshot::Sender<T>;
+
+/// Why a write of the leader did not take effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FencedError {
+    #[error("the term is over")]
+    TermOver,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+pub type FencedResult<T> = Result<T, FencedError>;
+
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Submit {
+    pub new: NewIntent,
+    pub reply: Reply<Result<Submitted, StoreError>>,
+}
+
+/// A write that is done only if `term` holds the lease.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Fenced {
+    pub term: Term,
+    pub write: FencedWrite,
+}
+
+pub enum FencedWrite {
+    Begin { waiting: Waiting, reply: Reply<FencedResult<Begun>> },
+    Finish { finish: Arc<FinishAttempt>, reply: Reply<FencedResult<Finished>> },
+    Expire { limit: usize, reply: Reply<FencedResult<usize>> },
+}
+
+type Question = Box<dyn FnOnce(Result<&dyn Store, StoreError>, Option<ReadPermit>) + Send>;
+
+/// Any other call of the store; not batched.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Ask {
+    question: Question,
+    /// Counted against [`MAX_READS`]; the few calls of the leader are not.
+    counted: bool,
+}
+
+impl Ask {
+    pub fn new<T: Send + 'static>(
+        counted: bool,
+        reply: Reply<Result<T, StoreError>>,
+        call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
+    ) -> Self {
+        let question: Question = Box::new(move |store, permit| {
+            let answer = store.map(call);
+            actix::spawn(async move {
+                let answer = match answer {
+                    Ok(answer) => answer.await,
+                    Err(refused) => Err(refused),
+                };
+                drop(permit);
+                let _caller_may_be_gone = reply.send(answer);
+            });
+        });
+        Self { question, counted }
+    }
+}
+
+struct ReadPermit(Arc<AtomicUsize>);
+
+impl Drop for ReadPermit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// New intents are in the store. Carries no data: whoever cares looks.
+#[derive(Message, Clone, Copy)]
+#[rtype(result = "()")]
+pub struct IntentsArrived;
+
+/// Who is to be told of new intents; outlives a restart of the actor.
+#[derive(Clone, Default)]
+pub struct Arrivals(Arc<RwLock<Option<Recipient<IntentsArrived>>>>);
+
+impl Arrivals {
+    /// Tells `watcher` from now on, in place of whoever was told before.
+    pub fn watch(&self, watcher: Recipient<IntentsArrived>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
+    }
+
+    fn announce(&self) {
+        if let Some(watcher) = &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
+            // A full mailbox holds a wake-up already.
+            let _one_is_enough = watcher.try_send(IntentsArrived);
+        }
+    }
+}
+
+pub struct StoreActor {
+    store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+    notices: Notices,
+    arrivals: Arrivals,
+    submits: VecDeque<Submit>,
+    submit_bytes: usize,
+    fenced: VecDeque<Fenced>,
+    committing: bool,
+    reads: Arc<AtomicUsize>,
+    _alive: Alive,
+}
+
+impl StoreActor {
+    pub fn new(
+        store: Arc<dyn Store>,
+        metrics: Arc<Metrics>,
+        notices: Notices,
+        arrivals: Arrivals,
+        alive: Alive,
+    ) -> Self {
+        Self {
+            store,
+            metrics,
+            notices,
+            arrivals,
+            submits: VecDeque::new(),
+            submit_bytes: 0,
+            fenced: VecDeque::new(),
+            committing: false,
+            reads: Arc::new(AtomicUsize::new(0)),
+            _alive: alive,
+        }
+    }
+
+    /// Starts the next commit, unless one is under way or nothing waits.
+    fn commit_next(&mut self, ctx: &mut Context<Self>) {
+        if self.committing || (self.submits.is_empty() && self.fenced.is_empty()) {
+            return;
+        }
+        self.committing = true;
+        let (batch, callers) = self.take_batch();
+        self.show_queue();
+        let started = monotonic();
+        let commit = self.store.commit(batch).into_actor(self).map(move |result, actor, ctx| {
+            actor.committing = false;
+            actor.metrics.batch_committed(callers.len(), monotonic().duration_since(started));
+            match result {
+                Ok(receipt) => actor.answer(callers, receipt),
+                Err(error) => {
+                    log::error!("commit_failed writes={} store_error={error:?}", callers.len());
+                    actor.metrics.store_failed(&error);
+                    callers.refuse(&error);
+                }
+            }
+            actor.commit_next(ctx);
+        });
+        ctx.spawn(commit);
+    }
+
+    /// All that waits, up to the bound; of the leader's writes those of one term.
+    fn take_batch(&mut self) -> (WriteBatch, Callers) {
+        let mut batch = WriteBatch::default();
+        let mut callers = Callers::default();
+        while let Some(Submit { new, reply }) = self.submits.pop_front() {
+            self.submit_bytes = self.submit_bytes.saturating_sub(new.payload.bytes().len());
+            batch.submits.push(new);
+            callers.submits.push(reply);
+            if batch.submits.len() >= MAX_BATCH {
+                break;
+            }
+        }
+        if let Some(first) = self.fenced.front() {
+            let term = first.term.clone();
+            let mut writes = FencedWrites { term, begins: Vec::new(), finishes: Vec::new(), expire: None };
+            let mut taken = 0;
+            while let Some(next) = self.fenced.pop_front_if(|next| next.term == writes.term && taken < 2 * MAX_BATCH) {
+                taken += 1;
+                match next.write {
+                    FencedWrite::Begin { waiting, reply } => {
+                        writes.begins.push(waiting);
+                        callers.begins.push(reply);
+                    }
+                    FencedWrite::Finish { finish, reply } => {
+                        writes.finishes.push(Arc::clone(&finish));
+                        callers.finishes.push((finish, reply));
+                    }
+                    FencedWrite::Expire { limit, reply } => {
+                        writes.expire = Some(limit);
+                        callers.expires.push(reply);
+                    }
+                }
+            }
+            batch.fenced = Some(writes);
+        }
+        (batch, callers)
+    }
+
+    fn answer(&self, callers: Callers, receipt: Receipt) {
+        let mut arrived = false;
+        for (reply, result) in callers.submits.into_iter().zip(receipt.submits) {
+            match &result {
+                Ok(Submitted::Created(_)) => {
+                    arrived = true;
+                    self.metrics.intents_created.inc();
+                }
+                Ok(Submitted::Existing(_)) => self.metrics.idempotent_hits.inc(),
+                Ok(Submitted::Conflict(_)) => self.metrics.idempotency_conflicts.inc(),
+                Err(error) => self.failed_alone(error),
+            }
+            let _caller_may_be_gone = reply.send(result);
+        }
+        if arrived {
+            self.arrivals.announce();
+        }
+        match receipt.fenced {
+            Some(done) => self.answer_fenced(callers.begins, callers.finishes, callers.expires, done),
+            None => {
+                callers.begins.into_iter().for_each(|reply| drop(reply.send(Err(FencedError::TermOver))));
+                callers.finishes.into_iter().for_each(|(_, reply)| drop(reply.send(Err(FencedError::TermOver))));
+                callers.expires.into_iter().for_each(|reply| drop(reply.send(Err(FencedError::TermOver))));
+            }
+        }
+    }
+
+    fn answer_fenced(
+        &self,
+        begins: Vec<Reply<FencedResult<Begun>>>,
+        finishes: Vec<(Arc<FinishAttempt>, Reply<FencedResult<Finished>>)>,
+        expires: Vec<Reply<FencedResult<usize>>>,
+        done: FencedReceipt,
+    ) {
+        for (reply, result) in begins.into_iter().zip(done.begins) {
+            match &result {
+                Ok(Begun::Started { attempt, due, .. }) => {
+                    self.metrics.attempt_started(attempt.started_at.since(*due));
+                }
+                Ok(Begun::Ended(intent)) => self.expired(intent),
+                Ok(Begun::NotDue { .. } | Begun::Stale) => {}
+                Err(error) => self.failed_alone(error),
+            }
+            let _caller_may_be_gone = reply.send(result.map_err(FencedError::Store));
+        }
+        for ((finish, reply), result) in finishes.into_iter().zip(done.finishes) {
+            match &result {
+                Ok(Finished::Recorded) => {
+                    self.metrics.attempt_finished(&finish);
+                    self.notices.publish(&finish.attempt.intent_id);
+                }
+                Ok(Finished::NotOpen) => {}
+                Err(error) => self.failed_alone(error),
+            }
+            let _caller_may_be_gone = reply.send(result.map_err(FencedError::Store));
+        }
+        done.expired.iter().for_each(|intent| self.expired(intent));
+        for reply in expires {
+            let _caller_may_be_gone = reply.send(Ok(done.expired.len()));
+        }
+    }
+
+    fn expired(&self, intent: &Intent) {
+        log::debug!("intent_expired intent_id={:?}", intent.id);
+        self.metrics.intent_expired(intent);
+        self.notices.publish(&intent.id);
+    }
+
+    fn failed_alone(&self, error: &StoreError) {
+        log::error!("write_failed store_error={error:?}");
+        self.metrics.store_failed(error);
+    }
+
+    fn show_queue(&self) {
+        let waiting = self.submits.len() + self.fenced.len();
+        self.metrics.store_queue.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+}
+
+/// Who waits for a batch, in the order of its items.
+#[derive(Default)]
+struct Callers {
+    submits: Vec<Reply<Result<Submitted, StoreError>>>,
+    begins: Vec<Reply<FencedResult<Begun>>>,
+    finishes: Vec<(Arc<FinishAttempt>, Reply<FencedResult<Finished>>)>,
+    expires: Vec<Reply<FencedResult<usize>>>,
+}
+
+impl Callers {
+    fn len(&self) -> usize {
+        self.submits.len() + self.begins.len() + self.finishes.len() + self.expires.len()
+    }
+
+    fn refuse(self, error: &StoreError) {
+        let fenced = || FencedError::Store(error.clone());
+        self.submits.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
+        self.begins.into_iter().for_each(|reply| drop(reply.send(Err(fenced()))));
+        self.finishes.into_iter().for_each(|(_, reply)| drop(reply.send(Err(fenced()))));
+        self.expires.into_iter().for_each(|reply| drop(reply.send(Err(fenced()))));
+    }
+}
+
+impl Actor for StoreActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+    }
+}
+
+impl Handler<Submit> for StoreActor {
+    type Result = ();
+
+    fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) {
+        let bytes = submit.new.payload.bytes().len();
+        if self.submits.len() >= MAX_WAITING_SUBMITS || self.submit_bytes + bytes > MAX_WAITING_BYTES {
+            self.metrics.store_failed(&StoreError::Overloaded);
+            let _caller_may_be_gone = submit.reply.send(Err(StoreError::Overloaded));
+            return;
+        }
+        self.submit_bytes += bytes;
+        self.submits.push_back(submit);
+        self.show_queue();
+        self.commit_next(ctx);
+    }
+}
+
+impl Handler<Fenced> for StoreActor {
+    type Result = ();
+
+    /// Not bounded here: the executor has a bounded number of attempts in flight.
+    fn handle(&mut self, fenced: Fenced, ctx: &mut Self::Context) {
+        self.fenced.push_back(fenced);
+        self.show_queue();
+        self.commit_next(ctx);
+    }
+}
+
+impl Handler<Ask> for StoreActor {
+    type Result = ();
+
+    fn handle(&mut self, ask: Ask, _: &mut Self::Context) {
+        let permit = ask.counted.then(|| {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            ReadPermit(Arc::clone(&self.reads))
+        });
+        if permit.is_some() && self.reads.load(Ordering::Relaxed) > MAX_READS {
+            self.metrics.store_failed(&StoreError::Overloaded);
+            (ask.question)(Err(StoreError::Overloaded), permit);
+        } else {
+            (ask.question)(Ok(self.store.as_ref()), permit);
+        }
+    }
+}
+
+#[cfg(test)]
+crate::supervise::crash_on_request!(StoreActor);

@@ -1,0 +1,155 @@
+//! The store as everyone else sees it: typed calls that become messages to `StoreActor`.
+//!
+//! A full mailbox is `Overloaded`, a dead actor is `Unavailable`; no call waits for a place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::dev::ToEnvelope;
+use actix::prelude::SendError;
+use actix::{Addr, Recipient};
+use actix::{Handler, Message};
+use tokio::sync::oneshot;
+
+use super::actor::{
+    Arrivals, Ask, Fenced, FencedError, FencedResult, FencedWrite, IntentsArrived, Reply, StoreActor, Submit,
+};
+use super::{
+    Backlog, Begun, Build, FinishAttempt, Finished, Found, History, IntentPage, ListQuery, NewIntent, OpenAttempt,
+    Purged, Refresh, RefreshRequest, Store, StoreError, StoreFuture, Submitted,
+};
+use crate::core::intent::IntentId;
+use crate::core::lease::{Lease, Term};
+use crate::core::schedule::Waiting;
+use crate::supervise::Supervised;
+
+#[derive(Clone)]
+pub struct StoreClient {
+    actor: Supervised<StoreActor>,
+    arrivals: Arrivals,
+}
+
+impl StoreClient {
+    pub fn new(actor: Supervised<StoreActor>, arrivals: Arrivals) -> Self {
+        Self { actor, arrivals }
+    }
+
+    pub async fn submit(&self, new: NewIntent) -> Result<Submitted, StoreError> {
+        self.call(|reply| Submit { new, reply }).await?
+    }
+
+    pub async fn begin(&self, term: &Term, waiting: Waiting) -> FencedResult<Begun> {
+        self.fenced(term, |reply| FencedWrite::Begin { waiting, reply }).await
+    }
+
+    pub async fn finish(&self, term: &Term, finish: Arc<FinishAttempt>) -> FencedResult<Finished> {
+        self.fenced(term, |reply| FencedWrite::Finish { finish, reply }).await
+    }
+
+    /// Exhausts up to `limit` waiting intents that are past their deadline; how many there were.
+    pub async fn expire_overdue(&self, term: &Term, limit: usize) -> FencedResult<usize> {
+        self.fenced(term, |reply| FencedWrite::Expire { limit, reply }).await
+    }
+
+    pub async fn purge(&self, term: &Term, older_than: Duration, limit: usize) -> Result<Purged, StoreError> {
+        let term = term.clone();
+        self.leader_call(move |store| store.purge(term, older_than, limit)).await
+    }
+
+    pub async fn acquire_lease(
+        &self,
+        name: Arc<str>,
+        holder: Arc<str>,
+        duration: Duration,
+    ) -> Result<Option<Lease>, StoreError> {
+        self.leader_call(move |store| store.acquire_lease(name, holder, duration)).await
+    }
+
+    pub async fn renew_lease(&self, term: Term, duration: Duration) -> Result<Option<Lease>, StoreError> {
+        self.leader_call(move |store| store.renew_lease(term, duration)).await
+    }
+
+    pub async fn release_lease(&self, term: Term) -> Result<(), StoreError> {
+        self.leader_call(move |store| store.release_lease(term)).await
+    }
+
+    pub async fn open_attempts_before(&self, epoch: i64, limit: usize) -> Result<Vec<OpenAttempt>, StoreError> {
+        self.leader_call(move |store| store.open_attempts_before(epoch, limit)).await
+    }
+
+    pub async fn build_schedule(&self, page_limit: usize) -> Result<Build, StoreError> {
+        self.leader_call(move |store| store.build_schedule(page_limit)).await
+    }
+
+    pub async fn refresh_schedule(&self, request: RefreshRequest) -> Result<Refresh, StoreError> {
+        self.leader_call(move |store| store.refresh_schedule(request)).await
+    }
+
+    pub async fn backlog(&self) -> Result<Backlog, StoreError> {
+        self.leader_call(|store| store.backlog()).await
+    }
+
+    pub async fn find(&self, id: IntentId) -> Result<Option<Found>, StoreError> {
+        self.read(move |store| store.find(id)).await
+    }
+
+    pub async fn history(&self, id: IntentId) -> Result<Option<History>, StoreError> {
+        self.read(move |store| store.history(id)).await
+    }
+
+    pub async fn list(&self, query: ListQuery) -> Result<IntentPage, StoreError> {
+        self.read(move |store| store.list(query)).await
+    }
+
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.read(|store| store.ping()).await
+    }
+
+    /// Tells `watcher` of new intents from now on, and nobody else.
+    pub fn watch_arrivals(&self, watcher: Recipient<IntentsArrived>) {
+        self.arrivals.watch(watcher);
+    }
+
+    #[cfg(test)]
+    pub fn actor(&self) -> Addr<StoreActor> {
+        self.actor.address()
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.call(|reply| Ask::new(true, reply, call)).await?
+    }
+
+    async fn leader_call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.call(|reply| Ask::new(false, reply, call)).await?
+    }
+
+    async fn fenced<T: Send + 'static>(
+        &self,
+        term: &Term,
+        write: impl FnOnce(Reply<FencedResult<T>>) -> FencedWrite,
+    ) -> FencedResult<T> {
+        let term = term.clone();
+        self.call(|reply| Fenced { term, write: write(reply) }).await.map_err(FencedError::Store)?
+    }
+
+    async fn call<M, T>(&self, message: impl FnOnce(Reply<T>) -> M) -> Result<T, StoreError>
+    where
+        M: Message<Result = ()> + Send + 'static,
+        StoreActor: Handler<M>,
+        actix::Context<StoreActor>: ToEnvelope<StoreActor, M>,
+    {
+        let (reply, answer) = oneshot::channel();
+        let address: Addr<StoreActor> = self.actor.address();
+        match address.try_send(message(reply)) {
+            Ok(()) => answer.await.map_err(|_| StoreError::Unavailable("the store restarted".to_owned())),
+            Err(SendError::Full(_)) => Err(StoreError::Overloaded),
+            Err(SendError::Closed(_)) => Err(StoreError::Unavailable("the store is starting".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Attempts: written down before they are made, finished once, and only by the term that leads.
+
+use std::time::Duration;
+
+use super::{Fixture, LONG, accepted, acquire_from, finished, new_intent, rejected, writes};
+use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
+use crate::core::intent::{ExhaustedReason, State};
+use crate::core::outcome::Outcome;
+use crate::core::schedule::Waiting;
+use crate::store::{Begun, FencedWrites, Finished, Purged, Submitted, WriteBatch};
+
+const RETRY: Duration = Duration::from_secs(5);
+
+pub async fn an_attempt_is_written_down_before_it_is_made(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let intent = fixture.submit("a", &max_attempts(3)).await;
+    let waiting = fixture.waiting(&intent).await;
+    let Some(Begun::Started { attempt, due, .. }) = fixture.begin(&term, waiting).await else { panic!("not begun") };
+    assert_eq!((attempt.attempt_number, attempt.lease_epoch), (1, term.epoch));
+    assert_eq!((attempt.intent_id.as_str(), attempt.created_at), ("a", intent.created_at));
+    assert_eq!((due, *attempt.contract == max_attempts(3)), (intent.created_at, true));
+    assert!(attempt.started_at >= intent.created_at);
+    let stored = fixture.intent("a").await;
+    assert_eq!((stored.attempt_count, stored.attempt_open), (1, true));
+    assert!(fixture.history("a").await.attempts.is_empty(), "the audit row comes with the outcome");
+    for stale in [waiting, Waiting { attempt_count: 1, ..waiting }, Waiting { attempt_count: 7, ..waiting }] {
+        assert!(matches!(fixture.begin(&term, stale).await, Some(Begun::Stale)), "begun twice: {stale:?}");
+    }
+}
+
+pub async fn every_decision_is_applied(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let cases = [
+        ("accept", max_attempts(2), accepted()),
+        ("reject", max_attempts(2), rejected("invalid_recipient")),
+        ("exhaust", one_shot(), rejected("provider_failure")),
+        ("retry", max_attempts(2), Outcome::error("timed out")),
+    ];
+    for (id, contract, outcome) in cases {
+        let intent = fixture.submit(id, &contract).await;
+        fixture.attempt(&term, &intent, outcome.clone()).await;
+        let history = fixture.history(id).await;
+        let attempt = &history.attempts[0];
+        assert_eq!((history.attempts.len(), attempt.attempt_number, &attempt.outcome), (1, 1, &outcome), "{id}");
+        assert!(attempt.started_at <= attempt.finished_at);
+        let at = attempt.finished_at;
+        let expected = match id {
+            "accept" => State::Accepted { at },
+            "reject" => State::Rejected { at, reason: "invalid_recipient".to_owned() },
+            "exhaust" => State::Exhausted { at, reason: ExhaustedReason::OneShot },
+            _ => State::Pending,
+        };
+        assert_eq!(history.intent.state, expected, "{id}");
+        assert!(!history.intent.attempt_open);
+    }
+    let retry = fixture.waiting(&fixture.intent("retry").await).await;
+    assert_eq!(retry.attempt_count, 1);
+    assert_eq!(retry.due.since(fixture.history("retry").await.attempts[0].finished_at), RETRY);
+}
+
+pub async fn an_attempt_is_finished_once(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let intent = fixture.submit("a", &max_attempts(3)).await;
+    let waiting = fixture.waiting(&intent).await;
+    let attempt = fixture.begin_due(&term, &intent).await;
+    assert_eq!(fixture.finish(&term, &attempt, accepted()).await, Some(Finished::Recorded));
+    let after = fixture.history("a").await;
+    for outcome in [accepted(), rejected("invalid_recipient"), Outcome::error("late")] {
+        assert_eq!(fixture.finish(&term, &attempt, outcome).await, Some(Finished::NotOpen));
+    }
+    for count in 0..3 {
+        let again = fixture.begin(&term, Waiting { attempt_count: count, ..waiting }).await;
+        assert!(matches!(again, Some(Begun::Stale)), "terminal is for ever");
+    }
+    assert_eq!(fixture.history("a").await, after);
+}
+
+pub async fn a_retry_begins_when_it_is_due_and_not_before(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let intent = fixture.submit("a", &max_attempts(3)).await;
+    fixture.attempt(&term, &intent, Outcome::error("refused")).await;
+    let retry = fixture.waiting(&intent).await;
+    match fixture.begin(&term, retry).await {
+        Some(Begun::NotDue { due, now }) => assert!(due == retry.due && now < due),
+        other => panic!("begun before it was due: {other:?}"),
+    }
+    fixture.pass(RETRY).await;
+    let attempt = fixture.begin_due(&term, &intent).await;
+    assert_eq!(attempt.attempt_number, 2);
+    assert!(attempt.started_at >= retry.due);
+}
+
+pub async fn no_attempt_begins_after_the_deadline(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let intent = fixture.submit("a", &deadline(1)).await;
+    let waiting = fixture.waiting(&intent).await;
+    fixture.pass(Duration::from_secs(1)).await;
+    let Some(Begun::Ended(ended)) = fixture.begin(&term, waiting).await else { panic!("begun") };
+    assert_eq!(ended, fixture.intent("a").await);
+    assert_eq!(ended.state.exhausted_reason(), Some(ExhaustedReason::DeadlineExceeded));
+    assert_eq!(ended.attempt_count, 0);
+    assert!(ended.state.completed_at().unwrap().since(intent.created_at) >= Duration::from_secs(1));
+}
+
+pub async fn only_overdue_waiting_intents_expire(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let expire = async |limit| {
+        let receipt = fixture.fenced(FencedWrites { expire: Some(limit), ..writes(&term) }).await.unwrap();
+        let mut ids: Vec<_> = receipt.expired.iter().map(|intent| intent.id.to_string()).collect();
+        ids.sort();
+        ids
+    };
+    for id in ["a", "b", "c", "open"] {
+        fixture.submit(id, &deadline(1)).await;
+    }
+    fixture.submit("later", &deadline(3600)).await;
+    fixture.submit("never", &one_shot()).await;
+    let open = fixture.begin_due(&term, &fixture.intent("open").await).await;
+    assert!(expire(10).await.is_empty());
+    fixture.pass(Duration::from_secs(1)).await;
+    assert_eq!(expire(2).await.len(), 2);
+    assert_eq!(expire(10).await.len(), 1);
+    assert!(expire(10).await.is_empty());
+    for id in ["a", "b", "c"] {
+        assert_eq!(fixture.intent(id).await.state.exhausted_reason(), Some(ExhaustedReason::DeadlineExceeded));
+    }
+    for id in ["later", "never", "open"] {
+        assert_eq!(fixture.intent(id).await.state, State::Pending, "{id}");
+    }
+    assert_eq!(fixture.finish(&term, &open, Outcome::error("x")).await, Some(Finished::Recorded));
+}
+
+/// Every write of a leader, made by a term that is over, on a store where each would do something.
+async fn assert_fenced(fixture: &Fixture, stale: &crate::core::lease::Term) {
+    let term_now = fixture.acquire("somebody else").await.map(|lease| lease.term);
+    let fresh = fixture.submit("fresh", &max_attempts(3)).await;
+    let open = match &term_now {
+        Some(term) => {
+            let intent = fixture.submit("open", &max_attempts(3)).await;
+            Some(fixture.begin_due(term, &intent).await)
+        }
+        None => None,
+    };
+    let ids = ["overdue", "done", "fresh"];
+    let before = [fixture.history(ids[0]).await, fixture.history(ids[1]).await, fixture.history(ids[2]).await];
+    let waiting = fixture.waiting(&fresh).await;
+    let now = fixture.now().await;
+    assert!(fixture.begin(stale, waiting).await.is_none(), "begin");
+    assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(stale) }).await.is_none(), "expire");
+    if let Some(open) = &open {
+        let finishes = vec![finished(open, accepted(), now)];
+        assert!(fixture.fenced(FencedWrites { finishes, ..writes(stale) }).await.is_none(), "finish");
+        assert!(fixture.intent("open").await.attempt_open);
+    }
+    assert_eq!(fixture.store.purge(stale.clone(), Duration::ZERO, 10).await, Ok(Purged::Fenced), "purge");
+    assert_eq!(fixture.store.renew_lease(stale.clone(), LONG).await, Ok(None), "renew");
+    fixture.store.release_lease(stale.clone()).await.unwrap();
+    if let Some(term) = term_now {
+        assert!(fixture.store.renew_lease(term, LONG).await.unwrap().is_some(), "released a lease of another term");
+    }
+    let after = [fixture.history(ids[0]).await, fixture.history(ids[1]).await, fixture.history(ids[2]).await];
+    assert_eq!(before, after);
+}
+
+async fn a_term_with_something_to_do(fixture: &Fixture, duration: Duration) -> crate::core::lease::Term {
+    let term = acquire_from(&*fixture.store, "lease", "old", duration).await.unwrap().term;
+    let done = fixture.submit("done", &one_shot()).await;
+    fixture.attempt(&term, &done, accepted()).await;
+    fixture.submit("overdue", &deadline(1)).await;
+    term
+}
+
+pub async fn a_stale_term_changes_nothing(fixture: Fixture) {
+    let stale = a_term_with_something_to_do(&fixture, LONG).await;
+    fixture.store.release_lease(stale.clone()).await.unwrap();
+    fixture.pass(Duration::from_secs(1)).await;
+    assert_fenced(&fixture, &stale).await;
+    for wrong in [
+        crate::core::lease::Term { epoch: stale.epoch + 7, ..stale.clone() },
+        crate::core::lease::Term { holder_id: "somebody else".into(), ..stale.clone() },
+        crate::core::lease::Term { lease_name: "another lease".into(), ..stale },
+    ] {
+        assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(&wrong) }).await.is_none(), "{wrong:?}");
+    }
+}
+
+pub async fn an_expired_term_changes_nothing_even_without_a_successor(fixture: Fixture) {
+    let stale = a_term_with_something_to_do(&fixture, Duration::from_secs(2)).await;
+    fixture.pass(Duration::from_secs(2)).await;
+    let purge = fixture.store.purge(stale.clone(), Duration::ZERO, 10).await;
+    assert_eq!(purge, Ok(Purged::Fenced));
+    assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(&stale) }).await.is_none());
+    assert_eq!(fixture.intent("overdue").await.state, State::Pending);
+    assert_fenced(&fixture, &stale).await;
+}
+
+pub async fn submissions_do_not_care_about_the_fence(fixture: Fixture) {
+    let stale = fixture.lead("old").await;
+    fixture.store.release_lease(stale.clone()).await.unwrap();
+    let batch = WriteBatch {
+        submits: vec![new_intent("a", &one_shot(), b"{}")],
+        fenced: Some(FencedWrites { expire: Some(1), ..writes(&stale) }),
+    };
+    let receipt = fixture.store.commit(batch).await.unwrap();
+    assert!(receipt.fenced.is_none());
+    assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));
+    assert!(fixture.find("a").await.is_some());
+}
+
+pub async fn the_next_term_closes_what_was_left_open(fixture: Fixture) {
+    let old = fixture.lead("old").await;
+    let mut left = Vec::new();
+    for id in ["one", "two", "three"] {
+        let contract = if id == "one" { one_shot() } else { max_attempts(3) };
+        left.push(fixture.begin_due(&old, &fixture.submit(id, &contract).await).await);
+    }
+    fixture.store.release_lease(old.clone()).await.unwrap();
+    let new = fixture.lead("new").await;
+    let mine = fixture.begin_due(&new, &fixture.submit("mine", &one_shot()).await).await;
+    assert_eq!(fixture.store.open_attempts_before(new.epoch, 2).await.unwrap().len(), 2, "the limit holds");
+    let open = fixture.store.open_attempts_before(new.epoch, 10).await.unwrap();
+    let ids: Vec<_> = open.iter().map(|attempt| attempt.intent_id.as_str()).collect();
+    assert_eq!(ids, ["one", "two", "three"], "not the one of the new term");
+    for (open, begun) in open.iter().zip(&left) {
+        assert_eq!((open.started_at, open.lease_epoch, open.attempt_number), (begun.started_at, old.epoch, 1));
+        assert_eq!(fixture.finish(&new, open, Outcome::interrupted()).await, Some(Finished::Recorded));
+    }
+    assert!(fixture.store.open_attempts_before(new.epoch, 10).await.unwrap().is_empty());
+    assert_eq!(fixture.intent("one").await.state.exhausted_reason(), Some(ExhaustedReason::OneShot));
+    assert_eq!(fixture.intent("two").await.state, State::Pending);
+    assert!(
+        fixture
+            .fenced(FencedWrites { finishes: vec![finished(&left[1], accepted(), left[1].started_at)], ..writes(&old) })
+            .await
+            .is_none()
+    );
+    assert_eq!(fixture.finish(&new, &mine, accepted()).await, Some(Finished::Recorded));
+}

@@ -1,0 +1,75 @@
+//! The lease: one holder at a time, by the store's clock, with an epoch that only grows.
+
+use std::time::Duration;
+
+use super::{Fixture, LONG, acquire_from};
+
+const SHORT: Duration = Duration::from_secs(2);
+
+pub async fn one_holder_at_a_time(fixture: Fixture) {
+    let lease = fixture.acquire("a").await.unwrap();
+    assert_eq!((lease.term.epoch, &*lease.term.holder_id, &*lease.term.lease_name), (1, "a", "lease"));
+    assert_eq!(lease.expires_at.since(lease.now), LONG);
+    for holder in ["a", "b"] {
+        assert_eq!(acquire_from(&*fixture.other, "lease", holder, LONG).await, None);
+    }
+}
+
+pub async fn a_renewed_lease_lasts_longer(fixture: Fixture) {
+    let lease = acquire_from(&*fixture.store, "lease", "a", SHORT).await.unwrap();
+    fixture.pass(SHORT / 2).await;
+    let renewed = fixture.store.renew_lease(lease.term.clone(), LONG).await.unwrap().unwrap();
+    assert_eq!(renewed.term, lease.term, "renewing keeps the epoch");
+    assert!(renewed.expires_at > lease.expires_at);
+    fixture.pass(SHORT).await;
+    assert_eq!(fixture.acquire("b").await, None);
+}
+
+pub async fn an_expired_lease_cannot_be_renewed(fixture: Fixture) {
+    let lease = acquire_from(&*fixture.store, "lease", "a", SHORT).await.unwrap();
+    fixture.pass(SHORT).await;
+    assert_eq!(fixture.store.renew_lease(lease.term, SHORT).await, Ok(None));
+    let next = acquire_from(&*fixture.other, "lease", "b", LONG).await.unwrap();
+    assert_eq!(next.term.epoch, 2);
+}
+
+pub async fn the_same_holder_comes_back_with_a_new_epoch(fixture: Fixture) {
+    let first = acquire_from(&*fixture.store, "lease", "a", SHORT).await.unwrap();
+    fixture.pass(SHORT).await;
+    let second = acquire_from(&*fixture.store, "lease", "a", SHORT).await.unwrap();
+    assert_eq!((first.term.epoch, second.term.epoch), (1, 2));
+    assert_eq!(fixture.store.renew_lease(first.term, SHORT).await, Ok(None));
+}
+
+pub async fn a_released_lease_is_free_at_once(fixture: Fixture) {
+    let term = fixture.lead("a").await;
+    fixture.store.release_lease(term.clone()).await.unwrap();
+    assert_eq!(fixture.store.renew_lease(term.clone(), LONG).await, Ok(None));
+    assert_eq!(fixture.acquire("b").await.unwrap().term.epoch, 2);
+    fixture.store.release_lease(term).await.unwrap();
+    assert_eq!(fixture.acquire("c").await, None, "an old term released nothing");
+}
+
+pub async fn lease_names_are_apart(fixture: Fixture) {
+    assert_eq!(acquire_from(&*fixture.store, "one", "a", LONG).await.unwrap().term.epoch, 1);
+    assert_eq!(acquire_from(&*fixture.store, "two", "b", LONG).await.unwrap().term.epoch, 1);
+    assert_eq!(acquire_from(&*fixture.store, "ONE", "c", LONG).await.unwrap().term.epoch, 1);
+}
+
+pub async fn racing_instances_get_one_term(fixture: Fixture) {
+    for round in 1..=5 {
+        let racers: Vec<_> = (0..8)
+            .map(|n| {
+                let store = if n % 2 == 0 { fixture.store.clone() } else { fixture.other.clone() };
+                tokio::spawn(async move { acquire_from(&*store, "lease", &format!("racer {n}"), LONG).await })
+            })
+            .collect();
+        let mut won = Vec::new();
+        for racer in racers {
+            won.extend(racer.await.unwrap());
+        }
+        assert_eq!(won.len(), 1);
+        assert_eq!(won[0].term.epoch, round);
+        fixture.store.release_lease(won[0].term.clone()).await.unwrap();
+    }
+}

@@ -1,0 +1,232 @@
+//! The contract of a store as tests: every store runs every case, and a behaviour that no case
+//! shows does not exist.
+//!
+//! A store brings a [`Fixture`]: two handles on one fresh database, as two instances would have,
+//! and a way to let its time pass. `for_store!` makes one test of each case.
+
+pub mod attempts;
+pub mod leases;
+pub mod lookups;
+pub mod schedule;
+pub mod submissions;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    Begun, ChangeCursor, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, History, NewIntent, OpenAttempt,
+    Refresh, RefreshRequest, Store, Submitted, WriteBatch,
+};
+use crate::core::contract::{Contract, ContractSnapshot};
+use crate::core::intent::{Intent, IntentId, Payload};
+use crate::core::lease::{Lease, Term};
+use crate::core::outcome::Outcome;
+use crate::core::policy;
+use crate::core::schedule::Waiting;
+use crate::core::time::Timestamp;
+
+/// Makes a test of every case for a store, each on a database of its own.
+macro_rules! for_store {
+    ($open:ident: $($module:ident { $($case:ident),+ $(,)? })+) => {
+        $(mod $module {
+            $(#[tokio::test]
+            async fn $case() {
+                $crate::store::conformance::$module::$case(super::$open().await).await;
+            })+
+        })+
+    };
+    ($open:ident) => {
+        $crate::store::conformance::for_store! { $open:
+            submissions {
+                a_new_intent_is_created_and_found,
+                the_same_again_returns_the_existing_one,
+                another_target_or_payload_is_a_conflict,
+                ids_are_compared_byte_for_byte,
+                payload_bytes_are_kept_as_they_are,
+                one_batch_may_hold_one_id_several_times,
+                racing_instances_create_one_intent,
+                a_snapshot_does_not_follow_the_registry,
+            }
+            attempts {
+                an_attempt_is_written_down_before_it_is_made,
+                every_decision_is_applied,
+                an_attempt_is_finished_once,
+                a_retry_begins_when_it_is_due_and_not_before,
+                no_attempt_begins_after_the_deadline,
+                only_overdue_waiting_intents_expire,
+                a_stale_term_changes_nothing,
+                an_expired_term_changes_nothing_even_without_a_successor,
+                submissions_do_not_care_about_the_fence,
+                the_next_term_closes_what_was_left_open,
+            }
+            leases {
+                one_holder_at_a_time,
+                a_renewed_lease_lasts_longer,
+                an_expired_lease_cannot_be_renewed,
+                the_same_holder_comes_back_with_a_new_epoch,
+                a_released_lease_is_free_at_once,
+                lease_names_are_apart,
+                racing_instances_get_one_term,
+            }
+            schedule {
+                the_first_look_shows_every_lane,
+                pages_of_a_lane_follow_one_another,
+                changes_are_reported_once_and_in_small_steps,
+                many_changes_with_one_timestamp_are_all_reported,
+                what_is_begun_or_ended_is_not_reported,
+                a_retry_is_reported,
+                nothing_is_lost_to_commits_that_race_the_cursor,
+                overdue_intents_are_announced,
+                the_backlog_counts_what_waits,
+            }
+            lookups {
+                unknown_ids_are_not_found,
+                history_is_in_order_and_complete,
+                lists_are_newest_first_and_paged_without_gaps,
+                lists_filter_by_status_target_and_time,
+                pages_stay_stable_while_intents_arrive,
+                retention_deletes_old_terminal_intents_only,
+                a_reachable_store_answers_a_ping,
+            }
+        }
+    };
+}
+pub(crate) use for_store;
+
+pub type Passing = Pin<Box<dyn Future<Output = ()>>>;
+
+pub struct Fixture {
+    pub store: Arc<dyn Store>,
+    /// Another instance on the same database.
+    pub other: Arc<dyn Store>,
+    /// Lets the store's time pass.
+    pub pass: Box<dyn Fn(Duration) -> Passing>,
+    /// Whatever must live as long as the database.
+    pub keep: Box<dyn std::any::Any>,
+}
+
+/// The lease of most cases: long enough that no case outlives it by accident.
+pub const LONG: Duration = Duration::from_secs(600);
+
+impl Fixture {
+    pub async fn pass(&self, span: Duration) {
+        (self.pass)(span).await;
+    }
+
+    pub async fn submit(&self, id: &str, contract: &Contract) -> Intent {
+        match submit_to(&*self.store, new_intent(id, contract, b"{}")).await {
+            Submitted::Created(intent) => intent,
+            other => panic!("{id} was not created: {other:?}"),
+        }
+    }
+
+    pub async fn acquire(&self, holder: &str) -> Option<Lease> {
+        acquire_from(&*self.store, "lease", holder, LONG).await
+    }
+
+    pub async fn lead(&self, holder: &str) -> Term {
+        self.acquire(holder).await.expect("the lease is free").term
+    }
+
+    pub async fn fenced(&self, writes: FencedWrites) -> Option<FencedReceipt> {
+        let batch = WriteBatch { submits: Vec::new(), fenced: Some(writes) };
+        self.store.commit(batch).await.expect("commit").fenced
+    }
+
+    pub async fn begin(&self, term: &Term, waiting: Waiting) -> Option<Begun> {
+        let receipt = self.fenced(FencedWrites { begins: vec![waiting], ..writes(term) }).await?;
+        Some(receipt.begins.into_iter().next().unwrap().unwrap())
+    }
+
+    /// Begins the next attempt of an intent that is due.
+    pub async fn begin_due(&self, term: &Term, intent: &Intent) -> OpenAttempt {
+        match self.begin(term, self.waiting(intent).await).await {
+            Some(Begun::Started { attempt, .. }) => attempt,
+            other => panic!("not begun: {other:?}"),
+        }
+    }
+
+    pub async fn finish(&self, term: &Term, attempt: &OpenAttempt, outcome: Outcome) -> Option<Finished> {
+        let finished_at = self.now().await;
+        let receipt = self
+            .fenced(FencedWrites { finishes: vec![finished(attempt, outcome, finished_at)], ..writes(term) })
+            .await?;
+        Some(receipt.finishes.into_iter().next().unwrap().unwrap())
+    }
+
+    /// Begins and finishes an attempt.
+    pub async fn attempt(&self, term: &Term, intent: &Intent, outcome: Outcome) {
+        let attempt = self.begin_due(term, intent).await;
+        assert_eq!(self.finish(term, &attempt, outcome).await, Some(Finished::Recorded));
+    }
+
+    pub async fn now(&self) -> Timestamp {
+        self.store.build_schedule(1).await.unwrap().now
+    }
+
+    pub async fn find(&self, id: &str) -> Option<Found> {
+        self.store.find(intent_id(id)).await.unwrap()
+    }
+
+    pub async fn intent(&self, id: &str) -> Intent {
+        self.find(id).await.expect(id).intent
+    }
+
+    pub async fn history(&self, id: &str) -> History {
+        self.store.history(intent_id(id)).await.unwrap().expect(id)
+    }
+
+    /// An intent as the schedule would show it.
+    pub async fn waiting(&self, intent: &Intent) -> Waiting {
+        let build = self.store.build_schedule(10_000).await.unwrap();
+        let mut all = build.lanes.into_iter().flat_map(|lane| lane.waiting);
+        all.find(|waiting| waiting.seq == intent.seq).unwrap_or_else(|| panic!("{} does not wait", intent.id))
+    }
+
+    pub async fn refresh(&self, cursor: &ChangeCursor, limit: usize) -> Refresh {
+        let request = RefreshRequest { cursor: cursor.clone(), limit, pages: Vec::new() };
+        self.store.refresh_schedule(request).await.unwrap()
+    }
+}
+
+pub fn writes(term: &Term) -> FencedWrites {
+    FencedWrites { term: term.clone(), begins: Vec::new(), finishes: Vec::new(), expire: None }
+}
+
+pub fn finished(attempt: &OpenAttempt, outcome: Outcome, finished_at: Timestamp) -> Arc<FinishAttempt> {
+    let decision = policy::decide(&attempt.contract, attempt.created_at, attempt.attempt_number, &outcome, finished_at);
+    Arc::new(FinishAttempt { attempt: attempt.clone(), finished_at, outcome, decision })
+}
+
+pub fn intent_id(text: &str) -> IntentId {
+    IntentId::parse(text).unwrap()
+}
+
+pub fn new_intent(id: &str, contract: &Contract, payload: &'static [u8]) -> NewIntent {
+    NewIntent {
+        id: intent_id(id),
+        contract: Arc::new(ContractSnapshot::of(contract.clone()).unwrap()),
+        payload: Payload::new(Bytes::from_static(payload)),
+    }
+}
+
+pub async fn submit_to(store: &dyn Store, new: NewIntent) -> Submitted {
+    let receipt = store.commit(WriteBatch { submits: vec![new], fenced: None }).await.expect("commit");
+    receipt.submits.into_iter().next().unwrap().expect("submit")
+}
+
+pub async fn acquire_from(store: &dyn Store, name: &str, holder: &str, duration: Duration) -> Option<Lease> {
+    store.acquire_lease(name.into(), holder.into(), duration).await.expect("acquire")
+}
+
+pub fn accepted() -> Outcome {
+    Outcome::Accepted { gateway_message_id: Some("gw-1".to_owned()) }
+}
+
+pub fn rejected(reason: &str) -> Outcome {
+    Outcome::Rejected { reason: reason.to_owned(), gateway_message_id: None }
+}

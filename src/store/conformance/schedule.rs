@@ -1,0 +1,164 @@
+//! What the leader reads: lanes page by page, and every change at least once.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::{Fixture, accepted, new_intent, submit_to, writes};
+use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
+use crate::core::contract::{Contract, GatewayUrl};
+use crate::core::outcome::Outcome;
+use crate::core::schedule::{LanePage, Place};
+use crate::store::{FencedWrites, RefreshRequest, WriteBatch};
+
+fn at_gateway(host: &str) -> Contract {
+    Contract { gateway_url: GatewayUrl::parse(&format!("http://{host}.test")).unwrap(), ..one_shot() }
+}
+
+pub async fn the_first_look_shows_every_lane(fixture: Fixture) {
+    let build = fixture.store.build_schedule(10).await.unwrap();
+    assert!(build.lanes.is_empty());
+    for n in 0..3 {
+        fixture.submit(&format!("a{n}"), &at_gateway("a")).await;
+        fixture.submit(&format!("b{n}"), &at_gateway("b")).await;
+    }
+    // Another target with the same gateway shares its lane.
+    fixture.submit("b3", &Contract { gateway_url: at_gateway("b").gateway_url, ..max_attempts(2) }).await;
+    let build = fixture.store.build_schedule(2).await.unwrap();
+    assert_eq!(build.lanes.len(), 2);
+    for lane in &build.lanes {
+        assert_eq!((lane.page.from, lane.page.limit, lane.waiting.len()), (Place::START, 2, 2));
+        assert!(lane.waiting.iter().all(|waiting| waiting.gateway == lane.page.gateway));
+        assert!(lane.waiting[0].due <= lane.waiting[1].due);
+    }
+    let mut all: Vec<_> = fixture.store.build_schedule(10).await.unwrap().lanes;
+    all.sort_by_key(|lane| lane.waiting.len());
+    assert_eq!(all.iter().map(|lane| lane.waiting.len()).collect::<Vec<_>>(), [3, 4]);
+}
+
+pub async fn pages_of_a_lane_follow_one_another(fixture: Fixture) {
+    let submits = (0..25).map(|n| new_intent(&format!("{n}"), &one_shot(), b"")).collect();
+    fixture.store.commit(WriteBatch { submits, fenced: None }).await.unwrap();
+    let build = fixture.store.build_schedule(10).await.unwrap();
+    let mut page = build.lanes[0].clone();
+    let mut seen = Vec::new();
+    loop {
+        seen.extend(page.waiting.iter().map(|waiting| waiting.seq));
+        let Some(last) = page.waiting.last().filter(|_| page.waiting.len() == 10) else { break };
+        let from = Place { due: last.due, seq: last.seq }.next();
+        let pages = vec![LanePage { gateway: last.gateway, from, limit: 10 }];
+        let request = RefreshRequest { cursor: build.cursor.clone(), limit: 1, pages };
+        page = fixture.store.refresh_schedule(request).await.unwrap().pages.remove(0);
+    }
+    assert_eq!(seen.len(), 25, "all with one due time, none twice, none missing");
+    assert_eq!(seen.iter().collect::<HashSet<_>>().len(), 25);
+}
+
+pub async fn changes_are_reported_once_and_in_small_steps(fixture: Fixture) {
+    let mut cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    assert!(fixture.refresh(&cursor, 10).await.changed.is_empty());
+    let mut expected = Vec::new();
+    for n in 0..5 {
+        expected.push(fixture.submit(&format!("{n}"), &one_shot()).await.seq);
+    }
+    let mut seen = Vec::new();
+    for more in [true, true, false] {
+        let refresh = fixture.refresh(&cursor, 2).await;
+        assert_eq!(refresh.more, more);
+        seen.extend(refresh.changed.iter().map(|waiting| waiting.seq));
+        cursor = refresh.cursor;
+    }
+    assert_eq!(seen, expected);
+    let again = fixture.refresh(&cursor, 2).await;
+    assert!(again.changed.iter().all(|waiting| expected.contains(&waiting.seq)), "nothing that is not there");
+}
+
+pub async fn many_changes_with_one_timestamp_are_all_reported(fixture: Fixture) {
+    let mut cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    for batch in ["x", "a"] {
+        let submits = (0..20).map(|n| new_intent(&format!("{batch}{n}"), &one_shot(), b"")).collect();
+        fixture.store.commit(WriteBatch { submits, fenced: None }).await.unwrap();
+        let mut seen = HashSet::new();
+        for _ in 0..12 {
+            let refresh = fixture.refresh(&cursor, 7).await;
+            seen.extend(refresh.changed.iter().map(|waiting| waiting.seq));
+            cursor = refresh.cursor;
+        }
+        for n in 0..20 {
+            let intent = fixture.intent(&format!("{batch}{n}")).await;
+            assert!(seen.contains(&intent.seq), "{} was not reported", intent.id);
+        }
+    }
+}
+
+pub async fn what_is_begun_or_ended_is_not_reported(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let begun = fixture.submit("begun", &one_shot()).await;
+    let ended = fixture.submit("ended", &one_shot()).await;
+    fixture.begin_due(&term, &begun).await;
+    fixture.attempt(&term, &ended, accepted()).await;
+    assert!(fixture.refresh(&cursor, 10).await.changed.is_empty());
+    assert!(fixture.store.build_schedule(10).await.unwrap().lanes.is_empty());
+}
+
+pub async fn a_retry_is_reported(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let intent = fixture.submit("a", &max_attempts(3)).await;
+    let cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let attempt = fixture.begin_due(&term, &intent).await;
+    fixture.finish(&term, &attempt, Outcome::error("x")).await;
+    let changed = fixture.refresh(&cursor, 10).await.changed;
+    assert_eq!(changed, [fixture.waiting(&intent).await]);
+    assert_eq!((changed[0].seq, changed[0].attempt_count), (intent.seq, 1));
+}
+
+pub async fn nothing_is_lost_to_commits_that_race_the_cursor(fixture: Fixture) {
+    const WRITERS: usize = 4;
+    const EACH: usize = 40;
+    let mut cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let store = if writer % 2 == 0 { fixture.store.clone() } else { fixture.other.clone() };
+            tokio::spawn(async move {
+                for n in 0..EACH {
+                    // Ids that sort before and after those of the other writers.
+                    let id = format!("{}-{writer}", (n * 7919) % 1000);
+                    submit_to(&*store, new_intent(&id, &one_shot(), b"")).await;
+                }
+            })
+        })
+        .collect();
+    let mut seen = HashSet::new();
+    let mut finished = false;
+    loop {
+        let refresh = fixture.refresh(&cursor, 5).await;
+        cursor = refresh.cursor;
+        seen.extend(refresh.changed.iter().map(|waiting| waiting.seq));
+        if finished && !refresh.more {
+            break;
+        }
+        finished = writers.iter().all(tokio::task::JoinHandle::is_finished);
+    }
+    assert_eq!(seen.len(), WRITERS * EACH);
+}
+
+pub async fn overdue_intents_are_announced(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    fixture.submit("a", &deadline(1)).await;
+    assert!(!fixture.refresh(&cursor, 10).await.overdue);
+    fixture.pass(Duration::from_secs(1)).await;
+    assert!(fixture.refresh(&cursor, 10).await.overdue);
+    fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap();
+    assert!(!fixture.refresh(&cursor, 10).await.overdue);
+}
+
+pub async fn the_backlog_counts_what_waits(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    for n in 0..4 {
+        fixture.submit(&format!("{n}"), &one_shot()).await;
+    }
+    fixture.begin_due(&term, &fixture.intent("0").await).await;
+    fixture.attempt(&term, &fixture.intent("1").await, accepted()).await;
+    assert_eq!(fixture.store.backlog().await.unwrap().waiting, 2);
+}

@@ -1,0 +1,268 @@
+//! What a store is: the durable truth about intents, attempts and the lease.
+//!
+//! [`Store`] is the contract that every store fulfils, in full and in the same way; `conformance`
+//! is that contract as tests. [`actor`] puts one store behind a mailbox with group commit. A
+//! store's own clock decides: leases, due times and all stored timestamps are its time.
+
+pub mod actor;
+pub mod client;
+#[cfg(test)]
+pub mod conformance;
+pub mod sqlite;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::core::contract::{Contract, ContractSnapshot};
+use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
+use crate::core::lease::{Lease, Term};
+use crate::core::outcome::Outcome;
+use crate::core::policy::Decision;
+use crate::core::schedule::{LanePage, LoadedPage, Waiting};
+use crate::core::time::Timestamp;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// A queue in front of the store is full; nothing was tried.
+    #[error("the queue in front of the store is full")]
+    Overloaded,
+    /// The database did not answer, or said no to everything; whether a write took effect may be unknown.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// The database said no to this item alone, which had no effect: something in it is not right.
+    #[error("the store holds something unexpected: {0}")]
+    Unexpected(String),
+}
+
+pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+/// A database that keeps submissions. Every call is atomic; none may be half done when it fails.
+pub trait Store: Send + Sync + 'static {
+    /// Makes a batch durable in one transaction. An item that cannot be done fails alone; an
+    /// error of the whole means that none of it may be relied on.
+    fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt>;
+
+    /// Takes the lease if nobody holds it: the epoch is one more than any before.
+    fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>>;
+    /// Prolongs the lease if `term` still holds it; `None` if it does not.
+    fn renew_lease(&self, term: Term, duration: Duration) -> StoreFuture<Option<Lease>>;
+    /// Ends the term, so that another instance may take over at once. No effect if it ended before.
+    fn release_lease(&self, term: Term) -> StoreFuture<()>;
+
+    /// Attempts that an earlier term than this epoch left open, oldest first.
+    fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>>;
+    /// A first look at everything that waits: the first page of every gateway's lane.
+    fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build>;
+    /// What began to wait since the cursor, and further pages of lanes, as of one moment.
+    fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh>;
+    /// How much waits in all.
+    fn backlog(&self) -> StoreFuture<Backlog>;
+    /// Deletes terminal intents that were completed longer than `older_than` ago, a few at a time.
+    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged>;
+
+    fn find(&self, id: IntentId) -> StoreFuture<Option<Found>>;
+    fn history(&self, id: IntentId) -> StoreFuture<Option<History>>;
+    fn list(&self, query: ListQuery) -> StoreFuture<IntentPage>;
+    /// Whether the database answers.
+    fn ping(&self) -> StoreFuture<()>;
+}
+
+/// Writes that become durable together.
+#[derive(Default)]
+pub struct WriteBatch {
+    pub submits: Vec<NewIntent>,
+    /// Writes of the leader; without effect unless the term in it holds the lease.
+    pub fenced: Option<FencedWrites>,
+}
+
+pub struct FencedWrites {
+    pub term: Term,
+    pub begins: Vec<Waiting>,
+    pub finishes: Vec<Arc<FinishAttempt>>,
+    /// Exhaust up to this many waiting intents whose deadline has passed.
+    pub expire: Option<usize>,
+}
+
+/// The answers to a [`WriteBatch`], in its order.
+pub struct Receipt {
+    pub submits: Vec<Result<Submitted, StoreError>>,
+    /// `None` if there were none, or the term was over: nothing of them was done then.
+    pub fenced: Option<FencedReceipt>,
+}
+
+pub struct FencedReceipt {
+    pub begins: Vec<Result<Begun, StoreError>>,
+    pub finishes: Vec<Result<Finished, StoreError>>,
+    pub expired: Vec<Intent>,
+}
+
+#[derive(Clone, Debug)]
+pub struct NewIntent {
+    pub id: IntentId,
+    pub contract: Arc<ContractSnapshot>,
+    pub payload: Payload,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    Created(Intent),
+    /// Same id, target and payload as before.
+    Existing(Intent),
+    Conflict(Conflict),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    pub existing: Intent,
+    pub target_differs: bool,
+    pub payload_differs: bool,
+}
+
+/// An intent with what idempotency compares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub intent: Intent,
+    pub payload_sha256: [u8; 32],
+}
+
+impl Found {
+    /// What a further submission of this intent's id with `target` and `payload` means.
+    pub fn resubmitted(self, target: &TargetName, payload: &Payload) -> Submitted {
+        let target_differs = self.intent.target != *target;
+        let payload_differs = self.payload_sha256 != *payload.sha256();
+        if target_differs || payload_differs {
+            Submitted::Conflict(Conflict { existing: self.intent, target_differs, payload_differs })
+        } else {
+            Submitted::Existing(self.intent)
+        }
+    }
+}
+
+/// An attempt that was written down as begun and not yet as finished.
+#[derive(Clone, Debug)]
+pub struct OpenAttempt {
+    pub seq: IntentSeq,
+    pub intent_id: IntentId,
+    pub contract: Arc<Contract>,
+    pub created_at: Timestamp,
+    pub attempt_number: u32,
+    pub lease_epoch: i64,
+    pub started_at: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+pub enum Begun {
+    /// Written down; the caller must now make the attempt.
+    Started { attempt: OpenAttempt, payload: Bytes, due: Timestamp },
+    /// Not before this moment, by the store's clock.
+    NotDue { due: Timestamp, now: Timestamp },
+    /// Policy allows no attempt any more; the intent was ended instead.
+    Ended(Intent),
+    /// The intent is not waiting at this attempt count any more; nothing was done.
+    Stale,
+}
+
+/// How an open attempt ended and what that makes of its intent.
+#[derive(Clone, Debug)]
+pub struct FinishAttempt {
+    pub attempt: OpenAttempt,
+    pub finished_at: Timestamp,
+    pub outcome: Outcome,
+    pub decision: Decision,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    Recorded,
+    /// That attempt was not open: it was recorded before. Nothing was done.
+    NotOpen,
+}
+
+/// How far the leader has seen the changes of the store; opaque outside of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeCursor {
+    pub last_modified_at: Timestamp,
+    pub intent_id: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Build {
+    pub now: Timestamp,
+    /// Changes after this moment are reported by [`Store::refresh_schedule`].
+    pub cursor: ChangeCursor,
+    pub lanes: Vec<LoadedPage>,
+}
+
+#[derive(Clone, Debug)]
+pub struct RefreshRequest {
+    pub cursor: ChangeCursor,
+    /// At most this many changes in one answer.
+    pub limit: usize,
+    pub pages: Vec<LanePage>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Refresh {
+    pub now: Timestamp,
+    pub cursor: ChangeCursor,
+    /// Every intent that began to wait after the request's cursor, up to the limit.
+    pub changed: Vec<Waiting>,
+    /// The limit was reached: ask again at once.
+    pub more: bool,
+    pub pages: Vec<LoadedPage>,
+    /// Some waiting intent is past its deadline.
+    pub overdue: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    pub waiting: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purged {
+    /// The term was over; nothing was done.
+    Fenced,
+    /// So many were deleted; `more` if the limit stopped it.
+    Deleted { intents: usize, more: bool },
+}
+
+/// One line of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    pub attempt_number: u32,
+    pub started_at: Timestamp,
+    pub finished_at: Timestamp,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    pub intent: Intent,
+    pub attempts: Vec<Attempt>,
+}
+
+/// Which intents to list; newest first.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    pub status: Option<Status>,
+    pub target: Option<TargetName>,
+    /// Strictly after.
+    pub created_after: Option<Timestamp>,
+    /// Strictly before.
+    pub created_before: Option<Timestamp>,
+    pub limit: usize,
+    /// Continue behind this one, as a page before said.
+    pub behind: Option<IntentSeq>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntentPage {
+    pub intents: Vec<Intent>,
+    /// Where the next page starts, if there is one.
+    pub next: Option<IntentSeq>,
+}

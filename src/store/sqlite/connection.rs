@@ -1,0 +1,117 @@
+//! Opening the file, and saying plainly what is wrong with it when that fails.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+
+use super::PREPARED;
+use crate::clock::WallClock;
+use crate::core::time::Timestamp;
+use crate::store::StoreError;
+
+/// How long a call waits for another process that is writing, before it gives up with 503.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {} as the store: {what}; {remedy}", path.display())]
+pub struct OpenError {
+    pub path: PathBuf,
+    pub what: String,
+    pub remedy: &'static str,
+}
+
+impl OpenError {
+    pub fn new(path: &Path, what: impl Into<String>, remedy: &'static str) -> Self {
+        Self { path: path.to_owned(), what: what.into(), remedy }
+    }
+
+    pub fn from_sqlite(path: &Path, error: &rusqlite::Error) -> Self {
+        let remedy = match error.sqlite_error_code() {
+            Some(ErrorCode::CannotOpen) => "check that its directory exists and may be written by this user",
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => "make the file and its directory writable",
+            Some(ErrorCode::NotADatabase) => "it is not a SQLite file: name another one with SM_STORE",
+            Some(ErrorCode::DatabaseCorrupt) => "the file is damaged: restore it from a backup or move it away",
+            Some(ErrorCode::DiskFull) => "free some disk space and start again",
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                "another process keeps it locked: stop that process or try again"
+            }
+            _ => "see the message of SQLite before this",
+        };
+        Self::new(path, error.to_string(), remedy)
+    }
+}
+
+/// Opens the file for writing; creates it, and the directory it is to be in, if `create`.
+pub fn open_writer(path: &Path, create: bool) -> Result<Connection, OpenError> {
+    if let Some(directory) = path.parent().filter(|directory| create && !directory.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory).map_err(|error| {
+            OpenError::new(path, format!("cannot make its directory ({error})"), "name another one with SM_STORE")
+        })?;
+    }
+    let create = if create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
+    let connection = Connection::open_with_flags(path, flags)
+        .and_then(|connection| connection.busy_timeout(BUSY_TIMEOUT).map(|()| connection))
+        .map_err(|error| OpenError::from_sqlite(path, &error))?;
+    connection.set_prepared_statement_cache_capacity(PREPARED.map_or(0, std::num::NonZeroUsize::get));
+    Ok(connection)
+}
+
+/// Opens a file that `migrate` has made, for durable writes.
+pub fn open_existing(path: &Path) -> Result<Connection, OpenError> {
+    if !path.exists() {
+        return Err(OpenError::new(path, "there is no such file", "run 'submission-manager migrate' first"));
+    }
+    let connection = open_writer(path, false)?;
+    set_durable(&connection).map_err(|error| OpenError::from_sqlite(path, &error))?;
+    Ok(connection)
+}
+
+pub fn open_reader(path: &Path) -> Result<Connection, OpenError> {
+    let connection = open_writer(path, false)?;
+    connection.pragma_update(None, "query_only", true).map_err(|error| OpenError::from_sqlite(path, &error))?;
+    Ok(connection)
+}
+
+/// Every commit is synced to disk before it is answered.
+pub fn set_durable(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection.pragma_update(None, "synchronous", "FULL")
+}
+
+pub fn store_error(error: rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::DiskFull
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::CannotOpen
+            | ErrorCode::ReadOnly
+            | ErrorCode::DatabaseCorrupt
+            | ErrorCode::NotADatabase
+            | ErrorCode::OutOfMemory
+            | ErrorCode::FileLockingProtocolFailed,
+        ) => StoreError::Unavailable(error.to_string()),
+        _ => StoreError::Unexpected(error.to_string()),
+    }
+}
+
+/// Begins a transaction that is the only one writing, and moves the store's clock on.
+pub fn begin<'c>(
+    connection: &'c mut Connection,
+    clock: &WallClock,
+) -> Result<(Transaction<'c>, Timestamp), rusqlite::Error> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let now = transaction
+        .prepare_cached("UPDATE submission_clock SET last_at = max(?1, last_at + 1) RETURNING last_at")?
+        .query_row([clock.now().micros()], |row| row.get(0).map(Timestamp::from_micros))?;
+    Ok((transaction, now))
+}
+
+/// The store's time for a reader: never behind a transaction that it can see.
+pub fn read_now(connection: &Connection, clock: &WallClock) -> Result<Timestamp, rusqlite::Error> {
+    connection
+        .prepare_cached("SELECT max(?1, last_at) FROM submission_clock")?
+        .query_row([clock.now().micros()], |row| row.get(0).map(Timestamp::from_micros))
+}

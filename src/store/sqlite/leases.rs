@@ -1,0 +1,86 @@
+//! The lease row: taken, prolonged and given back, each in one transaction by the store's clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+use super::connection::{begin, read_now};
+use crate::clock::WallClock;
+use crate::core::lease::{Lease, Term};
+use crate::core::time::Timestamp;
+
+pub fn acquire(
+    connection: &mut Connection,
+    clock: &WallClock,
+    name: Arc<str>,
+    holder: Arc<str>,
+    duration: Duration,
+) -> Result<Option<Lease>, rusqlite::Error> {
+    // A follower asks every second: look first, so that it does not write as often.
+    let now = read_now(connection, clock)?;
+    if current(connection, &name)?.is_some_and(|(_, expires_at)| expires_at > now) {
+        return Ok(None);
+    }
+    let (transaction, now) = begin(connection, clock)?;
+    let epoch = match current(&transaction, &name)? {
+        Some((_, expires_at)) if expires_at > now => return Ok(None),
+        Some((epoch, _)) => epoch + 1,
+        None => 1,
+    };
+    let expires_at = now + duration;
+    transaction.execute(
+        "INSERT INTO submission_manager_leases (lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at)
+         VALUES (?1, ?2, ?3, ?4, ?4, ?5)
+         ON CONFLICT (lease_name) DO UPDATE SET holder_id = excluded.holder_id, lease_epoch = excluded.lease_epoch,
+            acquired_at = excluded.acquired_at, renewed_at = excluded.renewed_at, expires_at = excluded.expires_at",
+        params![name, holder, epoch, now.micros(), expires_at.micros()],
+    )?;
+    transaction.commit()?;
+    Ok(Some(Lease { term: Term { lease_name: name, holder_id: holder, epoch }, expires_at, now }))
+}
+
+pub fn renew(
+    connection: &mut Connection,
+    clock: &WallClock,
+    term: Term,
+    duration: Duration,
+) -> Result<Option<Lease>, rusqlite::Error> {
+    let (transaction, now) = begin(connection, clock)?;
+    let expires_at = now + duration;
+    let renewed = transaction.execute(
+        "UPDATE submission_manager_leases SET renewed_at = ?4, expires_at = ?5
+         WHERE lease_name = ?1 AND holder_id = ?2 AND lease_epoch = ?3 AND expires_at > ?4",
+        params![term.lease_name, term.holder_id, term.epoch, now.micros(), expires_at.micros()],
+    )?;
+    transaction.commit()?;
+    Ok((renewed == 1).then_some(Lease { term, expires_at, now }))
+}
+
+pub fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> Result<(), rusqlite::Error> {
+    let (transaction, now) = begin(connection, clock)?;
+    transaction.execute(
+        "UPDATE submission_manager_leases SET expires_at = ?4
+         WHERE lease_name = ?1 AND holder_id = ?2 AND lease_epoch = ?3 AND expires_at > ?4",
+        params![term.lease_name, term.holder_id, term.epoch, now.micros()],
+    )?;
+    transaction.commit()
+}
+
+/// The fence: whether `term` holds the lease. Inside a write transaction nobody can take it away
+/// before that transaction commits.
+pub fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Result<bool, rusqlite::Error> {
+    transaction
+        .prepare_cached(
+            "SELECT 1 FROM submission_manager_leases
+             WHERE lease_name = ?1 AND holder_id = ?2 AND lease_epoch = ?3 AND expires_at > ?4",
+        )?
+        .exists(params![term.lease_name, term.holder_id, term.epoch, now.micros()])
+}
+
+fn current(connection: &Connection, name: &str) -> Result<Option<(i64, Timestamp)>, rusqlite::Error> {
+    connection
+        .prepare_cached("SELECT lease_epoch, expires_at FROM submission_manager_leases WHERE lease_name = ?1")?
+        .query_row([name], |row| Ok((row.get(0)?, Timestamp::from_micros(row.get(1)?))))
+        .optional()
+}

@@ -1,0 +1,99 @@
+//! Numbered migrations, run by whoever comes first; several processes may try at once.
+
+use std::path::Path;
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use super::connection::{self, OpenError};
+
+/// Each in one transaction with the version it leads to; each safe to run again.
+const MIGRATIONS: [&str; 1] = [include_str!("../../../schema/sqlite/0001_spine.sql")];
+
+/// Marks a file as ours ("SMGR"), so that another program's database is never touched.
+const APPLICATION_ID: i32 = 0x534d_4752;
+
+const NEWER: &str = "it was made by a newer version of this program: start that one";
+const FOREIGN: &str = "it belongs to another program: name another file with SM_STORE";
+
+pub fn run(path: &Path) -> Result<usize, OpenError> {
+    let sqlite = |error: rusqlite::Error| OpenError::from_sqlite(path, &error);
+    let mut connection = connection::open_writer(path, true)?;
+    check_owner(&connection, path)?;
+    set_wal(&connection).and_then(|()| connection::set_durable(&connection)).map_err(sqlite)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
+    check_owner(&transaction, path)?;
+    let version = version(&transaction).map_err(sqlite)?;
+    let pending = MIGRATIONS.get(version..).ok_or_else(|| {
+        OpenError::new(
+            path,
+            format!("its schema has version {version}, this program knows {}", MIGRATIONS.len()),
+            NEWER,
+        )
+    })?;
+    if !pending.is_empty() {
+        apply(&transaction, pending).map_err(sqlite)?;
+    }
+    transaction.commit().map_err(sqlite)?;
+    Ok(pending.len())
+}
+
+fn apply(transaction: &Transaction<'_>, pending: &[&str]) -> Result<(), rusqlite::Error> {
+    for migration in pending {
+        transaction.execute_batch(migration)?;
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX))
+}
+
+/// Refuses a file whose schema is not the one this binary was made for.
+pub fn require_current(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let sqlite = |error: rusqlite::Error| OpenError::from_sqlite(path, &error);
+    check_owner(connection, path)?;
+    let version = version(connection).map_err(sqlite)?;
+    let what = || format!("its schema has version {version}, this program needs {}", MIGRATIONS.len());
+    match version.cmp(&MIGRATIONS.len()) {
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Less => Err(OpenError::new(path, what(), "run 'submission-manager migrate' first")),
+        std::cmp::Ordering::Greater => Err(OpenError::new(path, what(), NEWER)),
+    }
+}
+
+fn version(connection: &Connection) -> Result<usize, rusqlite::Error> {
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    Ok(usize::try_from(version).unwrap_or(usize::MAX))
+}
+
+/// An empty file, or one with our mark.
+fn check_owner(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let look = || -> Result<(i32, i64), rusqlite::Error> {
+        let id = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+        let objects = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        Ok((id, objects))
+    };
+    match look().map_err(|error| OpenError::from_sqlite(path, &error))? {
+        (APPLICATION_ID, _) | (0, 0) => Ok(()),
+        (_, objects) => Err(OpenError::new(path, format!("it holds {objects} tables or indexes not ours"), FOREIGN)),
+    }
+}
+
+/// Switching to WAL needs the file alone for a moment, and SQLite does not wait for that by itself.
+fn set_wal(connection: &Connection) -> Result<(), rusqlite::Error> {
+    const TRIES: u32 = 50;
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match connection.pragma_update(None, "journal_mode", "WAL") {
+            Err(error)
+                if tries < TRIES
+                    && matches!(
+                        error.sqlite_error_code(),
+                        Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
+                    ) =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The embedded store: one SQLite file, shared safely by all instances on one machine.
+//!
+//! One connection writes, one transaction at a time, `synchronous=FULL`: what was answered is on
+//! disk. A few others read, never waiting for the writer (WAL). Each call runs on a blocking
+//! thread. Several processes may use the file: `BEGIN IMMEDIATE` puts their writes in one order.
+
+mod connection;
+mod leases;
+mod migrate;
+mod read;
+mod schedule;
+mod write;
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::{Mutex, Semaphore};
+
+pub use connection::OpenError;
+
+use self::write::ContractCache;
+use super::{
+    Backlog, Build, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Receipt, Refresh, RefreshRequest,
+    Store, StoreError, StoreFuture, WriteBatch,
+};
+use crate::clock::WallClock;
+use crate::core::intent::IntentId;
+use crate::core::lease::{Lease, Term};
+
+/// Connections for reading. More would only wait for the same two or four cores.
+const READERS: usize = 4;
+
+pub struct SqliteStore {
+    clock: WallClock,
+    writer: Arc<Mutex<Writer>>,
+    readers: Arc<Readers>,
+}
+
+struct Writer {
+    connection: Connection,
+    contracts: ContractCache,
+}
+
+struct Readers {
+    permits: Arc<Semaphore>,
+    idle: std::sync::Mutex<Vec<Connection>>,
+}
+
+impl SqliteStore {
+    /// Opens the file, which must have been migrated.
+    pub fn open(path: &Path, clock: WallClock) -> Result<Self, OpenError> {
+        let connection = connection::open_existing(path)?;
+        migrate::require_current(&connection, path)?;
+        let idle = (0..READERS).map(|_| connection::open_reader(path)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            clock,
+            writer: Arc::new(Mutex::new(Writer { connection, contracts: ContractCache::default() })),
+            readers: Arc::new(Readers {
+                permits: Arc::new(Semaphore::new(READERS)),
+                idle: std::sync::Mutex::new(idle),
+            }),
+        })
+    }
+
+    /// Creates the file if there is none and brings its schema up to date. Returns how many
+    /// migrations were run.
+    pub fn migrate(path: &Path) -> Result<usize, OpenError> {
+        migrate::run(path)
+    }
+
+    fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Writer, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let (writer, clock) = (Arc::clone(&self.writer), self.clock.clone());
+        Box::pin(async move {
+            let mut writer = writer.lock_owned().await;
+            blocking(move || work(&mut writer, &clock)).await
+        })
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let (readers, clock) = (Arc::clone(&self.readers), self.clock.clone());
+        Box::pin(async move {
+            let permit = Arc::clone(&readers.permits).acquire_owned().await;
+            let _permit = permit.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))?;
+            blocking(move || {
+                let mut connection = readers.take();
+                let result = match connection.as_mut() {
+                    Some(connection) => work(connection, &clock),
+                    None => Err(rusqlite::Error::InvalidQuery),
+                };
+                readers.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(connection);
+                result
+            })
+            .await
+        })
+    }
+}
+
+impl Readers {
+    fn take(&self) -> Option<Connection> {
+        self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop()
+    }
+}
+
+/// Runs `work` where it may block; a panic in it is an error of this call, not of the process.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, rusqlite::Error> + Send + 'static,
+) -> Result<T, StoreError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(connection::store_error),
+        Err(panic) => Err(StoreError::Unavailable(format!("a database call died: {panic}"))),
+    }
+}
+
+impl Store for SqliteStore {
+    fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
+        self.write(move |writer, clock| write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch))
+    }
+
+    fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
+        self.write(move |writer, clock| leases::acquire(&mut writer.connection, clock, name, holder, duration))
+    }
+
+    fn renew_lease(&self, term: Term, duration: Duration) -> StoreFuture<Option<Lease>> {
+        self.write(move |writer, clock| leases::renew(&mut writer.connection, clock, term, duration))
+    }
+
+    fn release_lease(&self, term: Term) -> StoreFuture<()> {
+        self.write(move |writer, clock| leases::release(&mut writer.connection, clock, &term))
+    }
+
+    fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {
+        self.read(move |connection, _| schedule::open_attempts_before(connection, epoch, limit))
+    }
+
+    fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build> {
+        self.read(move |connection, clock| schedule::build(connection, clock, page_limit))
+    }
+
+    fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh> {
+        self.read(move |connection, clock| schedule::refresh(connection, clock, request))
+    }
+
+    fn backlog(&self) -> StoreFuture<Backlog> {
+        self.read(|connection, _| schedule::backlog(connection))
+    }
+
+    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
+        self.write(move |writer, clock| write::purge(&mut writer.connection, clock, &term, older_than, limit))
+    }
+
+    fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
+        self.read(move |connection, _| read::find(connection, &id))
+    }
+
+    fn history(&self, id: IntentId) -> StoreFuture<Option<History>> {
+        self.read(move |connection, _| read::history(connection, &id))
+    }
+
+    fn list(&self, query: ListQuery) -> StoreFuture<IntentPage> {
+        self.read(move |connection, _| read::list(connection, &query))
+    }
+
+    fn ping(&self) -> StoreFuture<()> {
+        self.read(|connection, _| connection.query_row("SELECT last_at FROM submission_clock", [], |_| Ok(())))
+    }
+}
+
+/// `SM_STORE=sqlite:<path>`: the path, if that is what it is.
+pub fn path_of(store: &str) -> Option<PathBuf> {
+    store.strip_prefix("sqlite:").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Statements kept prepared per connection; the store has about forty.
+const PREPARED: Option<NonZeroUsize> = NonZeroUsize::new(64);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Look-ups for whoever asks what happened: one intent, its history, lists.
+
+use rusqlite::types::{Type, Value};
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
+
+use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State, Status, TargetName};
+use crate::core::outcome::Outcome;
+use crate::core::time::Timestamp;
+use crate::store::{Attempt, Found, History, IntentPage, ListQuery};
+
+/// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`.
+pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
+     i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch IS NOT NULL";
+pub const INTENT_TABLES: &str = "submission_intents i JOIN submission_contracts c USING (contract_id)";
+
+pub fn find(connection: &Connection, id: &IntentId) -> Result<Option<Found>, rusqlite::Error> {
+    let sql = format!("SELECT {INTENT_COLUMNS}, i.payload_sha256 FROM {INTENT_TABLES} WHERE i.intent_id = ?1");
+    connection
+        .prepare_cached(&sql)?
+        .query_row([id.as_str()], |row| Ok(Found { intent: intent_of(row)?, payload_sha256: row.get(10)? }))
+        .optional()
+}
+
+pub fn history(connection: &mut Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let Some(Found { intent, .. }) = find(&snapshot, id)? else { return Ok(None) };
+    let attempts = snapshot
+        .prepare_cached(
+            "SELECT attempt_number, started_at, finished_at, outcome_status, outcome_reason, error, gateway_message_id
+             FROM submission_attempts WHERE intent_seq = ?1 ORDER BY attempt_number",
+        )?
+        .query_map([intent.seq.0], attempt_of)?
+        .collect::<Result<_, _>>()?;
+    Ok(Some(History { intent, attempts }))
+}
+
+pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let mut conditions = Vec::new();
+    let mut values = Vec::new();
+    let mut condition = |sql: &'static str, value: Value| {
+        conditions.push(sql);
+        values.push(value);
+    };
+    if let Some(status) = query.status {
+        condition("i.status = ?", Value::Text(status.as_str().to_owned()));
+    }
+    if let Some(target) = &query.target {
+        condition(
+            "i.contract_id IN (SELECT contract_id FROM submission_contracts WHERE submission_target = ?)",
+            Value::Text(target.to_string()),
+        );
+    }
+    if let Some(moment) = query.created_after {
+        let first = first_seq_from(&snapshot, Timestamp::from_micros(moment.micros().saturating_add(1)))?;
+        condition("i.intent_seq >= ?", Value::Integer(first));
+    }
+    if let Some(moment) = query.created_before {
+        condition("i.intent_seq < ?", Value::Integer(first_seq_from(&snapshot, moment)?));
+    }
+    if let Some(behind) = query.behind {
+        condition("i.intent_seq < ?", Value::Integer(behind.0));
+    }
+    let limit = query.limit.max(1);
+    values.push(Value::Integer(i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX)));
+    let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
+    let sql = format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} {filter} ORDER BY i.intent_seq DESC LIMIT ?");
+    let mut intents: Vec<Intent> =
+        snapshot.prepare_cached(&sql)?.query_map(params_from_iter(values), intent_of)?.collect::<Result<_, _>>()?;
+    let more = intents.len() > limit;
+    intents.truncate(limit);
+    let next = intents.last().map(|last| last.seq).filter(|_| more);
+    Ok(IntentPage { intents, next })
+}
+
+/// The first intent created at or after `moment`.
+///
+/// `created_at` grows with `intent_seq` (the store's clock never goes back), so a search by halves
+/// finds it without an index that every submission would have to keep up.
+fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rusqlite::Error> {
+    let mut ends = connection
+        .prepare_cached("SELECT coalesce(min(intent_seq), 0), coalesce(max(intent_seq), 0) FROM submission_intents")?;
+    let mut at_or_after = connection.prepare_cached(
+        "SELECT intent_seq, created_at FROM submission_intents WHERE intent_seq >= ?1 ORDER BY intent_seq LIMIT 1",
+    )?;
+    let (mut low, last): (i64, i64) = ends.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut high = last + 1;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let found: Option<(i64, i64)> =
+            at_or_after.query_row([middle], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+        match found {
+            Some((seq, created_at)) if created_at < moment.micros() => low = seq + 1,
+            _ => high = middle,
+        }
+    }
+    Ok(low)
+}
+
+pub fn intent_of(row: &Row<'_>) -> Result<Intent, rusqlite::Error> {
+    let completed_at = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);
+    let status: String = row.get(4)?;
+    let state = match (Status::parse(&status), completed_at) {
+        (Some(Status::Pending), _) => Some(State::Pending),
+        (Some(Status::Accepted), Some(at)) => Some(State::Accepted { at }),
+        (Some(Status::Rejected), Some(at)) => Some(State::Rejected { at, reason: row.get(6)? }),
+        (Some(Status::Exhausted), Some(at)) => {
+            let reason: String = row.get(7)?;
+            ExhaustedReason::parse(&reason).map(|reason| State::Exhausted { at, reason })
+        }
+        _ => None,
+    };
+    Ok(Intent {
+        seq: IntentSeq(row.get(0)?),
+        id: parsed(row, 1, |text| IntentId::parse(text).ok())?,
+        target: parsed(row, 2, |text| TargetName::parse(text).ok())?,
+        created_at: Timestamp::from_micros(row.get(3)?),
+        state: state.ok_or_else(|| unreadable(4, &status))?,
+        attempt_count: row.get(8)?,
+        attempt_open: row.get(9)?,
+    })
+}
+
+fn attempt_of(row: &Row<'_>) -> Result<Attempt, rusqlite::Error> {
+    let status: Option<String> = row.get(3)?;
+    let gateway_message_id = row.get(6)?;
+    let outcome = match status.as_deref() {
+        Some("accepted") => Outcome::Accepted { gateway_message_id },
+        Some("rejected") => Outcome::Rejected { reason: row.get(4)?, gateway_message_id },
+        None => Outcome::Error { text: row.get(5)? },
+        Some(other) => return Err(unreadable(3, other)),
+    };
+    Ok(Attempt {
+        attempt_number: row.get(0)?,
+        started_at: Timestamp::from_micros(row.get(1)?),
+        finished_at: Timestamp::from_micros(row.get(2)?),
+        outcome,
+    })
+}
+
+/// A text column as one of our types; an error if the database holds what those do not allow.
+pub fn parsed<T>(row: &Row<'_>, column: usize, parse: impl Fn(&str) -> Option<T>) -> Result<T, rusqlite::Error> {
+    let text = row.get_ref(column)?.as_str().map_err(|_| unreadable(column, "not text"))?;
+    parse(text).ok_or_else(|| unreadable(column, text))
+}
+
+fn unreadable(column: usize, text: &str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, format!("unexpected value {text:?}").into())
+}

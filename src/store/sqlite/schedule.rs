@@ -1,0 +1,130 @@
+//! What the leader reads: who waits, what changed, what an earlier term left open.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::connection::read_now;
+use super::read::parsed;
+use crate::clock::WallClock;
+use crate::core::contract::Contract;
+use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Place, Waiting};
+use crate::core::time::Timestamp;
+use crate::store::{Backlog, Build, ChangeCursor, OpenAttempt, Refresh, RefreshRequest};
+
+pub fn open_attempts_before(
+    connection: &Connection,
+    epoch: i64,
+    limit: usize,
+) -> Result<Vec<OpenAttempt>, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT i.intent_seq, i.intent_id, c.snapshot, i.created_at, i.attempt_count, i.open_lease_epoch,
+                    i.open_started_at
+             FROM submission_intents i JOIN submission_contracts c USING (contract_id)
+             WHERE i.open_lease_epoch < ?1 ORDER BY i.open_lease_epoch, i.intent_seq LIMIT ?2",
+        )?
+        .query_map(params![epoch, as_limit(limit)], |row| {
+            Ok(OpenAttempt {
+                seq: IntentSeq(row.get(0)?),
+                intent_id: parsed(row, 1, |text| IntentId::parse(text).ok())?,
+                contract: Arc::new(parsed(row, 2, |text| serde_json::from_str::<Contract>(text).ok())?),
+                created_at: Timestamp::from_micros(row.get(3)?),
+                attempt_number: row.get(4)?,
+                lease_epoch: row.get(5)?,
+                started_at: Timestamp::from_micros(row.get(6)?),
+            })
+        })?
+        .collect()
+}
+
+pub fn build(connection: &mut Connection, clock: &WallClock, page_limit: usize) -> Result<Build, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let now = read_now(&snapshot, clock)?;
+    // Every transaction from here on has a later timestamp than the last one that this snapshot
+    // can see. Changes at that timestamp itself may be reported once more, which does no harm.
+    let last_at = snapshot.query_row("SELECT last_at FROM submission_clock", [], |row| row.get(0))?;
+    let cursor = ChangeCursor { last_modified_at: Timestamp::from_micros(last_at), intent_id: String::new() };
+    let gateways: Vec<i64> = snapshot
+        .prepare_cached("SELECT gateway_id FROM submission_gateways")?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    let mut lanes = Vec::new();
+    for gateway in gateways {
+        let page = LanePage { gateway: GatewayId(gateway), from: Place::START, limit: page_limit };
+        let loaded = load(&snapshot, page)?;
+        if !loaded.waiting.is_empty() {
+            lanes.push(loaded);
+        }
+    }
+    Ok(Build { now, cursor, lanes })
+}
+
+pub fn refresh(
+    connection: &mut Connection,
+    clock: &WallClock,
+    request: RefreshRequest,
+) -> Result<Refresh, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let now = read_now(&snapshot, clock)?;
+    let mut cursor = request.cursor;
+    let mut changed = Vec::new();
+    {
+        let mut statement = snapshot.prepare_cached(
+            "SELECT intent_seq, gateway_id, next_attempt_at, attempt_count, last_modified_at, intent_id
+             FROM submission_intents
+             WHERE next_attempt_at IS NOT NULL AND (last_modified_at, intent_id) > (?1, ?2)
+             ORDER BY last_modified_at, intent_id LIMIT ?3",
+        )?;
+        let mut rows =
+            statement.query(params![cursor.last_modified_at.micros(), cursor.intent_id, as_limit(request.limit)])?;
+        while let Some(row) = rows.next()? {
+            changed.push(waiting_of(row)?);
+            cursor.last_modified_at = Timestamp::from_micros(row.get(4)?);
+            cursor.intent_id = row.get(5)?;
+        }
+    }
+    let pages = request.pages.into_iter().map(|page| load(&snapshot, page)).collect::<Result<_, _>>()?;
+    let overdue = snapshot
+        .prepare_cached(
+            "SELECT 1 FROM submission_intents
+             WHERE next_attempt_at IS NOT NULL AND deadline_at IS NOT NULL AND deadline_at <= ?1 LIMIT 1",
+        )?
+        .query_row([now.micros()], |_| Ok(()))
+        .optional()?
+        .is_some();
+    let more = changed.len() >= request.limit;
+    Ok(Refresh { now, cursor, changed, more, pages, overdue })
+}
+
+pub fn backlog(connection: &Connection) -> Result<Backlog, rusqlite::Error> {
+    connection
+        .prepare_cached("SELECT count(*) FROM submission_intents WHERE next_attempt_at IS NOT NULL")?
+        .query_row([], |row| Ok(Backlog { waiting: row.get::<_, i64>(0)?.unsigned_abs() }))
+}
+
+fn load(connection: &Connection, page: LanePage) -> Result<LoadedPage, rusqlite::Error> {
+    let waiting = connection
+        .prepare_cached(
+            "SELECT intent_seq, gateway_id, next_attempt_at, attempt_count FROM submission_intents
+             WHERE gateway_id = ?1 AND next_attempt_at IS NOT NULL AND (next_attempt_at, intent_seq) >= (?2, ?3)
+             ORDER BY next_attempt_at, intent_seq LIMIT ?4",
+        )?
+        .query_map(params![page.gateway.0, page.from.due.micros(), page.from.seq.0, as_limit(page.limit)], waiting_of)?
+        .collect::<Result<_, _>>()?;
+    Ok(LoadedPage { page, waiting })
+}
+
+fn waiting_of(row: &Row<'_>) -> Result<Waiting, rusqlite::Error> {
+    Ok(Waiting {
+        seq: IntentSeq(row.get(0)?),
+        gateway: GatewayId(row.get(1)?),
+        due: Timestamp::from_micros(row.get(2)?),
+        attempt_count: row.get(3)?,
+    })
+}
+
+pub fn as_limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,174 @@
+//! The conformance suite on SQLite, and what only SQLite can get wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use super::*;
+use crate::core::contract::fixtures::{max_attempts, one_shot};
+use crate::core::time::Timestamp;
+use crate::store::conformance::{self, Fixture, Passing, accepted, finished, new_intent, submit_to, writes};
+use crate::store::{FencedWrites, Submitted};
+
+/// A fresh file with two stores on it, and a clock that moves only when told to: every transaction
+/// of a case would have the same timestamp, were it not for the store's own clock.
+async fn open() -> Fixture {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("test.db");
+    let micros = Arc::new(AtomicI64::new(1_790_000_000_000_000));
+    let clock = {
+        let micros = Arc::clone(&micros);
+        WallClock::from_fn(move || Timestamp::from_micros(micros.load(Ordering::SeqCst)))
+    };
+    assert_eq!(SqliteStore::migrate(&path).unwrap(), 1);
+    let pass = move |span: Duration| -> Passing {
+        // A little more: transactions have moved the store's clock on by a microsecond each.
+        let span = span + Duration::from_millis(1);
+        micros.fetch_add(i64::try_from(span.as_micros()).unwrap(), Ordering::SeqCst);
+        Box::pin(async {})
+    };
+    Fixture {
+        store: Arc::new(SqliteStore::open(&path, clock.clone()).unwrap()),
+        other: Arc::new(SqliteStore::open(&path, clock).unwrap()),
+        pass: Box::new(pass),
+        keep: Box::new(directory),
+    }
+}
+
+conformance::for_store!(open);
+
+fn path_in(fixture: &Fixture) -> PathBuf {
+    fixture.keep.downcast_ref::<tempfile::TempDir>().unwrap().path().join("test.db")
+}
+
+#[tokio::test]
+async fn one_bad_item_fails_alone() {
+    let fixture = open().await;
+    let term = fixture.lead("me").await;
+    let mut attempts = Vec::new();
+    for id in ["good", "bad", "fine"] {
+        attempts.push(fixture.begin_due(&term, &fixture.submit(id, &one_shot()).await).await);
+    }
+    let row = "INSERT INTO submission_attempts VALUES (?1, 1, 1, 0, 0, 'accepted', NULL, NULL, NULL)";
+    Connection::open(path_in(&fixture)).unwrap().execute(row, [attempts[1].seq.0]).unwrap();
+    let now = fixture.now().await;
+    let finishes = attempts.iter().map(|attempt| finished(attempt, accepted(), now)).collect();
+    let batch = WriteBatch {
+        submits: vec![new_intent("neighbour", &one_shot(), b"")],
+        fenced: Some(FencedWrites { finishes, ..writes(&term) }),
+    };
+    let receipt = fixture.store.commit(batch).await.unwrap();
+    assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));
+    let results: Vec<_> = receipt.fenced.unwrap().finishes.iter().map(Result::is_ok).collect();
+    assert_eq!(results, [true, false, true]);
+    assert!(fixture.intent("bad").await.attempt_open, "nothing of the bad one was kept");
+    assert!(fixture.intent("fine").await.state.is_terminal());
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_back_does_not_turn_time_back() {
+    let fixture = open().await;
+    let first = fixture.submit("first", &one_shot()).await;
+    let cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let back = WallClock::from_fn(|| Timestamp::from_micros(1));
+    let behind = SqliteStore::open(&path_in(&fixture), back).unwrap();
+    let Submitted::Created(second) = submit_to(&behind, new_intent("second", &one_shot(), b"")).await else {
+        panic!("not created");
+    };
+    assert!(second.created_at > first.created_at);
+    assert!(fixture.refresh(&cursor, 10).await.changed.iter().any(|waiting| waiting.seq == second.seq));
+}
+
+#[tokio::test]
+async fn commits_are_synced_and_survive_in_another_connection() {
+    let fixture = open().await;
+    fixture.submit("a", &one_shot()).await;
+    let connection = Connection::open(path_in(&fixture)).unwrap();
+    let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+    assert_eq!(mode, "wal");
+    let writer = connection::open_existing(&path_in(&fixture)).unwrap();
+    let level: i64 = writer.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
+    assert_eq!(level, 2, "FULL");
+}
+
+#[tokio::test]
+async fn the_hot_queries_use_their_indexes() {
+    let fixture = open().await;
+    fixture.submit("a", &max_attempts(2)).await;
+    let connection = Connection::open(path_in(&fixture)).unwrap();
+    for (sql, index) in [
+        (
+            "SELECT intent_seq FROM submission_intents WHERE gateway_id = 1 AND next_attempt_at IS NOT NULL
+             AND (next_attempt_at, intent_seq) >= (1, 1) ORDER BY next_attempt_at, intent_seq LIMIT 9",
+            "submission_intents_lane (gateway_id=? AND",
+        ),
+        (
+            "SELECT intent_seq FROM submission_intents WHERE next_attempt_at IS NOT NULL
+             AND (last_modified_at, intent_id) > (1, 'a') ORDER BY last_modified_at, intent_id LIMIT 9",
+            "submission_intents_changed ((last_modified_at,intent_id)>",
+        ),
+        (
+            "SELECT 1 FROM submission_intents WHERE next_attempt_at IS NOT NULL AND deadline_at IS NOT NULL
+             AND deadline_at <= 5 LIMIT 1",
+            "submission_intents_deadline (deadline_at",
+        ),
+        (
+            "SELECT intent_seq FROM submission_intents WHERE completed_at < 5 ORDER BY completed_at LIMIT 9",
+            "submission_intents_completed (completed_at",
+        ),
+        (
+            "SELECT 1 FROM submission_intents WHERE open_lease_epoch < 4 ORDER BY open_lease_epoch, intent_seq",
+            "submission_intents_open (open_lease_epoch",
+        ),
+        (
+            "SELECT 1 FROM submission_intents WHERE status = 'accepted' AND intent_seq < 9 ORDER BY intent_seq DESC",
+            "submission_intents_by_status (status=? AND rowid<?",
+        ),
+    ] {
+        let plan: String =
+            connection.query_row(&format!("EXPLAIN QUERY PLAN {sql}"), [], |row| row.get("detail")).unwrap();
+        assert!(plan.contains(index), "{plan}");
+    }
+}
+
+#[test]
+fn several_processes_may_migrate_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("deep/down/test.db");
+    let runs: Vec<_> = (0..8)
+        .map(|_| {
+            let path = path.clone();
+            std::thread::spawn(move || SqliteStore::migrate(&path).unwrap())
+        })
+        .collect();
+    let run: usize = runs.into_iter().map(|run| run.join().unwrap()).sum();
+    assert_eq!(run, 1, "exactly one of them did the work");
+    assert_eq!(SqliteStore::migrate(&path).unwrap(), 0);
+}
+
+#[test]
+fn unusable_files_are_refused_with_what_to_do_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("text.db"), "this is not a database, it is a shopping list\n".repeat(99)).unwrap();
+    let foreign = Connection::open(at("foreign.db")).unwrap();
+    foreign.execute_batch("CREATE TABLE recipes (name TEXT)").unwrap();
+    SqliteStore::migrate(&at("newer.db")).unwrap();
+    Connection::open(at("newer.db")).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    std::fs::write(at("file"), "").unwrap();
+    for (name, remedy) in [
+        ("text.db", "it is not a SQLite file"),
+        ("foreign.db", "it belongs to another program"),
+        ("newer.db", "start that one"),
+        ("file/below.db", "name another one with SM_STORE"),
+    ] {
+        let path = at(name);
+        let before = std::fs::read(&path).ok();
+        let error = SqliteStore::migrate(&path).unwrap_err().to_string();
+        assert!(error.contains(remedy) && error.contains(name), "{error}");
+        assert_eq!(error.lines().count(), 1);
+        assert_eq!(std::fs::read(&path).ok(), before, "{name} was changed");
+    }
+    let missing = SqliteStore::open(&at("missing.db"), WallClock::system()).err().unwrap().to_string();
+    assert!(missing.contains("migrate"), "{missing}");
+}

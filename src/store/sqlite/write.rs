@@ -1,0 +1,368 @@
+//! A batch of writes in one transaction: submissions, begun and finished attempts together.
+//!
+//! Each item stands in a savepoint, so that a bad one fails alone. The leader's part is done only
+//! if its term holds the lease, looked up in this same transaction.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+use super::connection::{begin, store_error};
+use super::leases;
+use super::read::{self, parsed};
+use super::schedule::as_limit;
+use crate::clock::WallClock;
+use crate::core::contract::{Contract, ContractSnapshot};
+use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State};
+use crate::core::lease::Term;
+use crate::core::policy::{self, Decision};
+use crate::core::schedule::Waiting;
+use crate::core::time::Timestamp;
+use crate::store::{
+    Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt, Purged, Receipt, StoreError,
+    Submitted, WriteBatch,
+};
+
+/// Contracts that are known to be in the database, so that a submission need not look.
+#[derive(Default)]
+pub struct ContractCache {
+    ids: HashMap<Arc<str>, ContractRow>,
+    by_id: HashMap<i64, Arc<Contract>>,
+}
+
+#[derive(Clone, Copy)]
+struct ContractRow {
+    contract_id: i64,
+    gateway_id: i64,
+}
+
+pub fn commit(
+    connection: &mut Connection,
+    contracts: &mut ContractCache,
+    clock: &WallClock,
+    batch: &WriteBatch,
+) -> Result<Receipt, rusqlite::Error> {
+    let result = try_commit(connection, contracts, clock, batch);
+    if result.is_err() {
+        // What was rolled back may include contracts; their numbers must not be used again.
+        *contracts = ContractCache::default();
+    }
+    result
+}
+
+fn try_commit(
+    connection: &mut Connection,
+    contracts: &mut ContractCache,
+    clock: &WallClock,
+    batch: &WriteBatch,
+) -> Result<Receipt, rusqlite::Error> {
+    let (transaction, now) = begin(connection, clock)?;
+    let mut submits = Vec::with_capacity(batch.submits.len());
+    for new in &batch.submits {
+        submits.push(alone(&transaction, |tx| submit(tx, contracts, new, now))?);
+    }
+    let fenced = match &batch.fenced {
+        Some(writes) if leases::holds(&transaction, &writes.term, now)? => {
+            Some(fenced(&transaction, contracts, writes, now)?)
+        }
+        _ => None,
+    };
+    transaction.commit()?;
+    Ok(Receipt { submits, fenced })
+}
+
+fn fenced(
+    transaction: &Transaction<'_>,
+    contracts: &mut ContractCache,
+    writes: &FencedWrites,
+    now: Timestamp,
+) -> Result<FencedReceipt, rusqlite::Error> {
+    let mut begins = Vec::with_capacity(writes.begins.len());
+    for waiting in &writes.begins {
+        begins.push(alone(transaction, |tx| begin_attempt(tx, contracts, writes.term.epoch, waiting, now))?);
+    }
+    let mut finishes = Vec::with_capacity(writes.finishes.len());
+    for finish in &writes.finishes {
+        finishes.push(alone(transaction, |tx| finish_attempt(tx, finish, now))?);
+    }
+    let expired = match writes.expire {
+        Some(limit) => expire_overdue(transaction, limit, now)?,
+        None => Vec::new(),
+    };
+    Ok(FencedReceipt { begins, finishes, expired })
+}
+
+/// Runs one item so that its failure undoes only itself. The outer error means that SQLite gave
+/// up the whole transaction.
+fn alone<T>(
+    transaction: &Transaction<'_>,
+    item: impl FnOnce(&Transaction<'_>) -> Result<T, rusqlite::Error>,
+) -> Result<Result<T, StoreError>, rusqlite::Error> {
+    transaction.prepare_cached("SAVEPOINT item")?.execute([])?;
+    let result = item(transaction);
+    match result {
+        Ok(done) => {
+            transaction.prepare_cached("RELEASE item")?.execute([])?;
+            Ok(Ok(done))
+        }
+        Err(error) if transaction.is_autocommit() => Err(error),
+        Err(error) => {
+            transaction.execute_batch("ROLLBACK TO item; RELEASE item")?;
+            Ok(Err(store_error(error)))
+        }
+    }
+}
+
+fn submit(
+    transaction: &Transaction<'_>,
+    contracts: &mut ContractCache,
+    new: &NewIntent,
+    now: Timestamp,
+) -> Result<Submitted, rusqlite::Error> {
+    let contract = &new.contract.contract;
+    let row = contract_row(transaction, contracts, &new.contract)?;
+    let deadline = policy::deadline(contract, now);
+    let inserted = transaction
+        .prepare_cached(
+            "INSERT INTO submission_intents (intent_id, contract_id, gateway_id, payload_sha256, status,
+                 next_attempt_at, deadline_at, created_at, last_modified_at)
+             VALUES (?1, ?2, ?3, ?4, 'pending', ?5, ?6, ?5, ?5) ON CONFLICT (intent_id) DO NOTHING",
+        )?
+        .execute(params![
+            new.id.as_str(),
+            row.contract_id,
+            row.gateway_id,
+            new.payload.sha256(),
+            now.micros(),
+            deadline.map(Timestamp::micros)
+        ])?;
+    if inserted == 0 {
+        let found = read::find(transaction, &new.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+        return Ok(found.resubmitted(&contract.target, &new.payload));
+    }
+    let seq = IntentSeq(transaction.last_insert_rowid());
+    transaction
+        .prepare_cached("INSERT INTO submission_payloads (intent_seq, payload) VALUES (?1, ?2)")?
+        .execute(params![seq.0, new.payload.bytes().as_ref()])?;
+    Ok(Submitted::Created(Intent {
+        seq,
+        id: new.id.clone(),
+        target: contract.target.clone(),
+        created_at: now,
+        state: State::Pending,
+        attempt_count: 0,
+        attempt_open: false,
+    }))
+}
+
+fn contract_row(
+    transaction: &Transaction<'_>,
+    contracts: &mut ContractCache,
+    snapshot: &ContractSnapshot,
+) -> Result<ContractRow, rusqlite::Error> {
+    if let Some(row) = contracts.ids.get(&snapshot.json) {
+        return Ok(*row);
+    }
+    let url = snapshot.contract.gateway_url.as_str();
+    transaction.execute("INSERT OR IGNORE INTO submission_gateways (gateway_url) VALUES (?1)", [url])?;
+    transaction.execute(
+        "INSERT OR IGNORE INTO submission_contracts (gateway_id, submission_target, snapshot)
+         SELECT gateway_id, ?2, ?3 FROM submission_gateways WHERE gateway_url = ?1",
+        params![url, snapshot.contract.target.as_str(), snapshot.json],
+    )?;
+    let row = transaction.query_row(
+        "SELECT contract_id, gateway_id FROM submission_contracts WHERE snapshot = ?1",
+        [&snapshot.json],
+        |row| Ok(ContractRow { contract_id: row.get(0)?, gateway_id: row.get(1)? }),
+    )?;
+    contracts.ids.insert(Arc::clone(&snapshot.json), row);
+    Ok(row)
+}
+
+fn contract_by_id(
+    transaction: &Transaction<'_>,
+    contracts: &mut ContractCache,
+    contract_id: i64,
+) -> Result<Arc<Contract>, rusqlite::Error> {
+    if let Some(contract) = contracts.by_id.get(&contract_id) {
+        return Ok(Arc::clone(contract));
+    }
+    let contract: Contract = transaction.query_row(
+        "SELECT snapshot FROM submission_contracts WHERE contract_id = ?1",
+        [contract_id],
+        |row| parsed(row, 0, |text| serde_json::from_str(text).ok()),
+    )?;
+    let contract = Arc::new(contract);
+    contracts.by_id.insert(contract_id, Arc::clone(&contract));
+    Ok(contract)
+}
+
+fn begin_attempt(
+    transaction: &Transaction<'_>,
+    contracts: &mut ContractCache,
+    epoch: i64,
+    waiting: &Waiting,
+    now: Timestamp,
+) -> Result<Begun, rusqlite::Error> {
+    let row = transaction
+        .prepare_cached(
+            "SELECT intent_id, contract_id, created_at, next_attempt_at, payload
+             FROM submission_intents JOIN submission_payloads USING (intent_seq)
+             WHERE intent_seq = ?1 AND attempt_count = ?2 AND next_attempt_at IS NOT NULL",
+        )?
+        .query_row(params![waiting.seq.0, waiting.attempt_count], |row| {
+            Ok((
+                parsed(row, 0, |text| IntentId::parse(text).ok())?,
+                row.get::<_, i64>(1)?,
+                Timestamp::from_micros(row.get(2)?),
+                Timestamp::from_micros(row.get(3)?),
+                Bytes::from(row.get::<_, Vec<u8>>(4)?),
+            ))
+        })
+        .optional()?;
+    let Some((intent_id, contract_id, created_at, due, payload)) = row else { return Ok(Begun::Stale) };
+    if due > now {
+        return Ok(Begun::NotDue { due, now });
+    }
+    let contract = contract_by_id(transaction, contracts, contract_id)?;
+    if let Err(reason) = policy::may_start(&contract, created_at, waiting.attempt_count, now) {
+        return exhaust(transaction, waiting.seq, reason, now).map(Begun::Ended);
+    }
+    transaction
+        .prepare_cached(
+            "UPDATE submission_intents SET attempt_count = attempt_count + 1, next_attempt_at = NULL,
+                 open_lease_epoch = ?2, open_started_at = ?3, last_modified_at = ?3 WHERE intent_seq = ?1",
+        )?
+        .execute(params![waiting.seq.0, epoch, now.micros()])?;
+    let attempt = OpenAttempt {
+        seq: waiting.seq,
+        intent_id,
+        contract,
+        created_at,
+        attempt_number: waiting.attempt_count + 1,
+        lease_epoch: epoch,
+        started_at: now,
+    };
+    Ok(Begun::Started { attempt, payload, due })
+}
+
+fn finish_attempt(
+    transaction: &Transaction<'_>,
+    finish: &FinishAttempt,
+    now: Timestamp,
+) -> Result<Finished, rusqlite::Error> {
+    let FinishAttempt { attempt, finished_at, outcome, decision } = finish;
+    let (status, due, rejected, exhausted) = match decision {
+        Decision::Accept => ("accepted", None, None, None),
+        Decision::Reject { reason } => ("rejected", None, Some(reason.as_str()), None),
+        Decision::Exhaust(reason) => ("exhausted", None, None, Some(reason.as_str())),
+        Decision::RetryAt(due) => ("pending", Some(due.micros()), None, None),
+    };
+    let completed_at = due.is_none().then_some(finished_at.micros());
+    let updated = transaction
+        .prepare_cached(
+            "UPDATE submission_intents SET status = ?3, next_attempt_at = ?4, completed_at = ?5, rejected_reason = ?6,
+                 exhausted_reason = ?7, open_lease_epoch = NULL, open_started_at = NULL, last_modified_at = ?8
+             WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL",
+        )?
+        .execute(params![
+            attempt.seq.0,
+            attempt.attempt_number,
+            status,
+            due,
+            completed_at,
+            rejected,
+            exhausted,
+            now.micros()
+        ])?;
+    if updated == 0 {
+        return Ok(Finished::NotOpen);
+    }
+    transaction
+        .prepare_cached(
+            "INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at,
+                 outcome_status, outcome_reason, error, gateway_message_id)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?
+        .execute(params![
+            attempt.seq.0,
+            attempt.attempt_number,
+            attempt.lease_epoch,
+            attempt.started_at.micros(),
+            finished_at.micros(),
+            outcome.status(),
+            outcome.reason(),
+            outcome.error_text(),
+            outcome.gateway_message_id()
+        ])?;
+    Ok(Finished::Recorded)
+}
+
+fn expire_overdue(transaction: &Transaction<'_>, limit: usize, now: Timestamp) -> Result<Vec<Intent>, rusqlite::Error> {
+    let overdue: Vec<i64> = transaction
+        .prepare_cached(
+            "SELECT intent_seq FROM submission_intents
+             WHERE next_attempt_at IS NOT NULL AND deadline_at IS NOT NULL AND deadline_at <= ?1
+             ORDER BY deadline_at LIMIT ?2",
+        )?
+        .query_map(params![now.micros(), as_limit(limit)], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    overdue
+        .into_iter()
+        .map(|seq| exhaust(transaction, IntentSeq(seq), ExhaustedReason::DeadlineExceeded, now))
+        .collect()
+}
+
+/// Ends a waiting intent without an attempt.
+fn exhaust(
+    transaction: &Transaction<'_>,
+    seq: IntentSeq,
+    reason: ExhaustedReason,
+    now: Timestamp,
+) -> Result<Intent, rusqlite::Error> {
+    transaction
+        .prepare_cached(
+            "UPDATE submission_intents SET status = 'exhausted', exhausted_reason = ?2, completed_at = ?3,
+                 next_attempt_at = NULL, last_modified_at = ?3
+             WHERE intent_seq = ?1 AND next_attempt_at IS NOT NULL",
+        )?
+        .execute(params![seq.0, reason.as_str(), now.micros()])?;
+    let sql = format!("SELECT {} FROM {} WHERE i.intent_seq = ?1", read::INTENT_COLUMNS, read::INTENT_TABLES);
+    transaction.prepare_cached(&sql)?.query_row([seq.0], read::intent_of)
+}
+
+/// Deletes the oldest terminal intents, if they are old enough.
+pub fn purge(
+    connection: &mut Connection,
+    clock: &WallClock,
+    term: &Term,
+    older_than: Duration,
+    limit: usize,
+) -> Result<Purged, rusqlite::Error> {
+    let (transaction, now) = begin(connection, clock)?;
+    if !leases::holds(&transaction, term, now)? {
+        return Ok(Purged::Fenced);
+    }
+    let age = i64::try_from(older_than.as_micros()).unwrap_or(i64::MAX);
+    let before = now.micros().saturating_sub(age);
+    let doomed: Vec<i64> = transaction
+        .prepare_cached(
+            "SELECT intent_seq FROM submission_intents WHERE completed_at < ?1 ORDER BY completed_at LIMIT ?2",
+        )?
+        .query_map(params![before, as_limit(limit)], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for seq in &doomed {
+        for sql in [
+            "DELETE FROM submission_attempts WHERE intent_seq = ?1",
+            "DELETE FROM submission_payloads WHERE intent_seq = ?1",
+            "DELETE FROM submission_intents WHERE intent_seq = ?1",
+        ] {
+            transaction.prepare_cached(sql)?.execute([seq])?;
+        }
+    }
+    transaction.commit()?;
+    Ok(Purged::Deleted { intents: doomed.len(), more: doomed.len() >= limit })
+}
