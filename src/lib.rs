@@ -2,8 +2,15 @@
 
 pub mod clock;
 pub mod core;
+pub mod engine;
+pub mod executor;
+pub mod gateway;
+pub mod leader;
 pub mod metrics;
 pub mod notices;
 pub mod registry;
+pub mod retention;
+pub mod scheduler;
 pub mod store;
 pub mod supervise;
+pub mod trust;

@@ -1,0 +1,102 @@
+//! The actors of one instance, wired together: store, leader and, while it leads, its children.
+//!
+//! The only place where actors are made and placed on threads. HTTP, the command line and the
+//! tests all start the same engine.
+
+use std::sync::Arc;
+
+use actix::{Actor, Arbiter, ArbiterHandle};
+use tokio::sync::oneshot;
+
+use crate::executor::InFlight;
+use crate::leader::{GatewayFactory, LeaderActor, LeaderParts, LeaderSettings, LeadershipBoard, StopLeading};
+use crate::metrics::Metrics;
+use crate::notices::Notices;
+use crate::store::Store;
+use crate::store::actor::{Arrivals, StoreActor};
+use crate::store::client::StoreClient;
+use crate::supervise::Supervised;
+
+/// Where the actors run.
+pub struct Threads {
+    store: ArbiterHandle,
+    leader: ArbiterHandle,
+    executor: ArbiterHandle,
+}
+
+impl Threads {
+    /// A thread for each, as the service runs.
+    pub fn own() -> Self {
+        Self { store: Arbiter::new().handle(), leader: Arbiter::new().handle(), executor: Arbiter::new().handle() }
+    }
+
+    /// All on the current thread, where a test can stop the clock.
+    #[cfg(test)]
+    pub fn shared() -> Self {
+        Self { store: Arbiter::current(), leader: Arbiter::current(), executor: Arbiter::current() }
+    }
+}
+
+pub struct Engine {
+    pub store: StoreClient,
+    pub notices: Notices,
+    pub metrics: Arc<Metrics>,
+    pub board: LeadershipBoard,
+    leader: Supervised<LeaderActor>,
+}
+
+impl Engine {
+    pub fn start(
+        store: Arc<dyn Store>,
+        settings: LeaderSettings,
+        gateway: GatewayFactory,
+        metrics: Arc<Metrics>,
+        threads: Threads,
+    ) -> Self {
+        let notices = Notices::default();
+        let arrivals = Arrivals::default();
+        let store_actor = {
+            let (metrics, notices, arrivals) = (Arc::clone(&metrics), notices.clone(), arrivals.clone());
+            let thread = threads.store;
+            Supervised::start("store", move |alive| {
+                let (store, metrics) = (Arc::clone(&store), Arc::clone(&metrics));
+                let (notices, arrivals) = (notices.clone(), arrivals.clone());
+                StoreActor::start_in_arbiter(&thread, move |_| {
+                    StoreActor::new(store, metrics, notices, arrivals, alive)
+                })
+            })
+        };
+        let client = StoreClient::new(store_actor, arrivals);
+        let board = LeadershipBoard::new(Arc::clone(&settings.holder_id));
+        let parts = LeaderParts {
+            store: client.clone(),
+            metrics: Arc::clone(&metrics),
+            board: board.clone(),
+            in_flight: InFlight::new(Arc::clone(&metrics)),
+            gateway,
+            scheduler_arbiter: threads.leader.clone(),
+            executor_arbiter: threads.executor,
+            settings,
+        };
+        let leader = Supervised::start("leader", move |alive| {
+            let parts = parts.clone();
+            LeaderActor::start_in_arbiter(&threads.leader, move |_| LeaderActor::new(parts, alive))
+        });
+        Self { store: client, notices, metrics, board, leader }
+    }
+
+    /// Orderly: no new attempt, those under way are recorded, the lease is given back.
+    pub async fn stop_leading(&self) {
+        let (done, stopped) = oneshot::channel();
+        self.leader.address().do_send(StopLeading { done });
+        let _an_error_means_that_it_died = stopped.await;
+    }
+
+    #[cfg(test)]
+    pub fn leader(&self) -> actix::Addr<LeaderActor> {
+        self.leader.address()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Reading what a gateway answered: JSON with `status`, `reason` and `gatewayMessageId`.
+//!
+//! Pure. Anything that is not a clear acceptance or rejection is an error that says what it was.
+
+use serde::Deserialize;
+
+use crate::core::outcome::Outcome;
+
+/// Answers longer than this are not read to their end.
+pub const MAX_ANSWER_BYTES: usize = 64 * 1024;
+
+/// How much of a strange answer an error text repeats.
+const SHOWN_CHARS: usize = 200;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    status: Option<String>,
+    reason: Option<String>,
+    gateway_message_id: Option<String>,
+}
+
+pub fn read(http_status: u16, body: &[u8]) -> Outcome {
+    if !(200..300).contains(&http_status) {
+        return Outcome::error(format!("gateway answered HTTP {http_status}{}", quoted(body)));
+    }
+    let answer: Answer = match serde_json::from_slice(body) {
+        Ok(answer) => answer,
+        Err(_) if body.is_empty() => return Outcome::error("gateway answered with an empty body"),
+        Err(error) => {
+            return Outcome::error(format!("gateway's answer is not the expected JSON ({error}){}", quoted(body)));
+        }
+    };
+    let gateway_message_id = filled(answer.gateway_message_id);
+    match (filled(answer.status).as_deref(), filled(answer.reason)) {
+        (Some("accepted"), _) => Outcome::Accepted { gateway_message_id },
+        (Some("rejected"), Some(reason)) => Outcome::Rejected { reason, gateway_message_id },
+        (Some("rejected"), None) => Outcome::error("gateway rejected without giving a reason"),
+        (Some(other), _) => Outcome::error(format!("gateway answered with unknown status {:?}", shown(other))),
+        (None, _) => Outcome::error(format!("gateway's answer has no status{}", quoted(body))),
+    }
+}
+
+fn filled(text: Option<String>) -> Option<String> {
+    text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// The beginning of a body for an error text, without anything that could disturb a log.
+fn quoted(body: &[u8]) -> String {
+    let text = shown(String::from_utf8_lossy(body).trim());
+    if text.is_empty() { String::new() } else { format!(": {text}") }
+}
+
+pub fn shown(text: &str) -> String {
+    let mut kept: String = text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(SHOWN_CHARS).is_some() {
+        kept.push('…');
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    fn rejected(reason: &str, gateway_message_id: Option<String>) -> Outcome {
+        Outcome::Rejected { reason: reason.to_owned(), gateway_message_id }
+    }
+
+    #[test]
+    fn answers_become_facts() {
+        let accepted = |gateway_message_id| Outcome::Accepted { gateway_message_id };
+        let error = |text: &str| Outcome::error(text);
+        let cases: Vec<(u16, &str, Outcome)> = vec![
+            (200, r#"{"status":"accepted"}"#, accepted(None)),
+            (202, r#"{"status":" accepted ","gatewayMessageId":" m1 ","x":[1]}"#, accepted(id("m1"))),
+            (200, r#"{"status":"accepted","reason":"ignored","gatewayMessageId":" "}"#, accepted(None)),
+            (200, r#"{"status":"rejected","reason":" invalid_recipient "}"#, rejected("invalid_recipient", None)),
+            (200, r#"{"status":"rejected","reason":"new","gatewayMessageId":"m"}"#, rejected("new", id("m"))),
+            (200, r#"{"status":"rejected"}"#, error("gateway rejected without giving a reason")),
+            (200, r#"{"status":"rejected","reason":"  "}"#, error("gateway rejected without giving a reason")),
+            (200, r#"{"status":"Accepted"}"#, error(r#"gateway answered with unknown status "Accepted""#)),
+            (200, r#"{"status":"queued"}"#, error(r#"gateway answered with unknown status "queued""#)),
+            (200, r#"{"state":"accepted"}"#, error(r#"gateway's answer has no status: {"state":"accepted"}"#)),
+            (200, r#"{"status":null}"#, error(r#"gateway's answer has no status: {"status":null}"#)),
+            (200, "", error("gateway answered with an empty body")),
+            (500, r#"{"status":"accepted"}"#, error(r#"gateway answered HTTP 500: {"status":"accepted"}"#)),
+            (302, "", error("gateway answered HTTP 302")),
+            (503, "try\nlater\u{1b}", error("gateway answered HTTP 503: try later ")),
+        ];
+        for (status, body, expected) in cases {
+            assert_eq!(read(status, body.as_bytes()), expected, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_quoted_only_in_part() {
+        let Outcome::Error { text } = read(200, "<html>".repeat(1000).as_bytes()) else { panic!("not an error") };
+        assert!(text.starts_with("gateway's answer is not the expected JSON (") && text.ends_with('…'), "{text}");
+        assert!(text.chars().count() < 2 * SHOWN_CHARS);
+        assert!(matches!(read(200, b"\xff\xfe{}"), Outcome::Error { .. }));
+        assert!(matches!(read(200, br#"{"status":7}"#), Outcome::Error { .. }));
+        assert!(matches!(read(200, br#"{"status":"accepted"} x"#), Outcome::Error { .. }));
+    }
+}

@@ -1,0 +1,519 @@
+//! `LeaderActor`: holds the lease and runs the children of a term.
+//!
+//! ```text
+//!            acquired               prepared
+//! Following ----------> Preparing ----------> Leading
+//!     ^                     |                    |
+//!     | lost: fenced, or    |                    |  a child died, the store is in doubt,
+//!     | renewal failed      v                    v  or an orderly stop
+//!     +<---------------------------------- Draining ----> (released) ----> Following or Stopped
+//! ```
+//!
+//! State: where it stands in that picture. Receives `TermFailed` and `ChildStopped` from below and
+//! `StopLeading` from the composition root; sends lease calls to the store. Children are made anew
+//! for each term and die with it; a child's death is the end of the term, because only a new term
+//! may close what a dead one left open. While preparing, leading or draining the lease is renewed;
+//! one renewal that fails or is refused ends the term at once. When the leader itself dies, its
+//! trust is revoked and its children stop with it; a new leader waits for the lease to expire.
+
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use actix::fut::wrap_future;
+use actix::{Actor, ActorFutureExt, Addr, ArbiterHandle, AsyncContext, Context, Handler, Message, SpawnHandle};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::clock::{StoreTime, monotonic};
+use crate::core::lease::{Lease, LeaseTiming, Term};
+use crate::core::schedule::{Limits, MAX_LANE};
+use crate::executor::{Attempts, ExecutorActor, InFlight, close_interrupted};
+use crate::gateway::Gateway;
+use crate::metrics::Metrics;
+use crate::retention::RetentionActor;
+use crate::scheduler::{SchedulerActor, SchedulerParts, Stop};
+use crate::store::Build;
+use crate::store::actor::FencedError;
+use crate::store::client::StoreClient;
+use crate::supervise::{Alive, Death, alive};
+use crate::trust::Trust;
+
+/// Makes a gateway client on the thread that will use it.
+pub type GatewayFactory = Arc<dyn Fn() -> Rc<dyn Gateway> + Send + Sync>;
+
+/// What a leader needs; the same for every term and every leader of this process.
+#[derive(Clone)]
+pub struct LeaderParts {
+    pub store: StoreClient,
+    pub metrics: Arc<Metrics>,
+    pub board: LeadershipBoard,
+    pub in_flight: InFlight,
+    pub gateway: GatewayFactory,
+    /// Where children run: the executor has a thread of its own.
+    pub scheduler_arbiter: ArbiterHandle,
+    pub executor_arbiter: ArbiterHandle,
+    pub settings: LeaderSettings,
+}
+
+#[derive(Clone)]
+pub struct LeaderSettings {
+    pub lease_name: Arc<str>,
+    pub holder_id: Arc<str>,
+    pub timing: LeaseTiming,
+    pub acquire_interval: Duration,
+    pub refresh_interval: Duration,
+    pub limits: Limits,
+    pub retention: Option<Duration>,
+}
+
+/// Who leads, as far as this instance knows: for readiness and pages.
+#[derive(Clone)]
+pub struct LeadershipBoard {
+    pub holder_id: Arc<str>,
+    lease: Arc<RwLock<Option<Lease>>>,
+}
+
+impl LeadershipBoard {
+    pub fn new(holder_id: Arc<str>) -> Self {
+        Self { holder_id, lease: Arc::default() }
+    }
+
+    /// The lease of this instance, if it has one.
+    pub fn lease(&self) -> Option<Lease> {
+        self.lease.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn show(&self, lease: Option<Lease>) {
+        *self.lease.write().unwrap_or_else(PoisonError::into_inner) = lease;
+    }
+}
+
+/// Something went wrong that a term must not outlive.
+#[derive(Message, Clone, Debug)]
+#[rtype(result = "()")]
+pub struct TermFailed {
+    pub term: Term,
+    /// The term is over in the database. Otherwise it is in doubt, and is given back.
+    pub lost: bool,
+    pub why: String,
+}
+
+/// A child of a term is gone.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct ChildStopped {
+    term: Term,
+    child: &'static str,
+}
+
+/// Stop for good: no new attempt, wait for those under way, give the lease back.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct StopLeading {
+    pub done: oneshot::Sender<()>,
+}
+
+pub struct LeaderActor {
+    parts: LeaderParts,
+    state: State,
+    /// Terms given up in a row without a good one between; each makes the next wait longer.
+    failures: u32,
+    /// Told when everything is over, once an orderly stop has been asked for.
+    stopping: Option<oneshot::Sender<()>>,
+    store_time: StoreTime,
+    _alive: Alive,
+}
+
+enum State {
+    Following,
+    Preparing(Reign),
+    Leading(Reign, Children),
+    Draining(Reign),
+    Stopped,
+}
+
+/// A lease held and renewed. Dropping it ends all trust in it.
+struct Reign {
+    term: Term,
+    trust: Trust,
+    began: Instant,
+    renewals: SpawnHandle,
+}
+
+impl Drop for Reign {
+    fn drop(&mut self) {
+        self.trust.revoke();
+    }
+}
+
+/// The actors of a term. Dropping this stops the scheduler, without whom nothing begins; nobody
+/// else knows the executor, so that ends with it.
+struct Children {
+    scheduler: Addr<SchedulerActor>,
+    retention: Option<Addr<RetentionActor>>,
+    #[cfg(test)]
+    executor: Addr<ExecutorActor>,
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        self.scheduler.do_send(Stop);
+        if let Some(retention) = &self.retention {
+            retention.do_send(Stop);
+        }
+    }
+}
+
+impl LeaderActor {
+    pub fn new(parts: LeaderParts, alive: Alive) -> Self {
+        Self {
+            parts,
+            state: State::Following,
+            failures: 0,
+            stopping: None,
+            store_time: StoreTime::unset(),
+            _alive: alive,
+        }
+    }
+
+    fn term(&self) -> Option<&Term> {
+        match &self.state {
+            State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) => Some(&reign.term),
+            State::Following | State::Stopped => None,
+        }
+    }
+
+    fn is_term(&self, term: &Term) -> bool {
+        self.term() == Some(term)
+    }
+
+    fn seeks_lease(&self) -> bool {
+        matches!(self.state, State::Following) && self.stopping.is_none()
+    }
+
+    fn acquire(&mut self, ctx: &mut Context<Self>) {
+        if !self.seeks_lease() {
+            return;
+        }
+        let settings = self.parts.settings.clone();
+        let (store, asked) = (self.parts.store.clone(), monotonic());
+        let acquire = wrap_future::<_, Self>(async move {
+            store.acquire_lease(settings.lease_name, settings.holder_id, settings.timing.duration()).await
+        });
+        ctx.spawn(acquire.map(move |result, actor, ctx| match result {
+            Ok(Some(lease)) if actor.seeks_lease() => actor.begin_term(asked, lease, ctx),
+            Ok(Some(lease)) => actor.give_back(lease.term, ctx),
+            Ok(None) => actor.acquire_later(ctx),
+            Err(error) => {
+                log::warn!("leader_acquire_failed holder_id={} store_error={error:?}", actor.parts.settings.holder_id);
+                actor.acquire_later(ctx);
+            }
+        }));
+    }
+
+    /// Jitter keeps instances that started together from asking together for ever.
+    fn acquire_later(&self, ctx: &mut Context<Self>) {
+        const LONGEST: Duration = Duration::from_secs(30);
+        let interval = self.parts.settings.acquire_interval;
+        let grown = interval.saturating_mul(1 << self.failures.min(5)).min(LONGEST.max(interval));
+        let jittered = grown.mul_f64(0.8 + 0.4 * fastrand::f64());
+        ctx.run_later(jittered, Self::acquire);
+    }
+
+    fn begin_term(&mut self, asked: Instant, lease: Lease, ctx: &mut Context<Self>) {
+        self.store_time.observe(asked, lease.now);
+        let Lease { term, expires_at, .. } = &lease;
+        log::info!("leader_acquired {term} expires_at={expires_at}");
+        self.parts.metrics.became_leader(term.epoch);
+        let timing = self.parts.settings.timing;
+        let renewals = ctx.run_interval(timing.renew_interval(), Self::renew);
+        let trust = Trust::from(asked, timing.trusted_span());
+        let term = term.clone();
+        self.parts.board.show(Some(lease));
+        self.state = State::Preparing(Reign { term: term.clone(), trust, began: asked, renewals });
+
+        let (store, store_time) = (self.parts.store.clone(), self.store_time.clone());
+        let duration = timing.duration();
+        let prepare = wrap_future::<_, Self>(async move { prepare(&store, &term, &store_time, duration).await });
+        ctx.spawn(prepare.map(|result, actor, ctx| match result {
+            Ok(prepared) => actor.lead(prepared, ctx),
+            Err(failed) => actor.handle(failed, ctx),
+        }));
+    }
+
+    /// The term is prepared and was still held after that: start its children.
+    fn lead(&mut self, Prepared { asked, lease, build, closed }: Prepared, ctx: &mut Context<Self>) {
+        if !self.is_term(&lease.term) {
+            return;
+        }
+        let State::Preparing(reign) = std::mem::replace(&mut self.state, State::Following) else { return };
+        reign.trust.extend(asked, self.parts.settings.timing.trusted_span());
+        log::info!("leader_ready {} interrupted_attempts={closed} lanes={}", reign.term, build.lanes.len());
+        self.parts.board.show(Some(lease));
+        let children = self.start_children(&reign, build, ctx);
+        self.state = State::Leading(reign, children);
+    }
+
+    fn start_children(&self, reign: &Reign, build: Build, ctx: &mut Context<Self>) -> Children {
+        let parts = &self.parts;
+        let term = reign.term.clone();
+        let (trust, gateway) = (reign.trust.clone(), Arc::clone(&parts.gateway));
+        let (store, store_time, leader) = (parts.store.clone(), self.store_time.clone(), ctx.address());
+        let limits = parts.settings.limits;
+
+        let (executor_alive, executor_death) = alive();
+        let executor = {
+            let (term, store, store_time) = (term.clone(), store.clone(), store_time.clone());
+            let leader = leader.clone().recipient();
+            ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
+                let gateway = gateway();
+                let attempts = Attempts { term, trust, store, store_time, gateway, leader };
+                ExecutorActor::new(attempts, executor_alive)
+            })
+        };
+        let (scheduler_alive, scheduler_death) = alive();
+        let scheduler_parts = SchedulerParts {
+            term: term.clone(),
+            store: store.clone(),
+            store_time,
+            executor: executor.clone(),
+            in_flight: parts.in_flight.clone(),
+            leader: leader.clone().recipient(),
+            metrics: Arc::clone(&parts.metrics),
+            limits,
+            refresh_interval: parts.settings.refresh_interval,
+        };
+        let scheduler = SchedulerActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| {
+            SchedulerActor::new(scheduler_parts, build, scheduler_alive)
+        });
+        let retention = parts.settings.retention.map(|keep_for| {
+            let (term, store) = (term.clone(), store.clone());
+            RetentionActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| RetentionActor {
+                term,
+                store,
+                keep_for,
+            })
+        });
+        watch(&leader, &term, "executor", executor_death);
+        watch(&leader, &term, "scheduler", scheduler_death);
+        Children {
+            scheduler,
+            retention,
+            #[cfg(test)]
+            executor,
+        }
+    }
+
+    fn renew(&mut self, ctx: &mut Context<Self>) {
+        let Some(term) = self.term().cloned() else { return };
+        let (store, asked) = (self.parts.store.clone(), monotonic());
+        let timing = self.parts.settings.timing;
+        let asked_for = term.clone();
+        let renew = wrap_future::<_, Self>(async move { store.renew_lease(asked_for, timing.duration()).await });
+        ctx.spawn(renew.map(move |result, actor, ctx| match result {
+            Ok(Some(lease)) => actor.renewed(asked, lease),
+            Ok(None) => {
+                actor.handle(TermFailed { term, lost: true, why: "renew: the term is over".to_owned() }, ctx);
+            }
+            Err(error) => {
+                log::warn!("leader_renew_failed {term} store_error={error:?}");
+                actor.handle(TermFailed { term, lost: true, why: format!("renew: {error}") }, ctx);
+            }
+        }));
+    }
+
+    fn renewed(&mut self, asked: Instant, lease: Lease) {
+        if !self.is_term(&lease.term) {
+            return;
+        }
+        log::debug!("leader_renewed {} expires_at={}", lease.term, lease.expires_at);
+        self.store_time.observe(asked, lease.now);
+        if let State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) = &self.state {
+            reign.trust.extend(asked, self.parts.settings.timing.trusted_span());
+            if monotonic().duration_since(reign.began) > GOOD_TERM {
+                self.failures = 0;
+            }
+        }
+        self.parts.board.show(Some(lease));
+    }
+
+    /// The term is over: revokes trust and stops children. What is under way goes on by itself,
+    /// and is recorded if the lease in the database lasts that long.
+    fn end_term(&mut self, why: &str, ctx: &mut Context<Self>) {
+        let ended = std::mem::replace(&mut self.state, State::Following);
+        if let State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) = &ended {
+            ctx.cancel_future(reign.renewals);
+            let expires_at = self.parts.board.lease().map(|lease| lease.expires_at.to_string()).unwrap_or_default();
+            log::warn!("leader_lost {} expires_at={expires_at} why={why:?}", reign.term);
+            self.parts.metrics.became_follower();
+            self.parts.board.show(None);
+        }
+        match self.stopping.take() {
+            Some(done) => self.stop(done),
+            None => self.acquire_later(ctx),
+        }
+    }
+
+    /// Begins nothing more, waits for the attempts under way while renewing the lease, then gives
+    /// the lease back.
+    fn drain(&mut self, why: String, ctx: &mut Context<Self>) {
+        let (reign, children) = match std::mem::replace(&mut self.state, State::Following) {
+            State::Preparing(reign) => (reign, None),
+            State::Leading(reign, children) => (reign, Some(children)),
+            other => {
+                self.state = other;
+                return;
+            }
+        };
+        let term = reign.term.clone();
+        log::info!("leader_draining {term} why={why:?}");
+        self.state = State::Draining(reign);
+        let (in_flight, store) = (self.parts.in_flight.clone(), self.parts.store.clone());
+        let drain = wrap_future::<_, Self>(async move {
+            if let Some(children) = children {
+                // Until it has answered it may still hand out attempts. A dead one cannot.
+                let _answered_or_dead = children.scheduler.send(Stop).await;
+            }
+            in_flight.idle().await;
+            (store.release_lease(term.clone()).await, term)
+        });
+        ctx.spawn(drain.map(move |(released, term), actor, ctx| {
+            if let Err(error) = released {
+                log::warn!("leader_release_failed {term} store_error={error:?}");
+            }
+            if actor.is_term(&term) {
+                actor.end_term(&why, ctx);
+            }
+        }));
+    }
+
+    fn stop(&mut self, done: oneshot::Sender<()>) {
+        self.state = State::Stopped;
+        let _nobody_may_wait = done.send(());
+    }
+
+    fn give_back(&self, term: Term, ctx: &mut Context<Self>) {
+        let store = self.parts.store.clone();
+        ctx.spawn(wrap_future::<_, Self>(async move {
+            if let Err(error) = store.release_lease(term.clone()).await {
+                log::warn!("leader_release_failed {term} store_error={error:?}");
+            }
+        }));
+    }
+}
+
+/// A term that lasted this long clears the record of those that failed before.
+const GOOD_TERM: Duration = Duration::from_secs(60);
+
+/// Tells the leader when a child of a term is gone.
+fn watch(leader: &Addr<LeaderActor>, term: &Term, child: &'static str, death: Death) {
+    let (leader, term) = (leader.clone(), term.clone());
+    actix::spawn(async move {
+        death.comes().await;
+        leader.do_send(ChildStopped { term, child });
+    });
+}
+
+struct Prepared {
+    asked: Instant,
+    lease: Lease,
+    build: Build,
+    closed: usize,
+}
+
+/// Closes what was left open, builds the schedule, and checks that the term is still held.
+async fn prepare(
+    store: &StoreClient,
+    term: &Term,
+    store_time: &StoreTime,
+    duration: Duration,
+) -> Result<Prepared, TermFailed> {
+    let failed = |during: &str, error: FencedError| TermFailed {
+        term: term.clone(),
+        lost: error == FencedError::TermOver,
+        why: format!("{during}: {error}"),
+    };
+    let closed =
+        close_interrupted(store, term, store_time).await.map_err(|error| failed("close interrupted", error))?;
+    let build = store.build_schedule(MAX_LANE).await.map_err(|error| failed("build", error.into()))?;
+    let asked = monotonic();
+    match store.renew_lease(term.clone(), duration).await {
+        Ok(Some(lease)) => Ok(Prepared { asked, lease, build, closed }),
+        Ok(None) => Err(failed("check", FencedError::TermOver)),
+        Err(error) => Err(failed("check", error.into())),
+    }
+}
+
+impl Actor for LeaderActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        self.acquire(ctx);
+    }
+}
+
+impl Handler<TermFailed> for LeaderActor {
+    type Result = ();
+
+    fn handle(&mut self, TermFailed { term, lost, why }: TermFailed, ctx: &mut Self::Context) {
+        if !self.is_term(&term) {
+            return;
+        }
+        self.failures += 1;
+        if lost {
+            return self.end_term(&why, ctx);
+        }
+        if let State::Preparing(reign) | State::Leading(reign, _) = &self.state {
+            reign.trust.revoke();
+            self.drain(why, ctx);
+        }
+    }
+}
+
+impl Handler<ChildStopped> for LeaderActor {
+    type Result = ();
+
+    fn handle(&mut self, ChildStopped { term, child }: ChildStopped, ctx: &mut Self::Context) {
+        if matches!(&self.state, State::Leading(reign, _) if reign.term == term) {
+            log::error!("child_died child={child} {term}");
+            self.handle(TermFailed { term, lost: false, why: format!("the {child} died") }, ctx);
+        }
+    }
+}
+
+impl Handler<StopLeading> for LeaderActor {
+    type Result = ();
+
+    fn handle(&mut self, StopLeading { done }: StopLeading, ctx: &mut Self::Context) {
+        match self.state {
+            State::Following | State::Stopped => self.stop(done),
+            State::Preparing(_) | State::Leading(..) | State::Draining(_) => {
+                self.stopping = Some(done);
+                self.drain("orderly stop".to_owned(), ctx);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+crate::supervise::crash_on_request!(LeaderActor);
+
+/// Makes a child of the present term panic.
+#[cfg(test)]
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct CrashChild(pub &'static str);
+
+#[cfg(test)]
+impl Handler<CrashChild> for LeaderActor {
+    type Result = ();
+
+    fn handle(&mut self, CrashChild(child): CrashChild, _: &mut Self::Context) {
+        let State::Leading(_, children) = &self.state else { panic!("not leading") };
+        match child {
+            "scheduler" => children.scheduler.do_send(crate::supervise::Crash),
+            _ => children.executor.do_send(crate::supervise::Crash),
+        }
+    }
+}
