@@ -1,0 +1,3 @@
+//! What operators see. Server-rendered HTML, everything escaped by the templates.
+
+pub mod history;

@@ -1,0 +1,129 @@
+//! Every error a client can see, its status and its JSON. The only place that maps one to the other.
+
+use actix_web::http::{StatusCode, header};
+use actix_web::{HttpResponse, ResponseError};
+use serde_json::{Value, json};
+
+use crate::store::{Conflict, StoreError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    #[error("{0}")]
+    InvalidRequest(String),
+    #[error("{0}")]
+    NotFound(String),
+    #[error("this path takes {allowed}")]
+    MethodNotAllowed { allowed: &'static str },
+    #[error("intent {:?} exists with {}", conflict.existing.id, different(conflict))]
+    IdempotencyConflict { conflict: Box<Conflict> },
+    #[error("the {what} must have at most {limit} bytes")]
+    PayloadTooLarge { what: &'static str, limit: usize },
+    #[error("the request body did not arrive in time; send it faster or in smaller parts")]
+    RequestTimeout,
+    #[error("too much is waiting already; try again in a moment")]
+    Overloaded,
+    #[error("the store cannot be reached; nothing was taken in, try again")]
+    StoreUnavailable,
+    #[error("something went wrong here; the log of the service says what")]
+    Internal,
+}
+
+/// When a client may try again after `overloaded`: a commit takes milliseconds, so soon.
+const RETRY_AFTER_SECONDS: u32 = 1;
+
+fn different(conflict: &Conflict) -> &'static str {
+    match (conflict.target_differs, conflict.payload_differs) {
+        (true, true) => "another submissionTarget and another payload",
+        (true, false) => "another submissionTarget",
+        _ => "another payload",
+    }
+}
+
+impl ApiError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::InvalidRequest(_) => "invalid_request",
+            Self::NotFound(_) => "not_found",
+            Self::MethodNotAllowed { .. } => "method_not_allowed",
+            Self::IdempotencyConflict { .. } => "idempotency_conflict",
+            Self::PayloadTooLarge { .. } => "payload_too_large",
+            Self::RequestTimeout => "request_timeout",
+            Self::Overloaded => "overloaded",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::Internal => "internal_error",
+        }
+    }
+
+    fn details(&self) -> Option<Value> {
+        match self {
+            Self::IdempotencyConflict { conflict } => {
+                let fields: Vec<_> = [
+                    conflict.target_differs.then_some("submissionTarget"),
+                    conflict.payload_differs.then_some("payload"),
+                ]
+                .into_iter()
+                .flatten()
+                .collect();
+                Some(json!({
+                    "conflictingFields": fields,
+                    "existingStatus": conflict.existing.state.status().as_str(),
+                }))
+            }
+            Self::PayloadTooLarge { limit, .. } => Some(json!({ "maxBytes": limit })),
+            _ => None,
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Overloaded => Self::Overloaded,
+            StoreError::Unavailable(what) => {
+                log::warn!("request_failed store_error={what:?}");
+                Self::StoreUnavailable
+            }
+            StoreError::Unexpected(what) => {
+                log::error!("request_failed store_error={what:?}");
+                Self::Internal
+            }
+        }
+    }
+}
+
+impl ResponseError for ApiError {
+    fn status_code(&self) -> StatusCode {
+        match self {
+            Self::InvalidRequest(_) => StatusCode::BAD_REQUEST,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::IdempotencyConflict { .. } => StatusCode::CONFLICT,
+            Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::Overloaded | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let mut error = json!({ "code": self.code(), "message": self.to_string() });
+        if let Some(details) = self.details() {
+            error["details"] = details;
+        }
+        let mut response = HttpResponse::build(self.status_code());
+        match self {
+            Self::Overloaded | Self::StoreUnavailable => {
+                response.insert_header((header::RETRY_AFTER, RETRY_AFTER_SECONDS));
+            }
+            Self::MethodNotAllowed { allowed } => {
+                response.insert_header((header::ALLOW, *allowed));
+            }
+            // What is left of the body was not read; the connection cannot be used again.
+            Self::PayloadTooLarge { .. } | Self::RequestTimeout => {
+                response.force_close();
+            }
+            _ => {}
+        }
+        response.json(json!({ "error": error }))
+    }
+}

@@ -1,0 +1,261 @@
+//! `/v1/intents`: submit, look up, list.
+
+use std::time::Duration;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+
+use super::HttpParts;
+use super::body::{self, Place};
+use super::error::ApiError;
+use super::json::{ErrorJson, HistoryJson, IntentJson, IntentListJson, SubmitRequest};
+use super::query::Query;
+use super::wait::{self, MAX_WAIT_SECONDS};
+use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
+use crate::core::time::Timestamp;
+use crate::store::{Conflict, ListQuery, NewIntent, Submitted};
+
+/// What the JSON around a payload may add to its size: names, an id, a target, spaces.
+const ENVELOPE_BYTES: usize = 8 * 1024;
+const DEFAULT_PAGE: usize = 50;
+const MAX_PAGE: usize = 200;
+
+/// Submit an intent
+///
+/// Answers as soon as the intent is durable; the first attempt is made at once. Submitting the
+/// same id, target and payload again is safe and returns the existing intent.
+#[utoipa::path(post, path = "/v1/intents", tag = "intents", operation_id = "submitIntent",
+    params(("waitSeconds" = Option<u32>, Query, description = "Answer after the first attempt has finished, \
+        but at the latest after so many seconds; above 30 counts as 30")),
+    request_body = SubmitRequest,
+    responses(
+        (status = 200, description = "The intent, new or existing", body = IntentJson,
+            headers(("Idempotent-Replayed" = String, description = "true when the intent existed"))),
+        (status = 400, description = "The request is not right, or the target unknown", body = ErrorJson),
+        (status = 408, description = "The body did not arrive in time", body = ErrorJson),
+        (status = 409, description = "The id exists with another target or payload", body = ErrorJson),
+        (status = 413, description = "The payload is too large", body = ErrorJson),
+        (status = 503, description = "Overloaded, or the store is gone; try again", body = ErrorJson),
+    ))]
+pub async fn submit(
+    request: HttpRequest,
+    payload: web::Payload,
+    parts: web::Data<HttpParts>,
+) -> Result<HttpResponse, ApiError> {
+    let query = Query::parse(request.query_string(), &["waitSeconds"])?;
+    let patience = query.get("waitSeconds", "a whole number of seconds", |text| text.parse::<u64>().ok())?;
+    let place = Place::take()?;
+    let body = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
+    let (id, target, payload) = parse_submission(&body, parts.max_payload_bytes)?;
+
+    // Before the intent exists, so that no notice can come too early.
+    let watch = patience.and_then(|_| parts.notices.watch(&id));
+    let submitted = match parts.registry.get().contract(&target) {
+        Some(contract) => parts.store.submit(NewIntent { id, contract, payload }).await?,
+        None => replay_of_retired_target(&parts, id, &target, &payload).await?,
+    };
+    drop(place);
+    let (mut intent, replayed) = match submitted {
+        Submitted::Created(intent) => (intent, false),
+        Submitted::Existing(intent) => (intent, true),
+        Submitted::Conflict(conflict) => return Err(conflicting(conflict)),
+    };
+    if let (Some(seconds), Some(watch)) = (patience, watch) {
+        let patience = Duration::from_secs(seconds.min(MAX_WAIT_SECONDS));
+        intent = wait::for_first_attempt(&parts, intent, &watch, patience).await?;
+    }
+    let mut response = HttpResponse::Ok();
+    if replayed {
+        response.insert_header(("Idempotent-Replayed", "true"));
+    }
+    Ok(response.json(IntentJson::from(&intent)))
+}
+
+fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(IntentId, TargetName, Payload), ApiError> {
+    let invalid = |text: String| ApiError::InvalidRequest(text);
+    let request: SubmitRequest<'_> =
+        serde_json::from_slice(body).map_err(|error| invalid(format!("the body is not as expected: {error}")))?;
+    let id = IntentId::parse(&request.intent_id).map_err(|fault| invalid(format!("intentId {fault}")))?;
+    let target =
+        TargetName::parse(&request.submission_target).map_err(|fault| invalid(format!("submissionTarget {fault}")))?;
+    let payload = request.payload.map(|raw| raw.get().as_bytes()).unwrap_or_default();
+    if payload.len() > max_payload {
+        return Err(ApiError::PayloadTooLarge { what: "payload", limit: max_payload });
+    }
+    Ok((id, target, Payload::new(body.slice_ref(payload))))
+}
+
+/// A target that left the registry takes no new intents, but those it had are still answered for.
+async fn replay_of_retired_target(
+    parts: &HttpParts,
+    id: IntentId,
+    target: &TargetName,
+    payload: &Payload,
+) -> Result<Submitted, ApiError> {
+    match parts.store.find(id).await? {
+        Some(found) => Ok(found.resubmitted(target, payload)),
+        None => Err(ApiError::InvalidRequest(format!("submissionTarget {target:?} is not in the registry"))),
+    }
+}
+
+fn conflicting(conflict: Conflict) -> ApiError {
+    ApiError::IdempotencyConflict { conflict: Box::new(conflict) }
+}
+
+/// Look up an intent
+#[utoipa::path(get, path = "/v1/intents/{intentId}", tag = "intents", operation_id = "getIntent",
+    params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
+    responses(
+        (status = 200, body = IntentJson, description = "The intent"),
+        (status = 404, body = ErrorJson, description = "No such intent"),
+        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+    ))]
+pub async fn get(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
+    let id = known_id(&path)?;
+    let found = parts.store.find(id).await?.ok_or_else(|| no_such_intent(&path))?;
+    Ok(HttpResponse::Ok().json(IntentJson::from(&found.intent)))
+}
+
+/// An intent with every attempt
+#[utoipa::path(get, path = "/v1/intents/{intentId}/history", tag = "intents", operation_id = "getIntentHistory",
+    params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
+    responses(
+        (status = 200, body = HistoryJson, description = "The intent and its attempts in order"),
+        (status = 404, body = ErrorJson, description = "No such intent"),
+        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+    ))]
+pub async fn history(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
+    let id = known_id(&path)?;
+    let history = parts.store.history(id).await?.ok_or_else(|| no_such_intent(&path))?;
+    Ok(HttpResponse::Ok().json(HistoryJson::from(&history)))
+}
+
+/// An id that could not have been submitted cannot exist either.
+fn known_id(raw: &str) -> Result<IntentId, ApiError> {
+    IntentId::parse(raw).map_err(|_| no_such_intent(raw))
+}
+
+pub fn no_such_intent(id: &str) -> ApiError {
+    ApiError::NotFound(format!("there is no intent {id:?}"))
+}
+
+/// List intents, newest first
+#[utoipa::path(get, path = "/v1/intents", tag = "intents", operation_id = "listIntents",
+    params(
+        ("status" = Option<super::json::StatusName>, Query, description = "Only these"),
+        ("submissionTarget" = Option<String>, Query, description = "Only of this target"),
+        ("createdAfter" = Option<String>, Query, format = DateTime, description = "Only created after this moment"),
+        ("createdBefore" = Option<String>, Query, format = DateTime, description = "Only created before this moment"),
+        ("limit" = Option<u32>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
+        ("cursor" = Option<String>, Query, description = "nextCursor of the page before"),
+    ),
+    responses(
+        (status = 200, body = IntentListJson, description = "A page of intents"),
+        (status = 400, body = ErrorJson, description = "A parameter is not right"),
+        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+    ))]
+pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
+    let page = parts.store.list(list_query(request.query_string())?).await?;
+    let list = IntentListJson {
+        intents: page.intents.iter().map(|intent: &Intent| intent.into()).collect(),
+        next_cursor: page.next.map(cursor_text),
+    };
+    Ok(HttpResponse::Ok().json(list))
+}
+
+fn list_query(text: &str) -> Result<ListQuery, ApiError> {
+    const MOMENT: &str = "a time such as 2026-11-16T09:00:00Z";
+    let known = ["status", "submissionTarget", "createdAfter", "createdBefore", "limit", "cursor"];
+    let query = Query::parse(text, &known)?;
+    Ok(ListQuery {
+        status: query.get("status", "pending, accepted, rejected or exhausted", Status::parse)?,
+        target: query.get("submissionTarget", "the name of a target", |text| TargetName::parse(text).ok())?,
+        created_after: query.get("createdAfter", MOMENT, Timestamp::parse)?,
+        created_before: query.get("createdBefore", MOMENT, Timestamp::parse)?,
+        limit: query
+            .get("limit", "a whole number from 1 on", |text| text.parse().ok().filter(|limit| *limit >= 1))?
+            .unwrap_or(DEFAULT_PAGE)
+            .min(MAX_PAGE),
+        behind: query.get("cursor", "the nextCursor of a page before", cursor_of)?,
+    })
+}
+
+/// A cursor is opaque to clients; the letter leaves room for another kind.
+fn cursor_text(seq: IntentSeq) -> String {
+    format!("s{:x}", seq.0)
+}
+
+fn cursor_of(text: &str) -> Option<IntentSeq> {
+    let digits = text.strip_prefix('s')?;
+    i64::from_str_radix(digits, 16).ok().filter(|seq| *seq >= 0 && cursor_text(IntentSeq(*seq)) == text).map(IntentSeq)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payload_bytes_are_those_of_the_request() {
+        let parse = |text: &'static str| parse_submission(&web::Bytes::from_static(text.as_bytes()), 64);
+        for (body, payload) in [
+            (r#"{"intentId":"a","submissionTarget":"t"}"#, ""),
+            (r#"{"intentId":"a","submissionTarget":"t","payload":null}"#, "null"),
+            (
+                r#" {"payload": { "b" : 1.0e0,"a":"\u00e9" } ,"submissionTarget":"t","intentId":"a"} "#,
+                r#"{ "b" : 1.0e0,"a":"\u00e9" }"#,
+            ),
+            (r#"{"intentId":"a","submissionTarget":"t","payload":"x"}"#, "\"x\""),
+        ] {
+            let (id, target, kept) = parse(body).unwrap();
+            assert_eq!((id.as_str(), target.as_str(), kept.bytes().as_ref()), ("a", "t", payload.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn bad_submissions_say_what_is_wrong() {
+        for (body, expected) in [
+            ("", "EOF"),
+            ("{", "EOF"),
+            (r#"{"intentId":"a","submissionTarget":"t"} x"#, "trailing characters"),
+            (r#"{"submissionTarget":"t"}"#, "missing field `intentId`"),
+            (r#"{"intentId":"a"}"#, "missing field `submissionTarget`"),
+            (r#"{"intentId":7,"submissionTarget":"t"}"#, "invalid type: integer"),
+            (r#"{"intentId":null,"submissionTarget":"t"}"#, "invalid type: null"),
+            (r#"{"intentId":" ","submissionTarget":"t"}"#, "intentId must not be empty"),
+            (r#"{"intentId":"a","submissionTarget":"\u0000"}"#, "submissionTarget must not contain control"),
+            (r#"{"intentId":"a","submissionTarget":"t","payLoad":1}"#, "unknown field `payLoad`"),
+            (r#"{"intentId":"a","intentId":"b","submissionTarget":"t"}"#, "duplicate field `intentId`"),
+            (r#"{"intentId":"a","submissionTarget":"t","payload":{"a":}}"#, "expected value"),
+            ("[]", "invalid length 0"),
+        ] {
+            let error = parse_submission(&web::Bytes::copy_from_slice(body.as_bytes()), 64).unwrap_err();
+            assert!(matches!(error, ApiError::InvalidRequest(_)), "{body}");
+            assert!(error.to_string().contains(expected), "{body}: {error}");
+        }
+        let large = format!(r#"{{"intentId":"a","submissionTarget":"t","payload":"{}"}}"#, "x".repeat(63));
+        let error = parse_submission(&web::Bytes::from(large), 64).unwrap_err();
+        assert!(matches!(error, ApiError::PayloadTooLarge { limit: 64, .. }));
+        assert!(parse_submission(&web::Bytes::from_static(b"{\"intentId\":\"\xff\"}"), 64).is_err());
+    }
+
+    #[test]
+    fn cursors_are_taken_back_only_as_they_were_given() {
+        assert_eq!(cursor_of(&cursor_text(IntentSeq(4711))), Some(IntentSeq(4711)));
+        for text in ["", "s", "4711", "s-1", "s+1", "s01", "sFF", "sffffffffffffffffff", "s1 "] {
+            assert_eq!(cursor_of(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn list_parameters() {
+        let query =
+            list_query("status=&limit=999&submissionTarget=a%20b&createdAfter=2026-01-01T00%3A00%3A00Z").unwrap();
+        assert_eq!((query.status, query.limit), (None, MAX_PAGE));
+        assert_eq!(query.target.unwrap().as_str(), "a b");
+        assert!(query.created_after.is_some());
+        for text in
+            ["status=done", "limit=0", "limit=x", "cursor=1", "createdAfter=today", "stauts=x", "limit=1&limit=2"]
+        {
+            assert!(matches!(list_query(text), Err(ApiError::InvalidRequest(_))), "{text}");
+        }
+    }
+}

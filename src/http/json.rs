@@ -1,0 +1,165 @@
+//! The JSON of requests and answers, field by field, as the OpenAPI document shows it.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::core::intent::Intent;
+use crate::core::time::Timestamp;
+use crate::store::{Attempt, History};
+
+/// What a client hands in.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SubmitRequest<'a> {
+    /// Your key for this submission: the same id again returns the same intent.
+    #[schema(example = "order-1001-confirmation", min_length = 1, max_length = 200)]
+    pub intent_id: String,
+    /// The name of a contract in the registry.
+    #[schema(example = "sms.realtime", min_length = 1, max_length = 200)]
+    pub submission_target: String,
+    /// Any JSON; forwarded to the gateway byte for byte as it stands in the request.
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[schema(value_type = Option<Object>, example = json!({"to": "+46700000001", "message": "Your order is on its way"}))]
+    pub payload: Option<&'a RawValue>,
+}
+
+/// `null` is a payload of four bytes; only a field that is not there is no payload.
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// An intent as clients see it.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Intent)]
+pub struct IntentJson<'a> {
+    #[schema(example = "order-1001-confirmation")]
+    pub intent_id: &'a str,
+    #[schema(example = "sms.realtime")]
+    pub submission_target: &'a str,
+    #[schema(value_type = String, format = DateTime, example = "2026-11-16T09:00:00.000000Z")]
+    pub created_at: Timestamp,
+    #[schema(value_type = StatusName)]
+    pub status: &'static str,
+    /// When the intent ended; absent while it is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub completed_at: Option<Timestamp>,
+    /// The gateway's reason, if the intent was rejected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "invalid_recipient")]
+    pub rejected_reason: Option<&'a str>,
+    /// Which rule of the contract ended it, if the intent was exhausted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ExhaustedReasonName>)]
+    pub exhausted_reason: Option<&'static str>,
+}
+
+/// The values of `status`.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum StatusName {
+    Pending,
+    Accepted,
+    Rejected,
+    Exhausted,
+}
+
+/// The values of `exhaustedReason`.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum ExhaustedReasonName {
+    DeadlineExceeded,
+    MaxAttempts,
+    OneShot,
+}
+
+impl<'a> From<&'a Intent> for IntentJson<'a> {
+    fn from(intent: &'a Intent) -> Self {
+        Self {
+            intent_id: intent.id.as_str(),
+            submission_target: intent.target.as_str(),
+            created_at: intent.created_at,
+            status: intent.state.status().as_str(),
+            completed_at: intent.state.completed_at(),
+            rejected_reason: intent.state.rejected_reason(),
+            exhausted_reason: intent.state.exhausted_reason().map(|reason| reason.as_str()),
+        }
+    }
+}
+
+/// One attempt. Either `outcomeStatus` says what the gateway answered, or `error` why nothing
+/// sensible was heard.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Attempt)]
+pub struct AttemptJson<'a> {
+    #[schema(minimum = 1)]
+    pub attempt_number: u32,
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub finished_at: Timestamp,
+    /// `accepted` or `rejected`; null if the attempt ended with an error.
+    pub outcome_status: Option<&'static str>,
+    pub outcome_reason: Option<&'a str>,
+    pub error: Option<&'a str>,
+    pub gateway_message_id: Option<&'a str>,
+}
+
+impl<'a> From<&'a Attempt> for AttemptJson<'a> {
+    fn from(attempt: &'a Attempt) -> Self {
+        Self {
+            attempt_number: attempt.attempt_number,
+            started_at: attempt.started_at,
+            finished_at: attempt.finished_at,
+            outcome_status: attempt.outcome.status(),
+            outcome_reason: attempt.outcome.reason(),
+            error: attempt.outcome.error_text(),
+            gateway_message_id: attempt.outcome.gateway_message_id(),
+        }
+    }
+}
+
+/// An intent and its attempts in order.
+#[derive(Serialize, ToSchema)]
+#[schema(as = History)]
+pub struct HistoryJson<'a> {
+    pub intent: IntentJson<'a>,
+    pub attempts: Vec<AttemptJson<'a>>,
+}
+
+impl<'a> From<&'a History> for HistoryJson<'a> {
+    fn from(history: &'a History) -> Self {
+        Self { intent: (&history.intent).into(), attempts: history.attempts.iter().map(Into::into).collect() }
+    }
+}
+
+/// A page of intents, newest first.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = IntentList)]
+pub struct IntentListJson<'a> {
+    pub intents: Vec<IntentJson<'a>>,
+    /// Give this as `cursor` to get the next page; null on the last one.
+    pub next_cursor: Option<String>,
+}
+
+/// What every error looks like.
+#[derive(ToSchema)]
+#[schema(as = Error)]
+pub struct ErrorJson {
+    pub error: ErrorBody,
+}
+
+#[derive(ToSchema)]
+pub struct ErrorBody {
+    #[schema(example = "invalid_request")]
+    pub code: String,
+    /// For people; may change.
+    pub message: String,
+    /// For programs, where there is more to say.
+    #[schema(value_type = Option<Object>)]
+    pub details: Option<serde_json::Value>,
+}

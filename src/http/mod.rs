@@ -1,0 +1,100 @@
+//! The way in: HTTP requests become messages to the store, its answers become JSON.
+//!
+//! Handlers parse and translate; they decide nothing. [`error`] is the only place that maps errors
+//! to statuses.
+
+pub mod body;
+pub mod error;
+pub mod intents;
+pub mod json;
+mod measure;
+mod openapi;
+mod ops;
+mod query;
+mod wait;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::dev::Server;
+use actix_web::guard::{self, Guard};
+use actix_web::middleware::from_fn;
+use actix_web::{App, HttpServer, Resource, Route, web};
+
+use crate::console;
+use crate::http::error::ApiError;
+use crate::leader::LeadershipBoard;
+use crate::metrics::Metrics;
+use crate::notices::Notices;
+use crate::registry::CurrentRegistry;
+use crate::store::client::StoreClient;
+
+/// What handlers share.
+#[derive(Clone)]
+pub struct HttpParts {
+    pub store: StoreClient,
+    pub registry: CurrentRegistry,
+    pub notices: Notices,
+    pub metrics: Arc<Metrics>,
+    pub board: LeadershipBoard,
+    pub max_payload_bytes: usize,
+}
+
+/// Connections per worker thread; further ones wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 10_000;
+/// How long a client may take to send its request head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longer than the idle time of common proxies, so that they close first.
+const KEEP_ALIVE: Duration = Duration::from_secs(75);
+/// How long a stopping server waits for requests under way; `waitSeconds` ends at 30.
+const SHUTDOWN_SECONDS: u64 = 31;
+
+/// Binds and starts the server; it runs until its handle stops it.
+pub fn start(parts: HttpParts, listen: &str) -> std::io::Result<(Server, Vec<std::net::SocketAddr>)> {
+    let server = HttpServer::new(move || {
+        App::new().wrap(from_fn(measure::requests)).configure(|config| routes(config, parts.clone()))
+    })
+    .max_connections(MAX_CONNECTIONS)
+    .client_request_timeout(HEAD_TIMEOUT)
+    .keep_alive(KEEP_ALIVE)
+    .shutdown_timeout(SHUTDOWN_SECONDS)
+    .disable_signals()
+    .bind(listen)?;
+    let addresses = server.addrs();
+    Ok((server.run(), addresses))
+}
+
+pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {
+    config
+        .app_data(web::Data::new(parts))
+        .service(
+            resource("/v1/intents", "GET, HEAD, POST")
+                .route(read().to(intents::list))
+                .route(web::post().to(intents::submit)),
+        )
+        .service(resource("/v1/intents/{intentId}", "GET, HEAD").route(read().to(intents::get)))
+        .service(resource("/v1/intents/{intentId}/history", "GET, HEAD").route(read().to(intents::history)))
+        .service(resource("/ui/history", "POST").route(web::post().to(console::history::fragment)))
+        .service(resource("/healthz", "GET, HEAD").route(read().to(ops::healthz)))
+        .service(resource("/readyz", "GET, HEAD").route(read().to(ops::readyz)))
+        .service(resource("/metrics", "GET, HEAD").route(read().to(ops::metrics)))
+        .configure(openapi::routes)
+        .default_service(web::to(|| async {
+            Err::<(), _>(ApiError::NotFound("there is nothing at this path".to_owned()))
+        }));
+}
+
+/// A resource that answers other methods in our format.
+fn resource(path: &str, allowed: &'static str) -> Resource {
+    web::resource(path)
+        .default_service(web::to(move || async move { Err::<(), _>(ApiError::MethodNotAllowed { allowed }) }))
+}
+
+/// GET, and HEAD, which is GET without the body.
+fn read() -> Route {
+    web::route().guard(get_or_head())
+}
+
+fn get_or_head() -> impl Guard {
+    guard::Any(guard::Get()).or(guard::Head())
+}

@@ -1,0 +1,43 @@
+//! The contract as `/openapi.json`, and `/docs` to read and try it, both from the binary.
+
+use actix_web::http::header;
+use actix_web::{HttpResponse, web};
+use utoipa::OpenApi;
+use utoipa_swagger_ui::SwaggerUi;
+
+use super::{intents, ops, read, resource};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Submission Manager",
+        description = "Hand in an intent; it is attempted at once, retried as its target's contract allows, ends in \
+                       exactly one outcome, and every attempt is kept."
+    ),
+    paths(
+        intents::submit,
+        intents::list,
+        intents::get,
+        intents::history,
+        crate::console::history::fragment,
+        ops::healthz,
+        ops::readyz,
+        ops::metrics
+    ),
+    tags(
+        (name = "intents", description = "Submissions and what became of them"),
+        (name = "console", description = "Pages and fragments for operators"),
+        (name = "operations", description = "For platforms")
+    )
+)]
+pub struct ApiDoc;
+
+pub fn routes(config: &mut web::ServiceConfig) {
+    config
+        .service(resource("/docs", "GET, HEAD").route(
+            read().to(|| async {
+                HttpResponse::PermanentRedirect().insert_header((header::LOCATION, "/docs/")).finish()
+            }),
+        ))
+        .service(SwaggerUi::new("/docs/{_:.*}").url("/openapi.json", ApiDoc::openapi()));
+}

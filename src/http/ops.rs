@@ -1,0 +1,42 @@
+//! For platforms: is it running, can it work, what does it count.
+
+use actix_web::http::header::ContentType;
+use actix_web::{HttpResponse, web};
+
+use super::HttpParts;
+use super::error::ApiError;
+use super::json::ErrorJson;
+
+/// Is the process running
+#[utoipa::path(get, path = "/healthz", tag = "operations", operation_id = "health",
+    responses((status = 200, description = "It is", body = String, content_type = "text/plain")))]
+pub async fn healthz() -> HttpResponse {
+    HttpResponse::Ok().content_type(ContentType::plaintext()).body("ok\n")
+}
+
+/// Can it serve requests: leaders and followers alike can, as long as the store answers
+#[utoipa::path(get, path = "/readyz", tag = "operations", operation_id = "readiness",
+    responses(
+        (status = 200, description = "Ready, and in which role", body = String, content_type = "text/plain",
+            example = "mode=leader holder_id=sm-01 lease_epoch=2 lease_expires_at=2026-11-16T09:00:15.000000Z\n"),
+        (status = 503, description = "The store cannot be reached", body = ErrorJson),
+    ))]
+pub async fn readyz(parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
+    parts.store.ping().await?;
+    let role = match parts.board.lease() {
+        Some(lease) => format!("mode=leader {} lease_expires_at={}\n", lease.term, lease.expires_at),
+        None => format!("mode=follower holder_id={}\n", parts.board.holder_id),
+    };
+    Ok(HttpResponse::Ok().content_type(ContentType::plaintext()).body(role))
+}
+
+/// Metrics for Prometheus
+#[utoipa::path(get, path = "/metrics", tag = "operations", operation_id = "metrics",
+    responses((status = 200, description = "Prometheus text", body = String, content_type = "text/plain")))]
+pub async fn metrics(parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
+    let text = parts.metrics.text().map_err(|error| {
+        log::error!("metrics_failed error={error:?}");
+        ApiError::Internal
+    })?;
+    Ok(HttpResponse::Ok().content_type(prometheus::TEXT_FORMAT).body(text))
+}

@@ -1,0 +1,39 @@
+//! Query strings: known names only, each at most once, empty values count as absent.
+
+use std::collections::HashMap;
+
+use url::form_urlencoded;
+
+use super::error::ApiError;
+
+pub struct Query(HashMap<String, String>);
+
+impl Query {
+    pub fn parse(query: &str, known: &[&str]) -> Result<Self, ApiError> {
+        let mut values = HashMap::new();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            if !known.contains(&name.as_ref()) {
+                let known = known.join(", ");
+                return Err(ApiError::InvalidRequest(format!("{name:?} is not a parameter here; known are {known}")));
+            }
+            if values.insert(name.clone().into_owned(), value.into_owned()).is_some() {
+                return Err(ApiError::InvalidRequest(format!("{name} must be given once")));
+            }
+        }
+        values.retain(|_, value| !value.is_empty());
+        Ok(Self(values))
+    }
+
+    /// The value of a parameter as `parse` reads it; `expected` says what that takes.
+    pub fn get<T>(
+        &self,
+        name: &str,
+        expected: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, ApiError> {
+        let Some(text) = self.0.get(name) else { return Ok(None) };
+        parse(text)
+            .map(Some)
+            .ok_or_else(|| ApiError::InvalidRequest(format!("{name} must be {expected}, not {text:?}")))
+    }
+}

@@ -1,0 +1,43 @@
+//! `waitSeconds`: answer when the first attempt is over, or when patience is.
+//!
+//! On the leader a notice comes the moment the outcome is durable. On a follower none comes, so
+//! the store is looked at now and then; both ways run through the same loop.
+
+use std::time::Duration;
+
+use super::HttpParts;
+use crate::clock::monotonic;
+use crate::core::intent::Intent;
+use crate::notices::Watch;
+use crate::store::StoreError;
+
+pub const MAX_WAIT_SECONDS: u64 = 30;
+
+/// Between two looks at the store: quick at first, as most attempts are.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The intent as it is when its first attempt has finished, or after `patience`.
+pub async fn for_first_attempt(
+    parts: &HttpParts,
+    mut intent: Intent,
+    watch: &Watch,
+    patience: Duration,
+) -> Result<Intent, StoreError> {
+    let end = monotonic() + patience;
+    let mut pause = FIRST_LOOK;
+    while !intent.first_attempt_finished() && monotonic() < end {
+        let look = (monotonic() + pause).min(end);
+        let _either_is_a_reason_to_look = tokio::time::timeout_at(look, watch.changed()).await;
+        match parts.store.find(intent.id.clone()).await {
+            Ok(Some(found)) => intent = found.intent,
+            // Deleted by retention meanwhile; what was true when it was answered stays so.
+            Ok(None) => break,
+            // The intent is durable; a busy store is no reason to say otherwise.
+            Err(StoreError::Overloaded) => {}
+            Err(error) => return Err(error),
+        }
+        pause = (pause * 2).min(LOOK_INTERVAL);
+    }
+    Ok(intent)
+}
