@@ -1,6 +1,22 @@
 //! Submission Manager: durable submissions to HTTP gateways.
+//!
+//! The map, along the way of a submission:
+//!
+//! - it comes in by [`http`] (operators' pages: [`console`]), under a contract of the [`registry`];
+//! - it is kept by [`store`], and waiting requests hear of changes through [`notices`];
+//! - what becomes of it is decided by [`core`], which is pure;
+//! - it is driven by the actors [`leader`], [`scheduler`], [`executor`] and [`retention`], wired
+//!   together in [`engine`], kept alive by [`supervise`], allowed to act by [`trust`];
+//! - it leaves by [`gateway`].
+//!
+//! Around that: [`app`] is the service as a whole, [`cli`] the command line, [`config`] its
+//! settings, [`clock`] the only place that reads a clock, [`metrics`] and [`logging`] what is seen
+//! from outside. `ARCHITECTURE.md` tells the same as a story.
 
+pub mod app;
+pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod console;
 pub mod core;
 pub mod engine;
@@ -8,6 +24,7 @@ pub mod executor;
 pub mod gateway;
 pub mod http;
 pub mod leader;
+pub mod logging;
 pub mod metrics;
 pub mod notices;
 pub mod registry;

@@ -1,0 +1,159 @@
+//! The service as a whole: settings in, a running instance out, and an orderly end.
+//!
+//! Composition only: opens the store, starts the engine and the HTTP server over it, listens to
+//! signals. What they do is theirs.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix_web::dev::ServerHandle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::clock::WallClock;
+use crate::config::{Config, ConfigError, Switch};
+use crate::engine::{Engine, Threads};
+use crate::gateway::Gateway;
+use crate::gateway::client::{CertificateError, HttpGateway, tls_config};
+use crate::http::{self, HttpParts};
+use crate::leader::GatewayFactory;
+use crate::metrics::Metrics;
+use crate::registry::{CurrentRegistry, Registry, RegistryError};
+use crate::store::sqlite::{OpenError, SqliteStore};
+
+/// Why the service does not start: one line each, with what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Certificates(#[from] CertificateError),
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    #[error("cannot listen on {address}: {source}; stop what uses it or name another with --listen or SM_LISTEN")]
+    Listen { address: String, source: std::io::Error },
+    #[error("cannot listen to signals: {0}")]
+    Signals(std::io::Error),
+    #[error("cannot set up metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// A running instance.
+pub struct Service {
+    pub engine: Engine,
+    pub registry: CurrentRegistry,
+    pub addresses: Vec<SocketAddr>,
+    server: ServerHandle,
+}
+
+impl Service {
+    pub fn start(config: &Config, registry: Registry) -> Result<Self, StartError> {
+        let settings = config.leader_settings()?;
+        let tls = tls_config(config.gateway_ca.as_deref())?;
+        let store = open_store(config)?;
+        let metrics = Arc::new(Metrics::new()?);
+        let timeout = config.attempt_timeout;
+        let gateway: GatewayFactory =
+            Arc::new(move || -> Rc<dyn Gateway> { Rc::new(HttpGateway::new(timeout, Arc::clone(&tls))) });
+        let registry = CurrentRegistry::new(registry);
+        let engine = Engine::start(Arc::new(store), settings, gateway, Arc::clone(&metrics), Threads::own());
+        let parts = HttpParts {
+            store: engine.store.clone(),
+            registry: registry.clone(),
+            notices: engine.notices.clone(),
+            metrics,
+            board: engine.board.clone(),
+            max_payload_bytes: config.max_payload_bytes,
+        };
+        let (server, addresses) = http::start(parts, &config.listen)
+            .map_err(|source| StartError::Listen { address: config.listen.clone(), source })?;
+        let handle = server.handle();
+        actix::spawn(server);
+        for address in &addresses {
+            log::info!(
+                "listening address={address} holder_id={} version={}",
+                engine.board.holder_id,
+                env!("CARGO_PKG_VERSION")
+            );
+        }
+        Ok(Self { engine, registry, addresses, server: handle })
+    }
+
+    /// Attempts under way are recorded and the lease given back, then requests under way answered.
+    pub async fn stop(&self) {
+        self.engine.stop_leading().await;
+        self.server.stop(true).await;
+    }
+}
+
+fn open_store(config: &Config) -> Result<SqliteStore, OpenError> {
+    let path = &config.store.store;
+    if config.migrate == Switch::On {
+        SqliteStore::migrate(path)?;
+    }
+    SqliteStore::open(path, WallClock::system())
+}
+
+/// Runs the service until it is told to stop.
+pub async fn serve(config: &Config) -> Result<(), StartError> {
+    let registry = Registry::load(&config.registry)?;
+    let mut signals = Signals::listen()?;
+    log::info!("registry_loaded file={:?} targets={}", config.registry, registry.len());
+    let service = Service::start(config, registry)?;
+    while let Asked::Reload = signals.next().await {
+        reload(&service.registry, &config.registry);
+    }
+    stop_in_order(&service, signals).await;
+    Ok(())
+}
+
+/// Stops; a second signal ends the wait for what is under way.
+pub async fn stop_in_order(service: &Service, mut signals: Signals) {
+    log::info!("stopping next=\"finish attempts and requests under way\"");
+    let impatient = async { while let Asked::Reload = signals.next().await {} };
+    tokio::select! {
+        () = service.stop() => log::info!("stopped"),
+        () = impatient => log::warn!("stopped why=\"second signal\" next=\"open attempts are closed by the next leader\""),
+    }
+}
+
+fn reload(registry: &CurrentRegistry, path: &Path) {
+    match registry.reload(path) {
+        Ok(targets) => log::info!("registry_reloaded file={path:?} targets={targets}"),
+        Err(error) => log::error!("registry_kept why=\"the new file was not taken\" error={:?}", error.to_string()),
+    }
+}
+
+pub enum Asked {
+    Stop,
+    Reload,
+}
+
+/// The signals that mean something here.
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    pub fn listen() -> Result<Self, StartError> {
+        let on = |kind| signal(kind).map_err(StartError::Signals);
+        Ok(Self {
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+            hangup: on(SignalKind::hangup())?,
+        })
+    }
+
+    pub async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.hangup.recv() => Asked::Reload,
+        }
+    }
+}

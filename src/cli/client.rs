@@ -1,0 +1,162 @@
+//! `submit` and `history`: a client for shells and operators.
+
+use std::io::Read;
+use std::time::Duration;
+
+use awc::Client;
+use clap::Args;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+#[derive(Args)]
+pub struct ServiceArgs {
+    /// Where the service listens
+    #[arg(long, env = "SM_URL", default_value = "http://127.0.0.1:8082", value_name = "URL")]
+    url: String,
+}
+
+#[derive(Args)]
+pub struct SubmitArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+    /// Your key for this submission: the same id again is not submitted twice
+    #[arg(long, value_name = "INTENT-ID")]
+    id: String,
+    /// The name of a contract in the registry
+    #[arg(long, value_name = "TARGET")]
+    target: String,
+    /// JSON to send; @FILE reads it from a file, - from standard input
+    #[arg(long, value_name = "JSON")]
+    payload: Option<String>,
+    /// Wait up to so many seconds for the first attempt
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u32>,
+}
+
+#[derive(Args)]
+pub struct HistoryArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+    /// The intent to show
+    #[arg(value_name = "INTENT-ID")]
+    id: String,
+    /// Print the answer of the service as it is
+    #[arg(long)]
+    json: bool,
+}
+
+/// Longer than the service may wait.
+const TIMEOUT: Duration = Duration::from_secs(40);
+/// A history may be long.
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
+
+pub async fn submit(args: SubmitArgs) -> Result<(), String> {
+    let payload = match args.payload.as_deref() {
+        Some("-") => Some(
+            std::io::read_to_string(std::io::stdin())
+                .map_err(|error| format!("cannot read standard input: {error}"))?,
+        ),
+        Some(text) => match text.strip_prefix('@') {
+            Some(path) => Some(read_file(path)?),
+            None => Some(text.to_owned()),
+        },
+        None => None,
+    };
+    let raw =
+        payload.map(RawValue::from_string).transpose().map_err(|error| format!("--payload is not JSON: {error}"))?;
+    let mut body = serde_json::Map::new();
+    body.insert("intentId".to_owned(), args.id.into());
+    body.insert("submissionTarget".to_owned(), args.target.into());
+    let body = with_payload(&body, raw.as_deref())?;
+    let wait = args.wait.map(|seconds| format!("?waitSeconds={seconds}")).unwrap_or_default();
+    let url = format!("{}/v1/intents{wait}", args.service.url.trim_end_matches('/'));
+    let answer = call(client().post(url).insert_header(("Content-Type", "application/json")).send_body(body)).await?;
+    println!("{}", String::from_utf8_lossy(&answer));
+    Ok(())
+}
+
+/// The request with the payload's bytes as they were given, not as a parser would write them.
+fn with_payload(fields: &serde_json::Map<String, Value>, payload: Option<&RawValue>) -> Result<String, String> {
+    let mut text = serde_json::to_string(fields).map_err(|error| error.to_string())?;
+    if let Some(payload) = payload {
+        text.pop();
+        text.push_str(&format!(",\"payload\":{}}}", payload.get()));
+    }
+    Ok(text)
+}
+
+fn read_file(path: &str) -> Result<String, String> {
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|mut file| file.read_to_string(&mut text))
+        .map_err(|error| format!("cannot read {path}: {error}"))?;
+    Ok(text)
+}
+
+pub async fn history(args: HistoryArgs) -> Result<(), String> {
+    let id = utf8_percent_encode(&args.id, NON_ALPHANUMERIC);
+    let url = format!("{}/v1/intents/{id}/history", args.service.url.trim_end_matches('/'));
+    let answer = call(client().get(url).send()).await?;
+    if args.json {
+        println!("{}", String::from_utf8_lossy(&answer));
+        return Ok(());
+    }
+    let answer: Value = serde_json::from_slice(&answer).map_err(|error| format!("the answer is not JSON: {error}"))?;
+    print!("{}", shown(&answer));
+    Ok(())
+}
+
+/// A history in words.
+fn shown(history: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let intent = &history["intent"];
+    let reason = [&intent["rejectedReason"], &intent["exhaustedReason"]].into_iter().find_map(Value::as_str);
+    let mut lines = vec![
+        format!("{}  to {}", text(&intent["intentId"]), text(&intent["submissionTarget"])),
+        format!("created   {}", text(&intent["createdAt"])),
+        format!(
+            "{:<9} {}{}",
+            text(&intent["status"]),
+            text(&intent["completedAt"]),
+            reason.map(|reason| format!("  ({reason})")).unwrap_or_default()
+        ),
+    ];
+    for attempt in history["attempts"].as_array().into_iter().flatten() {
+        let outcome = match attempt["outcomeStatus"].as_str() {
+            Some(status) => {
+                let details = [&attempt["outcomeReason"], &attempt["gatewayMessageId"]];
+                let details: Vec<_> = details.into_iter().filter_map(Value::as_str).collect();
+                format!("{status} {}", details.join(" "))
+            }
+            None => format!("error: {}", text(&attempt["error"])),
+        };
+        lines.push(format!(
+            "  #{:<3} {}  {}",
+            attempt["attemptNumber"],
+            text(&attempt["startedAt"]),
+            outcome.trim_end()
+        ));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn client() -> Client {
+    Client::builder().timeout(TIMEOUT).finish()
+}
+
+type Sent = awc::SendClientRequest;
+
+/// The body of a 200 answer; anything else in words.
+async fn call(request: Sent) -> Result<Vec<u8>, String> {
+    let mut response = request.await.map_err(|error| {
+        format!("cannot reach the service: {error}; is it running there? name it with --url or SM_URL")
+    })?;
+    let body = response.body().limit(MAX_ANSWER).await.map_err(|error| format!("the answer broke off: {error}"))?;
+    if response.status().is_success() {
+        return Ok(body.to_vec());
+    }
+    let error: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let said = |name: &str| error["error"][name].as_str().unwrap_or("?").to_owned();
+    Err(format!("the service answered {}: {} ({})", response.status(), said("message"), said("code")))
+}

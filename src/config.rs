@@ -1,0 +1,212 @@
+//! The settings of the service: flags and environment variables, checked as they are read.
+//!
+//! Every flag has a variable; `--help` names both. Nothing here has an effect of its own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::core::lease::{LeaseTiming, UnsafeTiming};
+use crate::core::schedule::Limits;
+use crate::leader::LeaderSettings;
+
+#[derive(Args, Clone, Debug)]
+pub struct StoreConfig {
+    /// Where intents are kept: sqlite:<path of a file>
+    #[arg(long, env = "SM_STORE", default_value = "sqlite:data/submission.db", value_parser = store_path, value_name = "STORE")]
+    pub store: PathBuf,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Config {
+    /// Address and port to serve HTTP on
+    #[arg(long, env = "SM_LISTEN", default_value = "127.0.0.1:8082", value_parser = listen_address, value_name = "ADDRESS:PORT")]
+    pub listen: String,
+
+    #[command(flatten)]
+    pub store: StoreConfig,
+
+    /// The file with the contracts of all targets; SIGHUP reloads it
+    #[arg(long, env = "SM_REGISTRY", default_value = "registry/submission_targets.json", value_name = "FILE")]
+    pub registry: PathBuf,
+
+    /// Bring the schema of the store up to date at start
+    #[arg(long, env = "SM_MIGRATE", default_value = "on", value_parser = switch, value_name = "ON|OFF")]
+    pub migrate: Switch,
+
+    #[command(flatten)]
+    pub lease: LeaseConfig,
+
+    /// Attempts under way at once, over all gateways
+    #[arg(long, env = "SM_MAX_IN_FLIGHT", default_value = "256", value_parser = count, value_name = "N")]
+    pub max_in_flight: usize,
+
+    /// Attempts under way at once for one gateway URL, so that a dead one cannot take all places
+    #[arg(long, env = "SM_MAX_IN_FLIGHT_PER_GATEWAY", default_value = "128", value_parser = count, value_name = "N")]
+    pub max_in_flight_per_gateway: usize,
+
+    /// How long one attempt may take, from connecting to the last byte of the answer
+    #[arg(long, env = "SM_ATTEMPT_TIMEOUT", default_value = "10s", value_parser = span, value_name = "TIME")]
+    pub attempt_timeout: Duration,
+
+    /// PEM file with further certificate authorities for https gateways
+    #[arg(long, env = "SM_GATEWAY_CA", value_name = "FILE")]
+    pub gateway_ca: Option<PathBuf>,
+
+    /// Largest payload that is taken
+    #[arg(long, env = "SM_MAX_PAYLOAD_BYTES", default_value = "262144", value_parser = count, value_name = "BYTES")]
+    pub max_payload_bytes: usize,
+
+    /// Delete terminal intents this long after they ended, such as 30d; kept for ever by default
+    #[arg(long, env = "SM_RETENTION", value_parser = span, value_name = "TIME")]
+    pub retention: Option<Duration>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct LeaseConfig {
+    /// Name of this instance in the lease; host, process id and a random part by default
+    #[arg(long, env = "SM_HOLDER_ID", value_parser = name, value_name = "NAME")]
+    pub holder_id: Option<String>,
+
+    /// The lease that instances compete for
+    #[arg(long, env = "SM_LEASE_NAME", default_value = "submission-manager-executor", value_parser = name, value_name = "NAME")]
+    pub lease_name: String,
+
+    /// How long a lease lasts without being renewed: the longest gap when a leader dies
+    #[arg(long, env = "SM_LEASE_DURATION", default_value = "15s", value_parser = span, value_name = "TIME")]
+    pub lease_duration: Duration,
+
+    /// How often the leader renews its lease
+    #[arg(long, env = "SM_RENEW_INTERVAL", default_value = "5s", value_parser = span, value_name = "TIME")]
+    pub renew_interval: Duration,
+
+    /// How often a follower asks for the lease
+    #[arg(long, env = "SM_ACQUIRE_INTERVAL", default_value = "1s", value_parser = span, value_name = "TIME")]
+    pub acquire_interval: Duration,
+
+    /// How often the leader looks for intents that other instances took in
+    #[arg(long, env = "SM_SCHEDULE_REFRESH_INTERVAL", default_value = "250ms", value_parser = span, value_name = "TIME")]
+    pub schedule_refresh_interval: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// Waiting intents that the leader holds in memory over all gateways: about 16 MiB of them.
+const SCHEDULE_CAPACITY: usize = 64 * 1024;
+
+#[derive(Debug, thiserror::Error)]
+#[error("--lease-duration (SM_LEASE_DURATION) and --renew-interval (SM_RENEW_INTERVAL) do not go together: {0}")]
+pub struct ConfigError(#[from] UnsafeTiming);
+
+impl Config {
+    pub fn leader_settings(&self) -> Result<LeaderSettings, ConfigError> {
+        let lease = &self.lease;
+        Ok(LeaderSettings {
+            lease_name: lease.lease_name.as_str().into(),
+            holder_id: lease.holder_id.clone().map_or_else(default_holder_id, Into::into),
+            timing: LeaseTiming::new(lease.lease_duration, lease.renew_interval)?,
+            acquire_interval: lease.acquire_interval,
+            refresh_interval: lease.schedule_refresh_interval,
+            limits: Limits {
+                in_flight: self.max_in_flight,
+                in_flight_per_gateway: self.max_in_flight_per_gateway,
+                capacity: SCHEDULE_CAPACITY,
+            },
+            retention: self.retention,
+        })
+    }
+}
+
+fn default_holder_id() -> Arc<str> {
+    let host = gethostname::gethostname().to_string_lossy().into_owned();
+    format!("{host}-{}-{:08x}", std::process::id(), fastrand::u32(..)).into()
+}
+
+fn store_path(text: &str) -> Result<PathBuf, String> {
+    crate::store::sqlite::path_of(text)
+        .ok_or_else(|| "must be sqlite: and the path of a file, such as sqlite:data/submission.db".to_owned())
+}
+
+fn listen_address(text: &str) -> Result<String, String> {
+    let port =
+        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
+    port.map(|_| text.to_owned()).ok_or_else(|| "must be an address and a port, such as 127.0.0.1:8082".to_owned())
+}
+
+fn switch(text: &str) -> Result<Switch, String> {
+    match text {
+        "on" => Ok(Switch::On),
+        "off" => Ok(Switch::Off),
+        _ => Err("must be on or off".to_owned()),
+    }
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    let fault = || "must be a whole number of at least 1".to_owned();
+    text.parse().ok().filter(|number| *number >= 1).ok_or_else(fault)
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let fine = !text.is_empty() && text.len() <= 200 && text.chars().all(|c| c.is_ascii_graphic());
+    if fine { Ok(text.to_owned()) } else { Err("must be 1 to 200 visible ASCII characters without blanks".to_owned()) }
+}
+
+/// A span with its unit: `250ms`, `15s`, `2m`, `1h`, `30d`.
+pub fn span(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let millis_per_unit = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => 0,
+    };
+    number
+        .parse()
+        .ok()
+        .and_then(|number: u64| number.checked_mul(millis_per_unit))
+        .filter(|millis| *millis > 0)
+        .map(Duration::from_millis)
+        .ok_or_else(|| "must be a whole number above 0 with its unit (ms, s, m, h or d), such as 15s".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans() {
+        for (text, millis) in
+            [("250ms", 250), ("15s", 15_000), ("2m", 120_000), ("1h", 3_600_000), ("30d", 2_592_000_000)]
+        {
+            assert_eq!(span(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "15", "s", "-1s", "1.5s", "0s", "15 s", "15S", "99999999999999999999d"] {
+            assert!(span(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_and_stores() {
+        for (text, fine) in [
+            ("127.0.0.1:0", true),
+            ("[::]:8082", true),
+            ("localhost:80", true),
+            (":80", false),
+            ("x", false),
+            ("x:y", false),
+        ] {
+            assert_eq!(listen_address(text).is_ok(), fine, "{text}");
+        }
+        assert_eq!(store_path("sqlite:a b.db"), Ok(PathBuf::from("a b.db")));
+        assert!(store_path("sqlite:").is_err() && store_path("data.db").is_err());
+    }
+}

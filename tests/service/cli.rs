@@ -1,0 +1,149 @@
+//! The command line: what it prints, what it refuses, and with which exit code.
+
+use std::process::{Command, Output, Stdio};
+
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use crate::support::{BINARY, PATIENCE, file, site};
+
+/// Runs a command that ends by itself: exit code, standard output, standard error.
+fn run(command: &mut Command) -> (i32, String, String) {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().to_string();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    let Ok(output) = receiver.recv_timeout(PATIENCE) else {
+        Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+        panic!("it does not end: {command:?}");
+    };
+    let Output { status, stdout, stderr } = output.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+/// What the service says when it does not start: its last line, and that it did not start.
+fn refusal(command: &mut Command) -> String {
+    let (code, stdout, stderr) = run(command);
+    assert_ne!(code, 0, "{stdout}{stderr}");
+    let said: Vec<_> = stderr.lines().filter(|line| !line.contains(" INFO ")).collect();
+    assert_eq!(said.len(), 1, "one line that says what and what to do: {stderr}");
+    said[0].to_owned()
+}
+
+#[actix::test]
+async fn what_keeps_the_service_from_starting_is_said_in_one_line() {
+    let (site, _gateway) = site();
+    let directory = site.directory.path();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().to_string();
+    std::fs::write(directory.join("text.db"), "no database ".repeat(1000)).unwrap();
+    Connection::open(directory.join("foreign.db")).unwrap().execute_batch("CREATE TABLE recipes (name TEXT)").unwrap();
+    let store = |name: &str| format!("sqlite:{}", directory.join(name).display());
+    let cases: Vec<(&str, String, [&str; 2])> = vec![
+        ("SM_LISTEN", port.clone(), [&port, "--listen or SM_LISTEN"]),
+        ("SM_LISTEN", "nonsense".into(), ["--listen", "SM_LISTEN"]),
+        ("SM_REGISTRY", "missing.json".into(), ["missing.json", "--registry or SM_REGISTRY"]),
+        ("SM_STORE", "postgres://x".into(), ["--store", "SM_STORE: must be sqlite:"]),
+        ("SM_STORE", store("text.db"), ["text.db", "not a SQLite file"]),
+        ("SM_STORE", store("foreign.db"), ["foreign.db", "belongs to another program"]),
+        ("SM_STORE", "sqlite:/proc/data/submission.db".into(), ["/proc/data", "name another one with SM_STORE"]),
+        ("SM_STORE", "sqlite:/proc/submission.db".into(), ["/proc/submission.db", "may be written by this user"]),
+        ("SM_LEASE_DURATION", "1s".into(), ["SM_LEASE_DURATION", "at most 400ms"]),
+        ("SM_LEASE_DURATION", "15".into(), ["--lease-duration", "SM_LEASE_DURATION: must be a whole number"]),
+        ("SM_MAX_IN_FLIGHT", "0".into(), ["--max-in-flight", "SM_MAX_IN_FLIGHT: must be a whole number"]),
+        ("SM_HOLDER_ID", "two words".into(), ["--holder-id", "SM_HOLDER_ID: must be"]),
+        ("SM_MIGRATE", "perhaps".into(), ["--migrate", "SM_MIGRATE"]),
+        ("SM_GATEWAY_CA", "missing.pem".into(), ["missing.pem", "--gateway-ca or SM_GATEWAY_CA"]),
+    ];
+    let before = std::fs::read(directory.join("foreign.db")).unwrap();
+    for (variable, value, expected) in cases {
+        let line = refusal(site.command().env(variable, &value));
+        assert!(expected.iter().all(|part| line.contains(part)), "{variable}={value}: {line}");
+    }
+    assert_eq!(std::fs::read(directory.join("foreign.db")).unwrap(), before, "a foreign file was changed");
+    let line = refusal(site.command().env("SM_MIGRATE", "off").env("SM_STORE", store("new.db")));
+    assert!(line.contains("new.db") && line.contains("run 'submission-manager migrate' first"), "{line}");
+}
+
+#[actix::test]
+async fn check_finds_all_faults_at_once() {
+    let (site, _gateway) = site();
+    let (code, stdout, _) = run(site.command().arg("check"));
+    assert_eq!(code, 0);
+    assert!(stdout.contains("3 targets") && stdout.contains("will be made at start"), "{stdout}");
+    assert!(!site.database().exists(), "check makes nothing");
+    let (code, stdout, _) = run(site.command().arg("migrate").env_remove("SM_REGISTRY"));
+    assert!(code == 0 && stdout.contains("ran 1 migration"), "{stdout}");
+    let (code, stdout, _) = run(site.command().arg("migrate"));
+    assert!(code == 0 && stdout.contains("up to date"), "{stdout}");
+    let (code, stdout, _) = run(site.command().arg("check"));
+    assert!(code == 0 && stdout.contains("opens, schema up to date"), "{stdout}");
+
+    std::fs::write(site.registry(), r#"{"targets": [{"policy": "deadline"}, {"policy": "never"}]}"#).unwrap();
+    let (code, _, stderr) = run(site.command().arg("check").env("SM_LEASE_DURATION", "1s"));
+    assert_eq!(code, 1);
+    for expected in [
+        "targets[0].maxAcceptanceSeconds: is missing",
+        "targets[1].policy: must be deadline, max_attempts or one_shot",
+        "SM_LEASE_DURATION",
+    ] {
+        assert!(stderr.contains(expected), "{expected} is not in {stderr}");
+    }
+}
+
+#[actix::test]
+async fn submit_and_history_talk_to_a_service() {
+    let (site, gateway) = site();
+    let instance = site.start();
+    // Off this thread, which the stand-in gateway needs.
+    let client = async |arguments: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.env("SM_URL", &instance.url).args(arguments);
+        tokio::task::spawn_blocking(move || run(&mut command)).await.unwrap()
+    };
+    let payload = r#"{ "simulate" : "reject:invalid_recipient" }"#;
+    let (code, stdout, _) =
+        client(&["submit", "--id", "a b", "--target", "once", "--payload", payload, "--wait", "30"]).await;
+    let intent: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        (code, &intent["status"], &intent["rejectedReason"]),
+        (0, &json!("rejected"), &json!("invalid_recipient"))
+    );
+    assert_eq!(gateway.ledger.entries()[0].body, payload);
+    let from_file = site.directory.path().join("payload.json");
+    std::fs::write(&from_file, payload).unwrap();
+    let (code, _, _) =
+        client(&["submit", "--id", "a b", "--target", "once", "--payload", &format!("@{}", file(&from_file))]).await;
+    assert_eq!(code, 0, "the same bytes from a file are the same submission");
+
+    let (code, stdout, _) = client(&["history", "a b"]).await;
+    assert_eq!(code, 0);
+    assert!(stdout.contains("rejected") && stdout.contains("(invalid_recipient)") && stdout.contains("#1"), "{stdout}");
+    let (_, stdout, _) = client(&["history", "a b", "--json"]).await;
+    assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap()["attempts"][0]["attemptNumber"], 1);
+
+    let (code, _, stderr) = client(&["history", "nobody"]).await;
+    assert!(code == 1 && stderr.contains("not_found"), "{stderr}");
+    let (code, _, stderr) = client(&["submit", "--id", "x", "--target", "nowhere"]).await;
+    assert!(code == 1 && stderr.contains("not in the registry"), "{stderr}");
+    let (code, _, stderr) = client(&["submit", "--id", "x", "--target", "once", "--payload", "{"]).await;
+    assert!(code == 1 && stderr.contains("--payload is not JSON"), "{stderr}");
+    let (code, _, stderr) = client(&["history", "x", "--url", "http://127.0.0.1:1"]).await;
+    assert!(code == 1 && stderr.contains("--url or SM_URL"), "{stderr}");
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for command in ["serve", "demo", "check", "migrate", "submit", "history"] {
+        let (code, stdout, _) = run(Command::new(BINARY).args([command, "--help"]));
+        assert!(code == 0 && stdout.contains("Example:\n  "), "{command}: {stdout}");
+    }
+    let (code, stdout, _) = run(Command::new(BINARY).args(["serve", "--help"]));
+    assert_eq!(code, 0);
+    let flags = stdout.lines().filter(|line| line.trim_start().starts_with("--")).count();
+    let words = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(words.matches("[env: SM_").count(), flags, "every flag has a variable:\n{stdout}");
+    let (code, _, stderr) = run(Command::new(BINARY).arg("--colour"));
+    assert!(code == 2 && stderr.contains("--colour"), "{stderr}");
+}

@@ -1,0 +1,10 @@
+//! The service as its users meet it: real processes, real HTTP, real database files, and a
+//! gateway that keeps a ledger of what reached it.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod api;
+mod cli;
+mod crash;
+mod gateway;
+mod overload;
+mod support;

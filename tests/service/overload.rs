@@ -1,0 +1,114 @@
+//! A store that cannot keep up, cannot write at all, or comes back.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rusqlite::Connection;
+use serde_json::json;
+
+use crate::support::{Instance, PATIENCE, site};
+
+/// More than the service keeps in memory at once.
+const CLIENTS: usize = 1100;
+
+#[actix::test]
+async fn full_queues_answer_at_once_and_nothing_that_was_taken_in_is_lost() {
+    let (site, _gateway) = site();
+    let mut command = site.command();
+    command.env("SM_LEASE_DURATION", "60s").env("SM_RENEW_INTERVAL", "20s");
+    let instance = Instance::start(command);
+    instance.wait_for_log("leader_ready");
+    let api = instance.api();
+    let lock = Connection::open(site.database()).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let calls = join_all((0..CLIENTS).map(|n| {
+        let api = api.clone();
+        async move { api.submit(&format!("{n}"), "once", json!({}), "").await }
+    }));
+    let release = async {
+        // The metric is in memory, so it can be asked while the store is locked.
+        api.until("/metrics", |answer| {
+            let refused = |line: &&str| {
+                line.starts_with("submission_http_requests_total{route=\"/v1/intents\",status_class=\"5xx\"}")
+            };
+            answer.text().lines().any(|line| refused(&line))
+        })
+        .await;
+        lock.execute_batch("ROLLBACK").unwrap();
+    };
+    let (answers, ()) = tokio::join!(calls, release);
+    let (mut taken, mut refused) = (Vec::new(), 0);
+    for (n, answer) in answers.iter().enumerate() {
+        match answer.status.as_u16() {
+            200 => taken.push(n),
+            503 => {
+                assert_eq!((answer.error().as_str(), answer.header("retry-after")), ("overloaded", Some("1")));
+                refused += 1;
+            }
+            other => panic!("{other}: {}", answer.text()),
+        }
+    }
+    assert!(refused > 0 && taken.len() >= 512, "{} taken, {refused} refused", taken.len());
+    api.until_nothing_is_pending().await;
+    for n in taken {
+        assert_eq!(api.get(&format!("/v1/intents/{n}")).await.json()["status"], "accepted");
+    }
+}
+
+#[actix::test]
+async fn a_store_that_cannot_be_written_is_said_to_be_unavailable_and_heals_by_itself() {
+    let (site, _gateway) = site();
+    let instance = site.start();
+    let api = instance.api();
+    api.submit("before", "once", json!({}), "?waitSeconds=30").await;
+    let lock = Connection::open(site.database()).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let answer = api.submit("during", "once", json!({}), "").await;
+    assert_eq!((answer.status.as_u16(), answer.error().as_str()), (503, "store_unavailable"));
+    assert!(!answer.text().contains("locked"), "no internals: {}", answer.text());
+    assert_eq!(api.get("/v1/intents/before").await.json()["status"], "accepted", "reads go on");
+    instance.wait_for_log("leader_lost");
+    lock.execute_batch("ROLLBACK").unwrap();
+    let after = api.submit("after", "once", json!({}), "?waitSeconds=30").await;
+    assert_eq!(after.json()["status"], "accepted");
+    assert_eq!(api.get("/v1/intents/during").await.status.as_u16(), 404, "a refusal means that nothing was kept");
+}
+
+#[actix::test]
+async fn a_full_disk_refuses_and_damages_nothing() {
+    let (site, _gateway) = site();
+    site.start().wait_for_log("leader_ready");
+    // A limit on the size of files stands in for the end of the disk: writes fail the same way.
+    let script = format!("trap '' XFSZ; ulimit -f 512; exec {}", crate::support::BINARY);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &script]);
+    site.settings(&mut command);
+    let mut limited = Instance::start(command);
+    let api = limited.api();
+    let payload = json!({ "filler": "x".repeat(20_000) });
+    let mut answered = Vec::new();
+    for n in 0.. {
+        let answer = api.submit(&format!("{n}"), "attempts", payload.clone(), "").await;
+        match answer.status.as_u16() {
+            200 => answered.push(n),
+            503 => {
+                assert_eq!(answer.error(), "store_unavailable");
+                break;
+            }
+            other => panic!("{other}: {}", answer.text()),
+        }
+        assert!(n < 1000, "the limit was never reached");
+    }
+    assert_eq!(api.get("/healthz").await.status.as_u16(), 200, "the process lives");
+    limited.kill();
+    let healed = site.start();
+    let api = healed.api();
+    healed.wait_for_log("leader_ready");
+    tokio::time::timeout(PATIENCE + Duration::from_secs(1), api.until_nothing_is_pending()).await.unwrap();
+    for n in answered {
+        assert_eq!(api.get(&format!("/v1/intents/{n}")).await.json()["status"], "accepted", "{n}");
+    }
+    let sound: String =
+        Connection::open(site.database()).unwrap().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(sound, "ok");
+}

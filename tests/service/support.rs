@@ -1,0 +1,245 @@
+//! Starting instances of the real binary and talking to them.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use awc::http::StatusCode;
+use serde_json::{Value, json};
+use submission_manager::gateway::standin::StandIn;
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_submission-manager");
+
+/// Longer than anything here should take, also on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory with a registry whose targets all lead to one gateway.
+pub struct Site {
+    pub directory: tempfile::TempDir,
+}
+
+impl Site {
+    pub fn new(gateway_url: &str) -> Self {
+        let site = Self { directory: tempfile::tempdir().unwrap() };
+        let target = |name: &str, policy: Value| {
+            let mut target = json!({
+                "submissionTarget": name, "gatewayType": "sms", "gatewayUrl": gateway_url,
+                "terminalOutcomes": ["invalid_recipient"],
+            });
+            target.as_object_mut().unwrap().extend(policy.as_object().unwrap().clone());
+            target
+        };
+        let targets = json!({ "targets": [
+            target("deadline", json!({ "policy": "deadline", "maxAcceptanceSeconds": 60 })),
+            target("attempts", json!({ "policy": "max_attempts", "maxAttempts": 10 })),
+            target("once", json!({ "policy": "one_shot" })),
+        ]});
+        std::fs::write(site.registry(), targets.to_string()).unwrap();
+        site
+    }
+
+    pub fn registry(&self) -> PathBuf {
+        self.directory.path().join("targets.json")
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.directory.path().join("data/submission.db")
+    }
+
+    /// The binary with this site's files, a free port and short lease times.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(BINARY);
+        self.settings(&mut command);
+        command
+    }
+
+    pub fn settings(&self, command: &mut Command) {
+        command
+            .env("SM_LISTEN", "127.0.0.1:0")
+            .env("SM_STORE", format!("sqlite:{}", self.database().display()))
+            .env("SM_REGISTRY", self.registry())
+            .env("SM_LEASE_DURATION", "2s")
+            .env("SM_RENEW_INTERVAL", "500ms")
+            .env("SM_ACQUIRE_INTERVAL", "100ms");
+    }
+
+    pub fn start(&self) -> Instance {
+        Instance::start(self.command())
+    }
+}
+
+/// A site with its own stand-in gateway.
+pub fn site() -> (Site, StandIn) {
+    let gateway = StandIn::start(true).unwrap();
+    (Site::new(&gateway.url), gateway)
+}
+
+/// A running instance of the binary; killed when dropped.
+pub struct Instance {
+    child: Child,
+    pub url: String,
+    log: Arc<(Mutex<Vec<String>>, Condvar)>,
+}
+
+impl Instance {
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let log: Arc<(Mutex<Vec<String>>, Condvar)> = Arc::default();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let kept = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                kept.0.lock().unwrap().push(line);
+                kept.1.notify_all();
+            }
+        });
+        let mut instance = Self { child, url: String::new(), log };
+        let line = instance.wait_for_log("listening address=");
+        let address = line.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
+        instance.url = format!("http://{address}");
+        instance
+    }
+
+    /// The first log line that contains `text`, now or soon.
+    pub fn wait_for_log(&self, text: &str) -> String {
+        let (lines, changed) = &*self.log;
+        let guard = lines.lock().unwrap();
+        let found = |lines: &Vec<String>| lines.iter().find(|line| line.contains(text)).cloned();
+        let (guard, _) = changed.wait_timeout_while(guard, PATIENCE, |lines| found(lines).is_none()).unwrap();
+        found(&guard).unwrap_or_else(|| panic!("no {text:?} in {guard:#?}"))
+    }
+
+    pub fn log_lines(&self) -> Vec<String> {
+        self.log.0.lock().unwrap().clone()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by name, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status().unwrap();
+        assert!(status.success());
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    pub fn api(&self) -> Api {
+        Api::new(&self.url)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _already_gone = self.child.kill();
+        let _already_waited_for = self.child.wait();
+    }
+}
+
+/// A client of the HTTP API.
+#[derive(Clone)]
+pub struct Api {
+    client: awc::Client,
+    url: String,
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: awc::http::header::HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// The error code, having checked the error format.
+    pub fn error(&self) -> String {
+        let json = self.json();
+        let error = json["error"].as_object().unwrap_or_else(|| panic!("not an error: {json}"));
+        assert!(error.keys().all(|key| ["code", "message", "details"].contains(&key.as_str())), "{json}");
+        assert!(!error["message"].as_str().unwrap().is_empty());
+        assert_eq!(self.header("content-type"), Some("application/json"));
+        error["code"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Api {
+    pub fn new(url: &str) -> Self {
+        let connector = awc::Connector::new().limit(0).timeout(PATIENCE);
+        Self { client: awc::Client::builder().connector(connector).timeout(PATIENCE).finish(), url: url.to_owned() }
+    }
+
+    pub async fn call(&self, method: &str, path: &str, body: impl Into<Vec<u8>>) -> Answer {
+        self.try_call(method, path, body.into()).await.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    }
+
+    pub async fn try_call(&self, method: &str, path: &str, body: Vec<u8>) -> Result<Answer, String> {
+        let request = self
+            .client
+            .request(method.parse().unwrap(), format!("{}{path}", self.url))
+            .insert_header(("Content-Type", "application/json"));
+        let mut response = request.send_body(body).await.map_err(|error| error.to_string())?;
+        let body = response.body().limit(64 * 1024 * 1024).await.map_err(|error| error.to_string())?.to_vec();
+        Ok(Answer { status: response.status(), headers: response.headers().clone(), body })
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.call("GET", path, "").await
+    }
+
+    pub async fn submit(&self, id: &str, target: &str, payload: Value, query: &str) -> Answer {
+        let body = json!({ "intentId": id, "submissionTarget": target, "payload": payload });
+        self.call("POST", &format!("/v1/intents{query}"), body.to_string()).await
+    }
+
+    pub async fn history(&self, id: &str) -> Value {
+        self.get(&format!("/v1/intents/{id}/history")).await.json()
+    }
+
+    /// Waits until `done` says so of what a path shows.
+    pub async fn until(&self, path: &str, done: impl Fn(&Answer) -> bool) -> Answer {
+        let mut pace = tokio::time::interval(Duration::from_millis(25));
+        let looking = async {
+            loop {
+                pace.tick().await;
+                if let Ok(answer) = self.try_call("GET", path, Vec::new()).await
+                    && done(&answer)
+                {
+                    return answer;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("{path} never got there"))
+    }
+
+    pub async fn until_nothing_is_pending(&self) {
+        self.until("/v1/intents?status=pending&limit=1", |answer| {
+            answer.status.is_success() && answer.json()["intents"].as_array().is_some_and(Vec::is_empty)
+        })
+        .await;
+    }
+}
+
+pub fn file(path: &Path) -> String {
+    path.display().to_string()
+}
