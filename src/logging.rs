@@ -4,14 +4,15 @@ use std::io::Write;
 
 use crate::clock::WallClock;
 
-/// `RUST_LOG` decides what is shown; `info` by default. Goes to standard error.
+/// `RUST_LOG` decides what is shown; `info` by default, without the chatter of libraries. Goes to
+/// standard error.
 pub fn start() {
-    start_with("info");
+    start_with("info,actix_server=warn,tiberius=error");
 }
 
 /// Warnings only by default, where something else is to be read on the terminal.
 pub fn start_quiet() {
-    start_with("warn");
+    start_with("warn,tiberius=error");
 }
 
 fn start_with(default: &str) {

@@ -41,8 +41,9 @@ pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     }
 }
 
+/// Trimmed, and without control characters, which not every store can keep.
 fn filled(text: Option<String>) -> Option<String> {
-    text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+    text.map(|text| text.trim().replace(char::is_control, " ")).filter(|text| !text.is_empty())
 }
 
 /// The beginning of a body for an error text, without anything that could disturb a log.
@@ -81,6 +82,7 @@ mod tests {
             (200, r#"{"status":"accepted","reason":"ignored","gatewayMessageId":" "}"#, accepted(None)),
             (200, r#"{"status":"rejected","reason":" invalid_recipient "}"#, rejected("invalid_recipient", None)),
             (200, r#"{"status":"rejected","reason":"new","gatewayMessageId":"m"}"#, rejected("new", id("m"))),
+            (200, r#"{"status":"rejected","reason":"a\u0000b"}"#, rejected("a b", None)),
             (200, r#"{"status":"rejected"}"#, error("gateway rejected without giving a reason")),
             (200, r#"{"status":"rejected","reason":"  "}"#, error("gateway rejected without giving a reason")),
             (200, r#"{"status":"Accepted"}"#, error(r#"gateway answered with unknown status "Accepted""#)),

@@ -34,6 +34,8 @@ pub const MAX_WAITING_SUBMITS: usize = 8192;
 pub const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
 /// Writes of one kind in one transaction: past this, larger batches gain nothing.
 const MAX_BATCH: usize = 512;
+/// Bytes of payload in one transaction: what a server takes in well below its timeout.
+const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Reads under way or waiting for a connection.
 pub const MAX_READS: usize = 1024;
 /// Messages in the mailbox; the actor empties it faster than any socket fills it.
@@ -200,14 +202,15 @@ impl StoreActor {
     fn take_batch(&mut self) -> (WriteBatch, Callers) {
         let mut batch = WriteBatch::default();
         let mut callers = Callers::default();
-        while let Some(Submit { new, reply }) = self.submits.pop_front() {
-            self.submit_bytes = self.submit_bytes.saturating_sub(new.payload.bytes().len());
+        let mut bytes = 0;
+        while let Some(Submit { new, reply }) =
+            self.submits.pop_front_if(|_| batch.submits.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES)
+        {
+            bytes += new.payload.bytes().len();
             batch.submits.push(new);
             callers.submits.push(reply);
-            if batch.submits.len() >= MAX_BATCH {
-                break;
-            }
         }
+        self.submit_bytes = self.submit_bytes.saturating_sub(bytes);
         if let Some(first) = self.fenced.front() {
             let term = first.term.clone();
             let mut writes = FencedWrites { term, begins: Vec::new(), finishes: Vec::new(), expire: None };

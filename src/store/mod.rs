@@ -5,10 +5,13 @@
 //! store's own clock decides: leases, due times and all stored timestamps are its time.
 
 pub mod actor;
+pub mod choice;
 pub mod client;
+mod columns;
 #[cfg(test)]
 pub mod conformance;
 pub mod sqlite;
+pub mod sqlserver;
 
 use std::future::Future;
 use std::pin::Pin;

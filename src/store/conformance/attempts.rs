@@ -92,14 +92,14 @@ pub async fn a_retry_begins_when_it_is_due_and_not_before(fixture: Fixture) {
 
 pub async fn no_attempt_begins_after_the_deadline(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    let intent = fixture.submit("a", &deadline(1)).await;
+    let intent = fixture.submit("a", &fixture.short_deadline()).await;
     let waiting = fixture.waiting(&intent).await;
-    fixture.pass(Duration::from_secs(1)).await;
+    fixture.pass(fixture.short).await;
     let Some(Begun::Ended(ended)) = fixture.begin(&term, waiting).await else { panic!("begun") };
     assert_eq!(ended, fixture.intent("a").await);
     assert_eq!(ended.state.exhausted_reason(), Some(ExhaustedReason::DeadlineExceeded));
     assert_eq!(ended.attempt_count, 0);
-    assert!(ended.state.completed_at().unwrap().since(intent.created_at) >= Duration::from_secs(1));
+    assert!(ended.state.completed_at().unwrap().since(intent.created_at) >= fixture.short);
 }
 
 pub async fn only_overdue_waiting_intents_expire(fixture: Fixture) {
@@ -111,13 +111,13 @@ pub async fn only_overdue_waiting_intents_expire(fixture: Fixture) {
         ids
     };
     for id in ["a", "b", "c", "open"] {
-        fixture.submit(id, &deadline(1)).await;
+        fixture.submit(id, &fixture.short_deadline()).await;
     }
     fixture.submit("later", &deadline(3600)).await;
     fixture.submit("never", &one_shot()).await;
     let open = fixture.begin_due(&term, &fixture.intent("open").await).await;
     assert!(expire(10).await.is_empty());
-    fixture.pass(Duration::from_secs(1)).await;
+    fixture.pass(fixture.short).await;
     assert_eq!(expire(2).await.len(), 2);
     assert_eq!(expire(10).await.len(), 1);
     assert!(expire(10).await.is_empty());
@@ -166,14 +166,14 @@ async fn a_term_with_something_to_do(fixture: &Fixture, duration: Duration) -> c
     let term = acquire_from(&*fixture.store, "lease", "old", duration).await.unwrap().term;
     let done = fixture.submit("done", &one_shot()).await;
     fixture.attempt(&term, &done, accepted()).await;
-    fixture.submit("overdue", &deadline(1)).await;
+    fixture.submit("overdue", &fixture.short_deadline()).await;
     term
 }
 
 pub async fn a_stale_term_changes_nothing(fixture: Fixture) {
     let stale = a_term_with_something_to_do(&fixture, LONG).await;
     fixture.store.release_lease(stale.clone()).await.unwrap();
-    fixture.pass(Duration::from_secs(1)).await;
+    fixture.pass(fixture.short).await;
     assert_fenced(&fixture, &stale).await;
     for wrong in [
         crate::core::lease::Term { epoch: stale.epoch + 7, ..stale.clone() },
@@ -185,8 +185,8 @@ pub async fn a_stale_term_changes_nothing(fixture: Fixture) {
 }
 
 pub async fn an_expired_term_changes_nothing_even_without_a_successor(fixture: Fixture) {
-    let stale = a_term_with_something_to_do(&fixture, Duration::from_secs(2)).await;
-    fixture.pass(Duration::from_secs(2)).await;
+    let stale = a_term_with_something_to_do(&fixture, fixture.short).await;
+    fixture.pass(fixture.short).await;
     let purge = fixture.store.purge(stale.clone(), Duration::ZERO, 10).await;
     assert_eq!(purge, Ok(Purged::Fenced));
     assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(&stale) }).await.is_none());

@@ -1,10 +1,6 @@
 //! The lease: one holder at a time, by the store's clock, with an epoch that only grows.
 
-use std::time::Duration;
-
 use super::{Fixture, LONG, acquire_from};
-
-const SHORT: Duration = Duration::from_secs(2);
 
 pub async fn one_holder_at_a_time(fixture: Fixture) {
     let lease = fixture.acquire("a").await.unwrap();
@@ -16,29 +12,29 @@ pub async fn one_holder_at_a_time(fixture: Fixture) {
 }
 
 pub async fn a_renewed_lease_lasts_longer(fixture: Fixture) {
-    let lease = acquire_from(&*fixture.store, "lease", "a", SHORT).await.unwrap();
-    fixture.pass(SHORT / 2).await;
+    let lease = acquire_from(&*fixture.store, "lease", "a", fixture.short).await.unwrap();
+    fixture.pass(fixture.short / 2).await;
     let renewed = fixture.store.renew_lease(lease.term.clone(), LONG).await.unwrap().unwrap();
     assert_eq!(renewed.term, lease.term, "renewing keeps the epoch");
     assert!(renewed.expires_at > lease.expires_at);
-    fixture.pass(SHORT).await;
+    fixture.pass(fixture.short).await;
     assert_eq!(fixture.acquire("b").await, None);
 }
 
 pub async fn an_expired_lease_cannot_be_renewed(fixture: Fixture) {
-    let lease = acquire_from(&*fixture.store, "lease", "a", SHORT).await.unwrap();
-    fixture.pass(SHORT).await;
-    assert_eq!(fixture.store.renew_lease(lease.term, SHORT).await, Ok(None));
+    let lease = acquire_from(&*fixture.store, "lease", "a", fixture.short).await.unwrap();
+    fixture.pass(fixture.short).await;
+    assert_eq!(fixture.store.renew_lease(lease.term, fixture.short).await, Ok(None));
     let next = acquire_from(&*fixture.other, "lease", "b", LONG).await.unwrap();
     assert_eq!(next.term.epoch, 2);
 }
 
 pub async fn the_same_holder_comes_back_with_a_new_epoch(fixture: Fixture) {
-    let first = acquire_from(&*fixture.store, "lease", "a", SHORT).await.unwrap();
-    fixture.pass(SHORT).await;
-    let second = acquire_from(&*fixture.store, "lease", "a", SHORT).await.unwrap();
+    let first = acquire_from(&*fixture.store, "lease", "a", fixture.short).await.unwrap();
+    fixture.pass(fixture.short).await;
+    let second = acquire_from(&*fixture.store, "lease", "a", fixture.short).await.unwrap();
     assert_eq!((first.term.epoch, second.term.epoch), (1, 2));
-    assert_eq!(fixture.store.renew_lease(first.term, SHORT).await, Ok(None));
+    assert_eq!(fixture.store.renew_lease(first.term, fixture.short).await, Ok(None));
 }
 
 pub async fn a_released_lease_is_free_at_once(fixture: Fixture) {

@@ -17,8 +17,8 @@ pub async fn history_is_in_order_and_complete(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &max_attempts(12)).await;
     let outcomes = [
-        Outcome::error("timed out"),
-        rejected("moon_phase"),
+        Outcome::error("gateway answered HTTP 500: {\"a\": \"~1 \\ é \u{1f600}\"}"),
+        rejected("moon \"phase\" ~2"),
         Outcome::Rejected { reason: "provider_failure".to_owned(), gateway_message_id: Some("m".to_owned()) },
         accepted(),
     ];
@@ -115,10 +115,10 @@ pub async fn retention_deletes_old_terminal_intents_only(fixture: Fixture) {
         fixture.attempt(&term, &intent, accepted()).await;
     }
     fixture.submit("waiting", &one_shot()).await;
-    fixture.pass(Duration::from_secs(2)).await;
+    fixture.pass(2 * fixture.short).await;
     let young = fixture.submit("young", &one_shot()).await;
     fixture.attempt(&term, &young, accepted()).await;
-    let purge = async |limit| fixture.store.purge(term.clone(), Duration::from_secs(1), limit).await.unwrap();
+    let purge = async |limit| fixture.store.purge(term.clone(), fixture.short, limit).await.unwrap();
     assert_eq!(purge(3).await, Purged::Deleted { intents: 3, more: true });
     assert_eq!(purge(3).await, Purged::Deleted { intents: 2, more: false });
     assert_eq!(purge(3).await, Purged::Deleted { intents: 0, more: false });

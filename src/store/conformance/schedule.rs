@@ -1,10 +1,9 @@
 //! What the leader reads: lanes page by page, and every change at least once.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use super::{Fixture, accepted, new_intent, submit_to, writes};
-use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
+use crate::core::contract::fixtures::{max_attempts, one_shot};
 use crate::core::contract::{Contract, GatewayUrl};
 use crate::core::outcome::Outcome;
 use crate::core::schedule::{LanePage, Place};
@@ -145,9 +144,9 @@ pub async fn nothing_is_lost_to_commits_that_race_the_cursor(fixture: Fixture) {
 pub async fn overdue_intents_are_announced(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
-    fixture.submit("a", &deadline(1)).await;
+    fixture.submit("a", &fixture.short_deadline()).await;
     assert!(!fixture.refresh(&cursor, 10).await.overdue);
-    fixture.pass(Duration::from_secs(1)).await;
+    fixture.pass(fixture.short).await;
     assert!(fixture.refresh(&cursor, 10).await.overdue);
     fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap();
     assert!(!fixture.refresh(&cursor, 10).await.overdue);

@@ -48,8 +48,29 @@ pub async fn another_target_or_payload_is_a_conflict(fixture: Fixture) {
 }
 
 pub async fn ids_are_compared_byte_for_byte(fixture: Fixture) {
-    let different =
-        ["a", "A", "á", "a\u{301}", "ß", "ss", "a b", "a  b", "a\u{a0}b", "1", "01", "%41", "'", "\u{1f600}"];
+    let different = [
+        "a",
+        "A",
+        "á",
+        "a\u{301}",
+        "ß",
+        "ss",
+        "a b",
+        "a  b",
+        "a\u{a0}b",
+        "1",
+        "01",
+        "%41",
+        "'",
+        "\"",
+        "\\\"",
+        "\\n",
+        "~1",
+        "~01",
+        "~\"",
+        "~",
+        "\u{1f600}",
+    ];
     for id in different {
         fixture.submit(id, &one_shot()).await;
     }

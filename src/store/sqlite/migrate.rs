@@ -65,12 +65,11 @@ fn version(connection: &Connection) -> Result<usize, rusqlite::Error> {
 
 /// An empty file, or one with our mark.
 fn check_owner(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    let look = || -> Result<(i32, i64), rusqlite::Error> {
-        let id = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-        let objects = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-        Ok((id, objects))
-    };
-    match look().map_err(|error| OpenError::from_sqlite(path, &error))? {
+    // One statement, so that another process cannot finish its migration between two looks.
+    const LOOK: &str =
+        "SELECT (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_schema)";
+    let look: Result<(i32, i64), _> = connection.query_row(LOOK, [], |row| Ok((row.get(0)?, row.get(1)?)));
+    match look.map_err(|error| OpenError::from_sqlite(path, &error))? {
         (APPLICATION_ID, _) | (0, 0) => Ok(()),
         (_, objects) => Err(OpenError::new(path, format!("it holds {objects} tables or indexes not ours"), FOREIGN)),
     }

@@ -3,10 +3,9 @@
 use rusqlite::types::{Type, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
-use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State, Status, TargetName};
-use crate::core::outcome::Outcome;
+use crate::core::intent::{Intent, IntentId, IntentSeq, TargetName};
 use crate::core::time::Timestamp;
-use crate::store::{Attempt, Found, History, IntentPage, ListQuery};
+use crate::store::{Attempt, Found, History, IntentPage, ListQuery, columns};
 
 /// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`.
 pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
@@ -98,18 +97,10 @@ fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rus
 }
 
 pub fn intent_of(row: &Row<'_>) -> Result<Intent, rusqlite::Error> {
-    let completed_at = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);
     let status: String = row.get(4)?;
-    let state = match (Status::parse(&status), completed_at) {
-        (Some(Status::Pending), _) => Some(State::Pending),
-        (Some(Status::Accepted), Some(at)) => Some(State::Accepted { at }),
-        (Some(Status::Rejected), Some(at)) => Some(State::Rejected { at, reason: row.get(6)? }),
-        (Some(Status::Exhausted), Some(at)) => {
-            let reason: String = row.get(7)?;
-            ExhaustedReason::parse(&reason).map(|reason| State::Exhausted { at, reason })
-        }
-        _ => None,
-    };
+    let completed_at = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);
+    let exhausted_reason: Option<String> = row.get(7)?;
+    let state = columns::state(&status, completed_at, row.get(6)?, exhausted_reason.as_deref());
     Ok(Intent {
         seq: IntentSeq(row.get(0)?),
         id: parsed(row, 1, |text| IntentId::parse(text).ok())?,
@@ -123,18 +114,12 @@ pub fn intent_of(row: &Row<'_>) -> Result<Intent, rusqlite::Error> {
 
 fn attempt_of(row: &Row<'_>) -> Result<Attempt, rusqlite::Error> {
     let status: Option<String> = row.get(3)?;
-    let gateway_message_id = row.get(6)?;
-    let outcome = match status.as_deref() {
-        Some("accepted") => Outcome::Accepted { gateway_message_id },
-        Some("rejected") => Outcome::Rejected { reason: row.get(4)?, gateway_message_id },
-        None => Outcome::Error { text: row.get(5)? },
-        Some(other) => return Err(unreadable(3, other)),
-    };
+    let outcome = columns::outcome(status.as_deref(), row.get(4)?, row.get(5)?, row.get(6)?);
     Ok(Attempt {
         attempt_number: row.get(0)?,
         started_at: Timestamp::from_micros(row.get(1)?),
         finished_at: Timestamp::from_micros(row.get(2)?),
-        outcome,
+        outcome: outcome.ok_or_else(|| unreadable(3, status.as_deref().unwrap_or("no status")))?,
     })
 }
 

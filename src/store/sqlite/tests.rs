@@ -30,12 +30,17 @@ async fn open() -> Fixture {
     Fixture {
         store: Arc::new(SqliteStore::open(&path, clock.clone()).unwrap()),
         other: Arc::new(SqliteStore::open(&path, clock).unwrap()),
+        short: Duration::from_secs(1),
         pass: Box::new(pass),
         keep: Box::new(directory),
     }
 }
 
-conformance::for_store!(open);
+async fn open_case() -> Option<Fixture> {
+    Some(open().await)
+}
+
+conformance::for_store!(open_case);
 
 fn path_in(fixture: &Fixture) -> PathBuf {
     fixture.keep.downcast_ref::<tempfile::TempDir>().unwrap().path().join("test.db")

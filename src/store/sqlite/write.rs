@@ -18,9 +18,10 @@ use crate::clock::WallClock;
 use crate::core::contract::{Contract, ContractSnapshot};
 use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State};
 use crate::core::lease::Term;
-use crate::core::policy::{self, Decision};
+use crate::core::policy;
 use crate::core::schedule::Waiting;
 use crate::core::time::Timestamp;
+use crate::store::columns::StateColumns;
 use crate::store::{
     Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt, Purged, Receipt, StoreError,
     Submitted, WriteBatch,
@@ -254,14 +255,8 @@ fn finish_attempt(
     finish: &FinishAttempt,
     now: Timestamp,
 ) -> Result<Finished, rusqlite::Error> {
-    let FinishAttempt { attempt, finished_at, outcome, decision } = finish;
-    let (status, due, rejected, exhausted) = match decision {
-        Decision::Accept => ("accepted", None, None, None),
-        Decision::Reject { reason } => ("rejected", None, Some(reason.as_str()), None),
-        Decision::Exhaust(reason) => ("exhausted", None, None, Some(reason.as_str())),
-        Decision::RetryAt(due) => ("pending", Some(due.micros()), None, None),
-    };
-    let completed_at = due.is_none().then_some(finished_at.micros());
+    let FinishAttempt { attempt, finished_at, outcome, .. } = finish;
+    let state = StateColumns::from(finish);
     let updated = transaction
         .prepare_cached(
             "UPDATE submission_intents SET status = ?3, next_attempt_at = ?4, completed_at = ?5, rejected_reason = ?6,
@@ -271,11 +266,11 @@ fn finish_attempt(
         .execute(params![
             attempt.seq.0,
             attempt.attempt_number,
-            status,
-            due,
-            completed_at,
-            rejected,
-            exhausted,
+            state.status,
+            state.next_attempt_at.map(Timestamp::micros),
+            state.completed_at.map(Timestamp::micros),
+            state.rejected_reason,
+            state.exhausted_reason,
             now.micros()
         ])?;
     if updated == 0 {

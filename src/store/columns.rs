@@ -1,0 +1,69 @@
+//! How core types stand in columns: the same words in every store.
+
+use crate::core::intent::{ExhaustedReason, State, Status};
+use crate::core::outcome::Outcome;
+use crate::core::policy::Decision;
+use crate::core::time::Timestamp;
+use crate::store::FinishAttempt;
+
+/// What a finished attempt makes of its intent's columns.
+pub struct StateColumns<'a> {
+    pub status: &'static str,
+    pub next_attempt_at: Option<Timestamp>,
+    pub completed_at: Option<Timestamp>,
+    pub rejected_reason: Option<&'a str>,
+    pub exhausted_reason: Option<&'static str>,
+}
+
+impl<'a> From<&'a FinishAttempt> for StateColumns<'a> {
+    fn from(finish: &'a FinishAttempt) -> Self {
+        let ended = |status: Status| Self {
+            status: status.as_str(),
+            next_attempt_at: None,
+            completed_at: Some(finish.finished_at),
+            rejected_reason: None,
+            exhausted_reason: None,
+        };
+        match &finish.decision {
+            Decision::Accept => ended(Status::Accepted),
+            Decision::Reject { reason } => Self { rejected_reason: Some(reason), ..ended(Status::Rejected) },
+            Decision::Exhaust(reason) => Self { exhausted_reason: Some(reason.as_str()), ..ended(Status::Exhausted) },
+            Decision::RetryAt(due) => {
+                Self { next_attempt_at: Some(*due), completed_at: None, ..ended(Status::Pending) }
+            }
+        }
+    }
+}
+
+/// The state that these columns say; `None` if they do not go together.
+pub fn state(
+    status: &str,
+    completed_at: Option<Timestamp>,
+    rejected_reason: Option<String>,
+    exhausted_reason: Option<&str>,
+) -> Option<State> {
+    match (Status::parse(status)?, completed_at) {
+        (Status::Pending, None) => Some(State::Pending),
+        (Status::Accepted, Some(at)) => Some(State::Accepted { at }),
+        (Status::Rejected, Some(at)) => Some(State::Rejected { at, reason: rejected_reason? }),
+        (Status::Exhausted, Some(at)) => {
+            Some(State::Exhausted { at, reason: ExhaustedReason::parse(exhausted_reason?)? })
+        }
+        _ => None,
+    }
+}
+
+/// The outcome that the columns of an audit row say.
+pub fn outcome(
+    status: Option<&str>,
+    reason: Option<String>,
+    error: Option<String>,
+    gateway_message_id: Option<String>,
+) -> Option<Outcome> {
+    match status {
+        Some("accepted") => Some(Outcome::Accepted { gateway_message_id }),
+        Some("rejected") => Some(Outcome::Rejected { reason: reason?, gateway_message_id }),
+        Some(_) => None,
+        None => Some(Outcome::Error { text: error? }),
+    }
+}
