@@ -1,9 +1,9 @@
 # 'make' alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint test run demo
+.PHONY: help check fmt lint test test-sqlserver run demo
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 check: fmt lint test ## Everything that must pass before a change lands
 
@@ -15,6 +15,10 @@ lint: ## Does clippy find nothing?
 
 test: ## Run all tests
 	cargo test --locked
+
+test-sqlserver: ## Run the store and service tests on the server in SM_TEST_SQLSERVER
+	SM_REQUIRE_SQLSERVER=1 cargo test --locked --lib sqlserver
+	SM_REQUIRE_SQLSERVER=1 SM_TEST_SERVICE_STORE=sqlserver cargo test --locked --test service -- --test-threads=2
 
 run: ## Run the service with the sample registry
 	cargo run --release -- serve

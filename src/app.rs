@@ -11,7 +11,6 @@ use std::sync::Arc;
 use actix_web::dev::ServerHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::clock::WallClock;
 use crate::config::{Config, ConfigError, Switch};
 use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
@@ -20,7 +19,7 @@ use crate::http::{self, HttpParts};
 use crate::leader::GatewayFactory;
 use crate::metrics::Metrics;
 use crate::registry::{CurrentRegistry, Registry, RegistryError};
-use crate::store::sqlite::{OpenError, SqliteStore};
+use crate::store::choice::ChoiceError;
 
 /// Why the service does not start: one line each, with what to do.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +31,7 @@ pub enum StartError {
     #[error(transparent)]
     Certificates(#[from] CertificateError),
     #[error(transparent)]
-    Store(#[from] OpenError),
+    Store(#[from] ChoiceError),
     #[error("cannot listen on {address}: {source}; stop what uses it or name another with --listen or SM_LISTEN")]
     Listen { address: String, source: std::io::Error },
     #[error("cannot listen to signals: {0}")]
@@ -50,16 +49,17 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn start(config: &Config, registry: Registry) -> Result<Self, StartError> {
+    pub async fn start(config: &Config, registry: Registry) -> Result<Self, StartError> {
         let settings = config.leader_settings()?;
         let tls = tls_config(config.gateway_ca.as_deref())?;
-        let store = open_store(config)?;
         let metrics = Arc::new(Metrics::new()?);
+        let migrate = config.migrate == Switch::On;
+        let store = config.store.choice()?.open(migrate, Arc::clone(&metrics)).await?;
         let timeout = config.attempt_timeout;
         let gateway: GatewayFactory =
             Arc::new(move || -> Rc<dyn Gateway> { Rc::new(HttpGateway::new(timeout, Arc::clone(&tls))) });
         let registry = CurrentRegistry::new(registry);
-        let engine = Engine::start(Arc::new(store), settings, gateway, Arc::clone(&metrics), Threads::own());
+        let engine = Engine::start(store, settings, gateway, Arc::clone(&metrics), Threads::own());
         let parts = HttpParts {
             store: engine.store.clone(),
             registry: registry.clone(),
@@ -89,20 +89,12 @@ impl Service {
     }
 }
 
-fn open_store(config: &Config) -> Result<SqliteStore, OpenError> {
-    let path = &config.store.store;
-    if config.migrate == Switch::On {
-        SqliteStore::migrate(path)?;
-    }
-    SqliteStore::open(path, WallClock::system())
-}
-
 /// Runs the service until it is told to stop.
 pub async fn serve(config: &Config) -> Result<(), StartError> {
     let registry = Registry::load(&config.registry)?;
     let mut signals = Signals::listen()?;
     log::info!("registry_loaded file={:?} targets={}", config.registry, registry.len());
-    let service = Service::start(config, registry)?;
+    let service = Service::start(config, registry).await?;
     while let Asked::Reload = signals.next().await {
         reload(&service.registry, &config.registry);
     }

@@ -11,12 +11,48 @@ use clap::Args;
 use crate::core::lease::{LeaseTiming, UnsafeTiming};
 use crate::core::schedule::Limits;
 use crate::leader::LeaderSettings;
+use crate::store::choice::StoreChoice;
+use crate::store::sqlserver::PoolSettings;
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone)]
 pub struct StoreConfig {
-    /// Where intents are kept: sqlite:<path of a file>
-    #[arg(long, env = "SM_STORE", default_value = "sqlite:data/submission.db", value_parser = store_path, value_name = "STORE")]
-    pub store: PathBuf,
+    /// Where intents are kept: sqlite:<path of a file>, or the connection string of a SQL Server
+    /// (Server=tcp:host,1433;Database=…;User Id=…;Password=…;Encrypt=…)
+    // Checked later: an error of clap would repeat the value, and a password may stand in it.
+    #[arg(
+        long,
+        env = "SM_STORE",
+        hide_env_values = true,
+        default_value = "sqlite:data/submission.db",
+        value_name = "STORE"
+    )]
+    store: String,
+
+    /// Replaces the password in the connection string, so that it need not stand there
+    #[arg(long, env = "SM_STORE_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
+    store_password: Option<String>,
+
+    /// Connections to a SQL Server at most
+    #[arg(long, env = "SM_STORE_CONNECTIONS", default_value = "8", value_parser = connections, value_name = "N")]
+    store_connections: u32,
+
+    /// How long a call to a SQL Server may take, and wait for a connection
+    #[arg(long, env = "SM_STORE_TIMEOUT", default_value = "5s", value_parser = span, value_name = "TIME")]
+    store_timeout: Duration,
+}
+
+impl std::fmt::Debug for StoreConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StoreConfig { .. }")
+    }
+}
+
+impl StoreConfig {
+    /// Which store that is; an error repeats nothing of what was given.
+    pub fn choice(&self) -> Result<StoreChoice, ConfigError> {
+        let pool = PoolSettings { size: self.store_connections, timeout: self.store_timeout };
+        StoreChoice::parse(&self.store, self.store_password.as_deref(), pool).map_err(ConfigError::Store)
+    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -101,8 +137,12 @@ pub enum Switch {
 const SCHEDULE_CAPACITY: usize = 64 * 1024;
 
 #[derive(Debug, thiserror::Error)]
-#[error("--lease-duration (SM_LEASE_DURATION) and --renew-interval (SM_RENEW_INTERVAL) do not go together: {0}")]
-pub struct ConfigError(#[from] UnsafeTiming);
+pub enum ConfigError {
+    #[error("--lease-duration (SM_LEASE_DURATION) and --renew-interval (SM_RENEW_INTERVAL) do not go together: {0}")]
+    Lease(#[from] UnsafeTiming),
+    #[error("--store or SM_STORE {0}")]
+    Store(String),
+}
 
 impl Config {
     pub fn leader_settings(&self) -> Result<LeaderSettings, ConfigError> {
@@ -128,11 +168,6 @@ fn default_holder_id() -> Arc<str> {
     format!("{host}-{}-{:08x}", std::process::id(), fastrand::u32(..)).into()
 }
 
-fn store_path(text: &str) -> Result<PathBuf, String> {
-    crate::store::sqlite::path_of(text)
-        .ok_or_else(|| "must be sqlite: and the path of a file, such as sqlite:data/submission.db".to_owned())
-}
-
 fn listen_address(text: &str) -> Result<String, String> {
     let port =
         text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
@@ -150,6 +185,10 @@ fn switch(text: &str) -> Result<Switch, String> {
 fn count(text: &str) -> Result<usize, String> {
     let fault = || "must be a whole number of at least 1".to_owned();
     text.parse().ok().filter(|number| *number >= 1).ok_or_else(fault)
+}
+
+fn connections(text: &str) -> Result<u32, String> {
+    count(text).and_then(|number| u32::try_from(number).map_err(|_| "is too large".to_owned()))
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -195,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_stores() {
+    fn addresses() {
         for (text, fine) in [
             ("127.0.0.1:0", true),
             ("[::]:8082", true),
@@ -206,7 +245,5 @@ mod tests {
         ] {
             assert_eq!(listen_address(text).is_ok(), fine, "{text}");
         }
-        assert_eq!(store_path("sqlite:a b.db"), Ok(PathBuf::from("a b.db")));
-        assert!(store_path("sqlite:").is_err() && store_path("data.db").is_err());
     }
 }

@@ -33,6 +33,9 @@ pub struct Metrics {
     store_commit_duration: Histogram,
     store_errors: IntCounterVec,
     pub store_queue: IntGauge,
+    store_connections: IntGauge,
+    store_idle_connections: IntGauge,
+    store_connection_wait: Histogram,
     http_requests: IntCounterVec,
     http_duration: HistogramVec,
 }
@@ -75,6 +78,13 @@ impl Metrics {
             store_commit_duration: make.histogram("store_commit_seconds", "Duration of a commit", &SECONDS)?,
             store_errors: make.counters("store_errors_total", "Failed store calls", &["kind"])?,
             store_queue: make.gauge("store_queue_writes", "Writes that wait for the next commit")?,
+            store_connections: make.gauge("store_connections", "Connections to the database server")?,
+            store_idle_connections: make.gauge("store_idle_connections", "Of those, not in use")?,
+            store_connection_wait: make.histogram(
+                "store_connection_wait_seconds",
+                "Time until a connection was free",
+                &SECONDS,
+            )?,
             http_requests: make.counters("http_requests_total", "Requests answered", &["route", "status_class"])?,
             http_duration: make.histograms("http_request_seconds", "Time to answer", &SECONDS, &["route"])?,
             registry: registry.clone(),
@@ -145,6 +155,12 @@ impl Metrics {
     pub fn batch_committed(&self, writes: usize, took: Duration) {
         self.store_batch_size.observe(f64::from(u32::try_from(writes).unwrap_or(u32::MAX)));
         self.store_commit_duration.observe(took.as_secs_f64());
+    }
+
+    pub fn store_pool(&self, connections: u32, idle: u32, waited: Duration) {
+        self.store_connections.set(i64::from(connections));
+        self.store_idle_connections.set(i64::from(idle));
+        self.store_connection_wait.observe(waited.as_secs_f64());
     }
 
     pub fn store_failed(&self, error: &StoreError) {

@@ -1,13 +1,13 @@
 //! `check`: everything that could keep the service from starting, found without starting it.
 
-use crate::clock::WallClock;
+use std::sync::Arc;
+
 use crate::config::Config;
 use crate::gateway::client::tls_config;
+use crate::metrics::Metrics;
 use crate::registry::Registry;
-use crate::store::sqlite::SqliteStore;
 
-pub fn run(config: &Config) -> Result<(), String> {
-    let store = &config.store.store;
+pub async fn run(config: Config) -> Result<(), String> {
     let found = [
         Registry::load(&config.registry)
             .map(|registry| format!("registry {}: {} targets", config.registry.display(), registry.len()))
@@ -16,15 +16,15 @@ pub fn run(config: &Config) -> Result<(), String> {
         tls_config(config.gateway_ca.as_deref())
             .map(|_| "certificates: fine".to_owned())
             .map_err(|error| error.to_string()),
-        if store.exists() {
-            SqliteStore::open(store, WallClock::system())
-                .map(|_| format!("store {}: opens, schema up to date", store.display()))
-                .map_err(|error| error.to_string())
-        } else {
-            Ok(format!("store {}: does not exist yet, will be made at start", store.display()))
-        },
+        check_store(&config).await,
     ];
     let faults: Vec<_> = found.iter().filter_map(|result| result.as_ref().err()).map(String::as_str).collect();
     found.iter().flatten().for_each(|line| println!("{line}"));
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+}
+
+async fn check_store(config: &Config) -> Result<String, String> {
+    let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
+    let choice = config.store.choice().map_err(|error| error.to_string())?;
+    choice.check(metrics).await.map_err(|error| error.to_string())
 }

@@ -5,12 +5,13 @@ mod client;
 mod demo;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::error::ContextKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, StoreConfig};
-use crate::store::sqlite::SqliteStore;
+use crate::metrics::Metrics;
 use crate::{app, logging};
 
 /// Hands submissions to HTTP gateways: durable, attempted at once, retried as the contract allows.
@@ -62,8 +63,8 @@ pub fn run() -> ExitCode {
             logging::start_quiet();
             block_on(demo::run(args))
         }
-        Command::Check(config) => check::run(&config),
-        Command::Migrate(config) => migrate(&config),
+        Command::Check(config) => block_on(check::run(config)),
+        Command::Migrate(config) => block_on(migrate(config)),
         Command::Submit(args) => block_on(client::submit(args)),
         Command::History(args) => block_on(client::history(args)),
     };
@@ -108,10 +109,12 @@ fn block_on(work: impl Future<Output = Result<(), String>>) -> Result<(), String
     actix::System::new().block_on(work)
 }
 
-fn migrate(config: &StoreConfig) -> Result<(), String> {
-    match SqliteStore::migrate(&config.store).map_err(|error| error.to_string())? {
-        0 => println!("{}: up to date", config.store.display()),
-        run => println!("{}: ran {run} migration{}", config.store.display(), if run == 1 { "" } else { "s" }),
+async fn migrate(config: StoreConfig) -> Result<(), String> {
+    let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
+    let choice = config.choice().map_err(|error| error.to_string())?;
+    match choice.migrate(metrics).await.map_err(|error| error.to_string())? {
+        0 => println!("{}: up to date", choice.name()),
+        run => println!("{}: ran {run} migration{}", choice.name(), if run == 1 { "" } else { "s" }),
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::support::{Api, PATIENCE, site};
 const TARGETS: [&str; 3] = ["attempts", "once", "deadline"];
 
 /// What clients were told: ids that were answered with 200.
-type Answered = Arc<Mutex<Vec<String>>>;
+pub type Answered = Arc<Mutex<Vec<String>>>;
 
 /// Many clients that submit one intent after the other until their service is gone.
 async fn submit_until_refused(api: &Api, clients: usize, each: usize, payload: Value, answered: &Answered) {
@@ -46,7 +46,7 @@ async fn until_ledger_has(ledger: &Ledger, count: usize) {
 }
 
 /// Compares what clients were told, what the gateway got and what the store says.
-async fn check(api: &Api, gateway: &StandIn, answered: &Answered) -> usize {
+pub async fn check(api: &Api, gateway: &StandIn, answered: &Answered) -> usize {
     let mut sent: HashMap<String, Vec<u32>> = HashMap::new();
     for received in gateway.ledger.entries() {
         sent.entry(received.idempotency_key).or_default().push(received.attempt);

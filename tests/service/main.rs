@@ -7,4 +7,5 @@ mod cli;
 mod crash;
 mod gateway;
 mod overload;
+mod sqlserver;
 mod support;

@@ -10,19 +10,31 @@ use awc::http::StatusCode;
 use serde_json::{Value, json};
 use submission_manager::gateway::standin::StandIn;
 
+use crate::sqlserver::TestDatabase;
+
 pub const BINARY: &str = env!("CARGO_BIN_EXE_submission-manager");
 
 /// Longer than anything here should take, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory with a registry whose targets all lead to one gateway.
+/// A directory with a registry whose targets all lead to one gateway, and a store.
+///
+/// The store is a SQLite file in that directory; with `SM_TEST_SERVICE_STORE=sqlserver` it is a
+/// fresh database on the server that `SM_TEST_SQLSERVER` names.
 pub struct Site {
     pub directory: tempfile::TempDir,
+    database: Option<TestDatabase>,
 }
 
 impl Site {
     pub fn new(gateway_url: &str) -> Self {
-        let site = Self { directory: tempfile::tempdir().unwrap() };
+        let on_server = std::env::var("SM_TEST_SERVICE_STORE").as_deref() == Ok("sqlserver");
+        let database = on_server.then(|| TestDatabase::create().expect("SM_TEST_SQLSERVER names a server"));
+        Self::with_database(gateway_url, database)
+    }
+
+    pub fn with_database(gateway_url: &str, database: Option<TestDatabase>) -> Self {
+        let site = Self { directory: tempfile::tempdir().unwrap(), database };
         let target = |name: &str, policy: Value| {
             let mut target = json!({
                 "submissionTarget": name, "gatewayType": "sms", "gatewayUrl": gateway_url,
@@ -48,6 +60,18 @@ impl Site {
         self.directory.path().join("data/submission.db")
     }
 
+    pub fn store(&self) -> String {
+        match &self.database {
+            Some(database) => database.connection_string(),
+            None => format!("sqlite:{}", self.database().display()),
+        }
+    }
+
+    /// Whether the store is a file that a test may reach into.
+    pub fn is_a_file(&self) -> bool {
+        self.database.is_none()
+    }
+
     /// The binary with this site's files, a free port and short lease times.
     pub fn command(&self) -> Command {
         let mut command = Command::new(BINARY);
@@ -58,11 +82,15 @@ impl Site {
     pub fn settings(&self, command: &mut Command) {
         command
             .env("SM_LISTEN", "127.0.0.1:0")
-            .env("SM_STORE", format!("sqlite:{}", self.database().display()))
+            .env("SM_STORE", self.store())
             .env("SM_REGISTRY", self.registry())
-            .env("SM_LEASE_DURATION", "2s")
-            .env("SM_RENEW_INTERVAL", "500ms")
             .env("SM_ACQUIRE_INTERVAL", "100ms");
+        if self.is_a_file() {
+            command.env("SM_LEASE_DURATION", "2s").env("SM_RENEW_INTERVAL", "500ms");
+        } else {
+            // A server may take its time over the first statements of a connection.
+            command.env("SM_STORE_TIMEOUT", "30s");
+        }
     }
 
     pub fn start(&self) -> Instance {

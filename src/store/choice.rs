@@ -1,0 +1,123 @@
+//! Which store an instance uses, and opening it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::sqlite::{self, SqliteStore};
+use super::sqlserver::{PoolSettings, Settings, SqlServerStore};
+use super::{Store, StoreError};
+use crate::clock::WallClock;
+use crate::metrics::Metrics;
+
+#[derive(Clone, Debug)]
+pub enum StoreChoice {
+    Sqlite(PathBuf),
+    SqlServer(Box<Settings>),
+}
+
+/// Why a store cannot be used, with what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ChoiceError {
+    #[error(transparent)]
+    Sqlite(#[from] sqlite::OpenError),
+    #[error("cannot use {name} as the store: {source}")]
+    SqlServer { name: String, source: StoreError },
+}
+
+impl StoreChoice {
+    /// Reads `SM_STORE`. An error says what is expected and repeats nothing of what was given.
+    pub fn parse(text: &str, password: Option<&str>, pool: PoolSettings) -> Result<Self, String> {
+        if let Some(path) = sqlite::path_of(text) {
+            return Ok(Self::Sqlite(path));
+        }
+        if !text.contains('=') {
+            return Err("must be sqlite:<path of a file> or the connection string of a SQL Server".to_owned());
+        }
+        Settings::parse(text, password, pool).map(|settings| Self::SqlServer(Box::new(settings)))
+    }
+
+    /// Brings the schema up to date; how many migrations were run.
+    pub async fn migrate(&self, metrics: Arc<Metrics>) -> Result<usize, ChoiceError> {
+        match self {
+            Self::Sqlite(path) => Ok(SqliteStore::migrate(path)?),
+            Self::SqlServer(settings) => {
+                let store = SqlServerStore::new(settings, true, metrics);
+                store.migrate().await.map_err(|source| refused(settings, source))
+            }
+        }
+    }
+
+    /// Opens the store. A SQL Server that cannot be reached is no error: the store heals by itself.
+    pub async fn open(&self, migrate: bool, metrics: Arc<Metrics>) -> Result<Arc<dyn Store>, ChoiceError> {
+        match self {
+            Self::Sqlite(path) => {
+                if migrate {
+                    SqliteStore::migrate(path)?;
+                }
+                Ok(Arc::new(SqliteStore::open(path, WallClock::system())?))
+            }
+            Self::SqlServer(settings) => {
+                let store = SqlServerStore::new(settings, migrate, metrics);
+                match store.prepare().await {
+                    Ok(()) => {}
+                    Err(StoreError::Unavailable(what)) => {
+                        log::warn!(
+                            "store_unavailable store={} store_error={what:?} next=\"go on trying\"",
+                            settings.name()
+                        );
+                    }
+                    Err(source) => return Err(refused(settings, source)),
+                }
+                Ok(Arc::new(store))
+            }
+        }
+    }
+
+    /// Whether the store can be used as it is, in a line; makes and changes nothing.
+    pub async fn check(&self, metrics: Arc<Metrics>) -> Result<String, ChoiceError> {
+        match self {
+            Self::Sqlite(path) if !path.exists() => {
+                Ok(format!("store {}: does not exist yet, will be made at start", path.display()))
+            }
+            Self::Sqlite(path) => {
+                SqliteStore::open(path, WallClock::system())?;
+                Ok(format!("store {}: opens, schema up to date", path.display()))
+            }
+            Self::SqlServer(settings) => {
+                let store = SqlServerStore::new(settings, false, metrics);
+                store.prepare().await.map_err(|source| refused(settings, source))?;
+                Ok(format!("store {}: answers, schema up to date", settings.name()))
+            }
+        }
+    }
+
+    /// For messages.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Sqlite(path) => path.display().to_string(),
+            Self::SqlServer(settings) => settings.name().to_owned(),
+        }
+    }
+}
+
+fn refused(settings: &Settings, source: StoreError) -> ChoiceError {
+    ChoiceError::SqlServer { name: settings.name().to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn stores_by_their_text() {
+        let pool = PoolSettings { size: 1, timeout: Duration::from_secs(1) };
+        let name = |text| StoreChoice::parse(text, None, pool).map(|choice| choice.name());
+        assert_eq!(name("sqlite:a b.db").as_deref(), Ok("a b.db"));
+        assert_eq!(name("Server=db;Database=s;User Id=u;Password=p").as_deref(), Ok("db:1433/s"));
+        for text in ["sqlite:", "data.db", "postgres://x", "Server=db"] {
+            assert!(name(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Connections to the server, and running one batch of SQL on one of them.
+//!
+//! tiberius is not cancel-safe: a call that is dropped half-way leaves its answer on the wire for
+//! the next user. So each batch runs in a task of its own that nobody can drop, and a connection
+//! counts as dirty from before its work until that ended in order; a dirty one is thrown away.
+//! That is also why this is a manager of our own: bb8-tiberius is held at an older tiberius and
+//! never calls a connection broken.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bb8::{ManageConnection, Pool, RunError};
+use bytes::Bytes;
+use tiberius::error::Error;
+use tiberius::{Client, Config, Query, Row, SqlBrowser};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
+
+use super::settings::Settings;
+use crate::clock::monotonic;
+use crate::metrics::Metrics;
+use crate::store::StoreError;
+
+/// SQL with its values; values never become part of the text.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub sql: Cow<'static, str>,
+    pub values: Vec<Value>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Value {
+    Text(String),
+    Bytes(Bytes),
+    Number(i64),
+}
+
+/// Rows of each result set, in the order of the statements that made them.
+pub type ResultSets = Vec<Vec<Row>>;
+
+#[derive(Clone)]
+pub struct Database {
+    pool: Pool<Manager>,
+    metrics: Arc<Metrics>,
+}
+
+/// Tries of a batch that the server threw back whole (deadlock victim, a transient fault).
+const TRIES: u32 = 5;
+/// A connection that was used this recently is taken to be alive without asking.
+const FRESH: Duration = Duration::from_secs(1);
+
+impl Database {
+    /// Makes the pool; connects when first used.
+    pub fn new(settings: &Settings, metrics: Arc<Metrics>) -> Self {
+        let manager = Manager { config: settings.config().clone(), timeout: settings.pool.timeout };
+        let pool = Pool::builder()
+            .max_size(settings.pool.size)
+            .connection_timeout(settings.pool.timeout)
+            .idle_timeout(Some(Duration::from_secs(300)))
+            .max_lifetime(Some(Duration::from_secs(3600)))
+            .test_on_check_out(true)
+            // Say at once why there is no connection, instead of trying until the time is up.
+            .retry_connection(false)
+            .build_unchecked(manager);
+        Self { pool, metrics }
+    }
+
+    /// Runs a batch to its end. What the server rolled back for a passing reason is tried again.
+    pub async fn run(&self, batch: Batch) -> Result<ResultSets, StoreError> {
+        let database = self.clone();
+        let task = tokio::spawn(async move { database.run_with_patience(&batch).await });
+        match task.await {
+            Ok(result) => result,
+            Err(panic) => Err(StoreError::Unavailable(format!("a database call died: {panic}"))),
+        }
+    }
+
+    async fn run_with_patience(&self, batch: &Batch) -> Result<ResultSets, StoreError> {
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            match self.run_once(batch).await {
+                Err(Failure::RolledBack(error) | Failure::KeyExists(error)) if tried < TRIES => {
+                    log::debug!("batch_repeated tried={tried} store_error={error:?}");
+                    let pause = Duration::from_millis(10 << tried).mul_f64(0.5 + fastrand::f64());
+                    tokio::time::sleep(pause).await;
+                }
+                Err(failure) => return Err(failure.into()),
+                Ok(results) => return Ok(results),
+            }
+        }
+    }
+
+    async fn run_once(&self, batch: &Batch) -> Result<ResultSets, Failure> {
+        let waited = monotonic();
+        let got = self.pool.get().await;
+        self.show_pool(waited);
+        let mut connection = got.map_err(|error| match error {
+            RunError::User(error) => Failure::Unreachable(error.to_string()),
+            RunError::TimedOut => Failure::Unreachable("no connection became free in time".to_owned()),
+        })?;
+        connection.dirty = true;
+        let result = query(&mut connection.client, batch).await;
+        match result {
+            Ok(results) => {
+                connection.dirty = false;
+                connection.used = monotonic();
+                Ok(results)
+            }
+            Err(error) => Err(Failure::of(error, &mut connection).await),
+        }
+    }
+
+    fn show_pool(&self, waited: Instant) {
+        let state = self.pool.state();
+        self.metrics.store_pool(state.connections, state.idle_connections, monotonic().duration_since(waited));
+    }
+}
+
+async fn query(client: &mut Tds, batch: &Batch) -> Result<ResultSets, Error> {
+    let mut query = Query::new(batch.sql.as_ref());
+    for value in &batch.values {
+        match value {
+            Value::Text(text) => query.bind(text.as_str()),
+            Value::Bytes(bytes) => query.bind(bytes.as_ref()),
+            Value::Number(number) => query.bind(*number),
+        }
+    }
+    query.query(client).await?.into_results().await
+}
+
+enum Failure {
+    /// No connection, or it broke: whether a write took effect may be unknown.
+    Unreachable(String),
+    /// The server undid the whole batch for a reason that passes.
+    RolledBack(String),
+    /// A key was there already: another transaction was first, or it is in the batch itself.
+    KeyExists(String),
+    /// The server said no.
+    Refused(String),
+}
+
+impl Failure {
+    async fn of(error: Error, connection: &mut Connection) -> Self {
+        let text = error.to_string();
+        match &error {
+            Error::Server(token) if is_passing(token.code()) => Self::RolledBack(text),
+            Error::Server(token) if matches!(token.code(), 2601 | 2627) => Self::KeyExists(text),
+            // A server that goes away says so before it closes; what it says then is no verdict.
+            Error::Server(token) if token.class() < 17 && connection.answers().await => Self::Refused(text),
+            _ => Self::Unreachable(text),
+        }
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unreachable(text) | Failure::RolledBack(text) => Self::Unavailable(text),
+            Failure::Refused(text) | Failure::KeyExists(text) => Self::Unexpected(text),
+        }
+    }
+}
+
+/// Deadlock victim, a lock that took too long, and the transient faults of Azure SQL.
+fn is_passing(code: u32) -> bool {
+    const CODES: [u32; 17] = [
+        1205, 1222, 3960, 615, 926, 4060, 4221, 10_928, 10_929, 40_143, 40_197, 40_501, 40_540, 40_613, 49_918, 49_919,
+        49_920,
+    ];
+    CODES.contains(&code)
+}
+
+type Tds = Client<Compat<TcpStream>>;
+
+pub struct Manager {
+    config: Config,
+    timeout: Duration,
+}
+
+pub struct Connection {
+    client: Tds,
+    /// Work was begun on it and has not ended in order.
+    dirty: bool,
+    used: Instant,
+}
+
+impl Connection {
+    /// Whether it answers and has no transaction open; gives one up that a failure left behind.
+    async fn answers(&mut self) -> bool {
+        let check = Batch { sql: "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION".into(), values: Vec::new() };
+        query(&mut self.client, &check).await.is_ok()
+    }
+}
+
+impl ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = Error;
+
+    async fn connect(&self) -> Result<Connection, Error> {
+        let mut client = connect(self.config.clone()).await?;
+        // Errors undo the whole batch, nobody waits for a lock for ever, counts are not wanted.
+        let millis = self.timeout.as_millis();
+        let setup = format!("SET XACT_ABORT ON; SET NOCOUNT ON; SET LOCK_TIMEOUT {millis};");
+        client.simple_query(setup).await?.into_results().await?;
+        Ok(Connection { client, dirty: false, used: monotonic() })
+    }
+
+    async fn is_valid(&self, connection: &mut Connection) -> Result<(), Error> {
+        if monotonic().duration_since(connection.used) < FRESH {
+            return Ok(());
+        }
+        connection.dirty = true;
+        if !connection.answers().await {
+            return Err(Error::Protocol("the connection is dead".into()));
+        }
+        connection.dirty = false;
+        Ok(())
+    }
+
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        connection.dirty
+    }
+}
+
+/// Connects, following the one redirection that Azure SQL may ask for.
+async fn connect(config: Config) -> Result<Tds, Error> {
+    match connect_to(config.clone()).await {
+        Err(Error::Routing { host, port }) => {
+            let mut redirected = config;
+            redirected.host(&host);
+            redirected.port(port);
+            connect_to(redirected).await
+        }
+        result => result,
+    }
+}
+
+async fn connect_to(config: Config) -> Result<Tds, Error> {
+    let stream = TcpStream::connect_named(&config).await?;
+    stream.set_nodelay(true)?;
+    Client::connect(config, stream.compat_write()).await
+}

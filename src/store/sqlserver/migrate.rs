@@ -1,0 +1,89 @@
+//! Numbered migrations on SQL Server, one instance at a time: whoever holds row 0 of the versions.
+
+use super::database::{Batch, Database, Value};
+use super::rows;
+use crate::store::StoreError;
+
+/// Each one batch, each safe to run again.
+pub const MIGRATIONS: [&str; 1] = [include_str!("../../../schema/sqlserver/0001_spine.sql")];
+
+pub const VERSION: &str = "
+IF OBJECT_ID('submission_schema_versions') IS NULL SELECT CAST(0 AS BIGINT) AS version;
+ELSE EXECUTE sp_executesql N'SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) AS version FROM submission_schema_versions';";
+
+/// The table of versions, with a row 0 to lock.
+pub const MAKE_VERSIONS: &str = "
+IF OBJECT_ID('submission_schema_versions') IS NULL
+BEGIN
+    BEGIN TRANSACTION;
+    CREATE TABLE submission_schema_versions (
+        version    INT          NOT NULL CONSTRAINT submission_schema_versions_pk PRIMARY KEY,
+        applied_at DATETIME2(6) NOT NULL
+    );
+    INSERT INTO submission_schema_versions (version, applied_at) VALUES (0, SYSUTCDATETIME());
+    COMMIT TRANSACTION;
+END;";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SchemaState {
+    Current,
+    /// So many migrations are missing.
+    Behind(usize),
+    /// Made by a newer version of this program.
+    Newer(usize),
+}
+
+pub async fn state(database: &Database) -> Result<SchemaState, StoreError> {
+    let results = database.run(Batch { sql: VERSION.into(), values: Vec::new() }).await?;
+    let row = results.iter().flatten().next();
+    let row = row.ok_or_else(|| StoreError::Unavailable("the server did not say the schema's version".to_owned()))?;
+    let version = usize::try_from(rows::need::<i64>(row, "version")?).unwrap_or(usize::MAX);
+    Ok(match MIGRATIONS.len() {
+        known if version > known => SchemaState::Newer(version),
+        known if version < known => SchemaState::Behind(known - version),
+        _ => SchemaState::Current,
+    })
+}
+
+/// Runs what is missing; how many that were.
+pub async fn run(database: &Database) -> Result<usize, StoreError> {
+    make_versions(database).await?;
+    let mut ran = 0;
+    while let SchemaState::Behind(missing) = state(database).await? {
+        let number = MIGRATIONS.len() - missing;
+        let version = Value::Number(i64::try_from(number + 1).unwrap_or(i64::MAX));
+        let results = database.run(Batch { sql: migration(number).into(), values: vec![version] }).await?;
+        let row = results.iter().flatten().next();
+        let applied = row.map(|row| rows::need::<i64>(row, "applied")).transpose()?.unwrap_or(0);
+        ran += usize::try_from(applied).unwrap_or(0);
+    }
+    Ok(ran)
+}
+
+/// Several instances may try at once; all but one are told that the table exists, and try again.
+async fn make_versions(database: &Database) -> Result<(), StoreError> {
+    const TRIES: usize = 5;
+    let mut result = Ok(());
+    for _ in 0..TRIES {
+        result = database.run(Batch { sql: MAKE_VERSIONS.into(), values: Vec::new() }).await.map(drop);
+        if !matches!(result, Err(StoreError::Unexpected(_))) {
+            break;
+        }
+    }
+    result
+}
+
+/// One migration with its number, in one transaction; without effect if another instance was first.
+pub fn migration(number: usize) -> String {
+    let script = MIGRATIONS.get(number).copied().unwrap_or_default();
+    format!(
+        "DECLARE @applied BIGINT = 0;
+BEGIN TRANSACTION;
+UPDATE submission_schema_versions SET applied_at = applied_at WHERE version = 0;
+IF NOT EXISTS (SELECT 1 FROM submission_schema_versions WHERE version = @P1) SET @applied = 1;
+{script}
+INSERT INTO submission_schema_versions (version, applied_at) SELECT @P1, SYSUTCDATETIME() WHERE @applied = 1;
+COMMIT TRANSACTION;
+SELECT @applied AS applied;"
+    )
+}

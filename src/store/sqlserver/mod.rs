@@ -1,0 +1,162 @@
+//! The store that a fleet shares: SQL Server (or Azure SQL) over tiberius and bb8.
+//!
+//! Every call is one batch and one round trip; a batch of writes is one transaction of set-based
+//! statements. The database's clock decides. The service may start before the database does: the
+//! schema is looked after by the first call that reaches it, and until then every call is
+//! `Unavailable`.
+
+mod contracts;
+mod database;
+mod migrate;
+mod read;
+mod rows;
+mod settings;
+mod statements;
+mod write;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+
+pub use settings::{PoolSettings, Settings};
+
+use self::contracts::Contracts;
+use self::database::Database;
+use self::migrate::SchemaState;
+use super::{
+    Backlog, Build, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Receipt, Refresh, RefreshRequest,
+    Store, StoreError, StoreFuture, WriteBatch,
+};
+use crate::core::intent::IntentId;
+use crate::core::lease::{Lease, Term};
+use crate::metrics::Metrics;
+
+#[derive(Clone)]
+pub struct SqlServerStore {
+    name: Arc<str>,
+    database: Database,
+    contracts: Contracts,
+    /// Set once the schema was found to be the right one.
+    ready: Arc<OnceCell<()>>,
+    migrate: bool,
+}
+
+impl SqlServerStore {
+    /// Makes the store; connects when first used. With `migrate`, brings the schema up to date then.
+    pub fn new(settings: &Settings, migrate: bool, metrics: Arc<Metrics>) -> Self {
+        Self {
+            name: settings.name().into(),
+            database: Database::new(settings, metrics),
+            contracts: Contracts::default(),
+            ready: Arc::default(),
+            migrate,
+        }
+    }
+
+    /// Runs the migrations that are missing; how many that were.
+    pub async fn migrate(&self) -> Result<usize, StoreError> {
+        self.refuse_newer(migrate::state(&self.database).await?)?;
+        migrate::run(&self.database).await
+    }
+
+    /// Whether the schema is the one this program was made for; migrates first if told to.
+    pub async fn prepare(&self) -> Result<(), StoreError> {
+        let prepare = async || {
+            if self.migrate {
+                let ran = self.migrate().await?;
+                log::info!("schema_ready store={} migrations_run={ran}", self.name);
+                return Ok(());
+            }
+            match migrate::state(&self.database).await? {
+                SchemaState::Current => Ok(()),
+                SchemaState::Behind(missing) => Err(StoreError::Unexpected(format!(
+                    "the schema lacks {missing} migrations; run 'submission-manager migrate' first"
+                ))),
+                newer => self.refuse_newer(newer),
+            }
+        };
+        self.ready.get_or_try_init(prepare).await.copied()
+    }
+
+    fn refuse_newer(&self, state: SchemaState) -> Result<(), StoreError> {
+        match state {
+            SchemaState::Newer(version) => Err(StoreError::Unexpected(format!(
+                "the schema has version {version} and was made by a newer version of this program; start that one"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn call<T, F>(&self, work: impl FnOnce(Self) -> F + Send + 'static) -> StoreFuture<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send,
+    {
+        let store = self.clone();
+        Box::pin(async move {
+            if !store.ready.initialized() {
+                // Not a fault of the call, whatever it is.
+                store.prepare().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+            }
+            work(store).await
+        })
+    }
+}
+
+impl Store for SqlServerStore {
+    fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
+        self.call(move |store| async move { write::commit(&store.database, &store.contracts, batch).await })
+    }
+
+    fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
+        self.call(move |store| async move { read::acquire_lease(&store.database, name, holder, duration).await })
+    }
+
+    fn renew_lease(&self, term: Term, duration: Duration) -> StoreFuture<Option<Lease>> {
+        self.call(move |store| async move { read::renew_lease(&store.database, term, duration).await })
+    }
+
+    fn release_lease(&self, term: Term) -> StoreFuture<()> {
+        self.call(move |store| async move { read::release_lease(&store.database, term).await })
+    }
+
+    fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {
+        self.call(move |store| async move { read::open_attempts_before(&store.database, epoch, limit).await })
+    }
+
+    fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build> {
+        self.call(move |store| async move { read::build_schedule(&store.database, page_limit).await })
+    }
+
+    fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh> {
+        self.call(move |store| async move { read::refresh_schedule(&store.database, request).await })
+    }
+
+    fn backlog(&self) -> StoreFuture<Backlog> {
+        self.call(|store| async move { read::backlog(&store.database).await })
+    }
+
+    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
+        self.call(move |store| async move { read::purge(&store.database, term, older_than, limit).await })
+    }
+
+    fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
+        self.call(move |store| async move { read::find(&store.database, id).await })
+    }
+
+    fn history(&self, id: IntentId) -> StoreFuture<Option<History>> {
+        self.call(move |store| async move { read::history(&store.database, id).await })
+    }
+
+    fn list(&self, query: ListQuery) -> StoreFuture<IntentPage> {
+        self.call(move |store| async move { read::list(&store.database, query).await })
+    }
+
+    fn ping(&self) -> StoreFuture<()> {
+        self.call(|store| async move { read::ping(&store.database).await })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! Look-ups, lists and what the leader reads; each one round trip.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+use tiberius::Row;
+
+use super::database::{Batch, Database, Value};
+use super::rows::{self, json_moment};
+use super::statements::{self, ListParts};
+use super::write::term_values;
+use crate::core::intent::{Intent, IntentId, IntentSeq};
+use crate::core::lease::{Lease, Term};
+use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Place, Waiting};
+use crate::core::time::Timestamp;
+use crate::store::{
+    Attempt, Backlog, Build, ChangeCursor, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Refresh,
+    RefreshRequest, StoreError,
+};
+
+async fn run(
+    database: &Database,
+    sql: impl Into<std::borrow::Cow<'static, str>>,
+    values: Vec<Value>,
+) -> Result<Vec<Vec<Row>>, StoreError> {
+    database.run(Batch { sql: sql.into(), values }).await
+}
+
+fn first(results: &[Vec<Row>]) -> Option<&Row> {
+    results.iter().flatten().next()
+}
+
+fn need_first(results: &[Vec<Row>]) -> Result<&Row, StoreError> {
+    first(results).ok_or_else(|| StoreError::Unavailable("the server did not answer a question".to_owned()))
+}
+
+fn all<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
+    rows.iter().map(read).collect()
+}
+
+fn set(results: &[Vec<Row>], number: usize) -> &[Row] {
+    results.get(number).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn number(value: usize) -> Value {
+    Value::Number(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// Spans go to DATEADD, which takes an INT.
+fn clamped(value: u128) -> i64 {
+    i64::from(i32::try_from(value).unwrap_or(i32::MAX))
+}
+
+pub async fn acquire_lease(
+    database: &Database,
+    name: Arc<str>,
+    holder: Arc<str>,
+    duration: Duration,
+) -> Result<Option<Lease>, StoreError> {
+    let values = vec![
+        Value::Text(name.to_string()),
+        Value::Text(holder.to_string()),
+        Value::Number(clamped(duration.as_millis())),
+    ];
+    let results = run(database, statements::ACQUIRE_LEASE, values).await?;
+    let Some(row) = first(&results) else { return Ok(None) };
+    let term = Term { lease_name: name, holder_id: holder, epoch: rows::need(row, "lease_epoch")? };
+    let (expires_at, now) = (rows::need_moment(row, "expires_at")?, rows::need_moment(row, "now_at")?);
+    Ok(Some(Lease { term, expires_at, now }))
+}
+
+pub async fn renew_lease(database: &Database, term: Term, duration: Duration) -> Result<Option<Lease>, StoreError> {
+    let mut values = term_values(Some(&term));
+    values.push(Value::Number(clamped(duration.as_millis())));
+    let results = run(database, statements::RENEW_LEASE, values).await?;
+    let row = need_first(&results)?;
+    let held = rows::need::<i64>(row, "held")? == 1;
+    let (expires_at, now) = (rows::need_moment(row, "expires_at")?, rows::need_moment(row, "now_at")?);
+    Ok(held.then_some(Lease { term, expires_at, now }))
+}
+
+pub async fn release_lease(database: &Database, term: Term) -> Result<(), StoreError> {
+    run(database, statements::RELEASE_LEASE, term_values(Some(&term))).await.map(drop)
+}
+
+pub async fn open_attempts_before(
+    database: &Database,
+    epoch: i64,
+    limit: usize,
+) -> Result<Vec<OpenAttempt>, StoreError> {
+    let results = run(database, statements::OPEN_ATTEMPTS, vec![Value::Number(epoch), number(limit)]).await?;
+    all(set(&results, 0), |row| rows::open_attempt(row, Arc::new(rows::contract(row)?)))
+}
+
+pub async fn build_schedule(database: &Database, page_limit: usize) -> Result<Build, StoreError> {
+    let results = run(database, statements::build_schedule(), vec![number(page_limit)]).await?;
+    let clock = need_first(&results)?;
+    // Changes at that very timestamp may be reported once more, which does no harm.
+    let cursor = ChangeCursor { last_modified_at: rows::need_moment(clock, "last_at")?, intent_id: String::new() };
+    let lanes = by_gateway(set(&results, 1))?;
+    let page = |gateway| LanePage { gateway, from: Place::START, limit: page_limit };
+    let lanes = lanes.into_iter().map(|(gateway, waiting)| LoadedPage { page: page(gateway), waiting }).collect();
+    Ok(Build { now: rows::need_moment(clock, "now_at")?, cursor, lanes })
+}
+
+/// Waiting intents of each gateway, in order of place.
+fn by_gateway(rows: &[Row]) -> Result<BTreeMap<GatewayId, Vec<Waiting>>, StoreError> {
+    let mut lanes: BTreeMap<GatewayId, Vec<Waiting>> = BTreeMap::new();
+    for waiting in all(rows, rows::waiting)? {
+        lanes.entry(waiting.gateway).or_default().push(waiting);
+    }
+    for lane in lanes.values_mut() {
+        lane.sort_by_key(|waiting| (waiting.due, waiting.seq));
+    }
+    Ok(lanes)
+}
+
+pub async fn refresh_schedule(database: &Database, request: RefreshRequest) -> Result<Refresh, StoreError> {
+    let RefreshRequest { mut cursor, limit, pages } = request;
+    let mut values =
+        vec![Value::Text(json_moment(cursor.last_modified_at)), Value::Text(cursor.intent_id.clone()), number(limit)];
+    if !pages.is_empty() {
+        let items: Vec<_> = pages
+            .iter()
+            .map(|page| json!({ "gateway": page.gateway.0, "due": json_moment(page.from.due), "seq": page.from.seq.0 }))
+            .collect();
+        values.push(Value::Text(Json::Array(items).to_string()));
+        values.push(number(pages.iter().map(|page| page.limit).max().unwrap_or(0)));
+    }
+    let results = run(database, statements::refresh_schedule(!pages.is_empty()), values).await?;
+    let changes = set(&results, 1);
+    let changed = all(changes, rows::waiting)?;
+    if let Some(last) = changes.last() {
+        cursor.last_modified_at = rows::need_moment(last, "last_modified_at")?;
+        cursor.intent_id = rows::need::<&str>(last, "intent_id")?.to_owned();
+    }
+    let mut lanes = by_gateway(set(&results, 3))?;
+    let loaded = pages.into_iter().map(|page| {
+        let mut waiting = lanes.remove(&page.gateway).unwrap_or_default();
+        waiting.truncate(page.limit);
+        LoadedPage { page, waiting }
+    });
+    Ok(Refresh {
+        now: rows::need_moment(need_first(&results)?, "now_at")?,
+        cursor,
+        more: changed.len() >= limit,
+        changed,
+        pages: loaded.collect(),
+        overdue: !set(&results, 2).is_empty(),
+    })
+}
+
+pub async fn backlog(database: &Database) -> Result<Backlog, StoreError> {
+    let results = run(database, statements::BACKLOG, Vec::new()).await?;
+    Ok(Backlog { waiting: rows::need::<i64>(need_first(&results)?, "waiting")?.unsigned_abs() })
+}
+
+pub async fn purge(database: &Database, term: Term, older_than: Duration, limit: usize) -> Result<Purged, StoreError> {
+    let mut values = term_values(Some(&term));
+    values.push(Value::Number(-clamped(u128::from(older_than.as_secs()))));
+    values.push(number(limit));
+    let results = run(database, statements::purge(), values).await?;
+    let row = need_first(&results)?;
+    if rows::need::<i64>(row, "held")? != 1 {
+        return Ok(Purged::Fenced);
+    }
+    let intents = usize::try_from(rows::need::<i64>(row, "deleted")?).unwrap_or(0);
+    Ok(Purged::Deleted { intents, more: intents >= limit })
+}
+
+pub async fn find(database: &Database, id: IntentId) -> Result<Option<Found>, StoreError> {
+    let results = run(database, statements::find(), vec![Value::Text(id.to_string())]).await?;
+    first(&results).map(rows::found).transpose()
+}
+
+pub async fn history(database: &Database, id: IntentId) -> Result<Option<History>, StoreError> {
+    let results = run(database, statements::history(), vec![Value::Text(id.to_string())]).await?;
+    let Some(row) = set(&results, 0).first() else { return Ok(None) };
+    let intent: Intent = rows::intent(row)?;
+    let attempts: Vec<Attempt> = all(set(&results, 1), rows::attempt)?;
+    Ok(Some(History { intent, attempts }))
+}
+
+pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, StoreError> {
+    let limit = query.limit.max(1);
+    let moment = |moment: Timestamp| Value::Text(json_moment(moment));
+    let filters = [
+        query.status.map(|status| Value::Text(status.as_str().to_owned())),
+        query.target.as_ref().map(|target| Value::Text(target.to_string())),
+        query.created_after.map(moment),
+        query.created_before.map(moment),
+        query.behind.map(|IntentSeq(seq)| Value::Number(seq)),
+    ];
+    let parts = ListParts {
+        status: filters[0].is_some(),
+        target: filters[1].is_some(),
+        created_after: filters[2].is_some(),
+        created_before: filters[3].is_some(),
+        behind: filters[4].is_some(),
+    };
+    let values = std::iter::once(number(limit + 1)).chain(filters.into_iter().flatten()).collect();
+    let results = run(database, statements::list(parts), values).await?;
+    let mut intents = all(set(&results, 0), rows::intent)?;
+    let more = intents.len() > limit;
+    intents.truncate(limit);
+    let next = intents.last().map(|last| last.seq).filter(|_| more);
+    Ok(IntentPage { intents, next })
+}
+
+pub async fn ping(database: &Database) -> Result<(), StoreError> {
+    run(database, statements::PING, Vec::new()).await.map(drop)
+}

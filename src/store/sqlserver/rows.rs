@@ -1,0 +1,131 @@
+//! Reading rows: columns by name, as our types; an error names the column that holds nonsense.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tiberius::{FromSql, Row};
+use time::PrimitiveDateTime;
+
+use crate::core::contract::Contract;
+use crate::core::intent::{Intent, IntentId, IntentSeq, TargetName};
+use crate::core::schedule::{GatewayId, Waiting};
+use crate::core::time::Timestamp;
+use crate::store::{Attempt, Found, OpenAttempt, StoreError, columns};
+
+/// The columns that [`intent`] reads, of `submission_intents AS i` and `submission_contracts AS c`.
+pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
+     i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch";
+
+pub fn get<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Result<Option<T>, StoreError> {
+    row.try_get(column).map_err(|error| StoreError::Unexpected(format!("column {column}: {error}")))
+}
+
+pub fn need<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Result<T, StoreError> {
+    get(row, column)?.ok_or_else(|| nonsense(column, "NULL"))
+}
+
+fn nonsense(column: &'static str, value: &str) -> StoreError {
+    StoreError::Unexpected(format!("column {column} holds {value:?}"))
+}
+
+pub fn moment(row: &Row, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
+    let Some(value) = get::<PrimitiveDateTime>(row, column)? else { return Ok(None) };
+    let micros = value.assume_utc().unix_timestamp_nanos().div_euclid(1000);
+    i64::try_from(micros).map(Timestamp::from_micros).map(Some).map_err(|_| nonsense(column, "a time out of range"))
+}
+
+pub fn need_moment(row: &Row, column: &'static str) -> Result<Timestamp, StoreError> {
+    moment(row, column)?.ok_or_else(|| nonsense(column, "NULL"))
+}
+
+pub fn text(row: &Row, column: &'static str) -> Result<Option<String>, StoreError> {
+    Ok(get::<&str>(row, column)?.map(str::to_owned))
+}
+
+pub fn parsed<T>(row: &Row, column: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T, StoreError> {
+    let value = need::<&str>(row, column)?;
+    parse(value).ok_or_else(|| nonsense(column, value))
+}
+
+pub fn attempts(row: &Row, column: &'static str) -> Result<u32, StoreError> {
+    let count = need::<i64>(row, column)?;
+    u32::try_from(count).map_err(|_| nonsense(column, &count.to_string()))
+}
+
+pub fn seq(row: &Row) -> Result<IntentSeq, StoreError> {
+    need(row, "intent_seq").map(IntentSeq)
+}
+
+pub fn intent(row: &Row) -> Result<Intent, StoreError> {
+    let status: &str = need(row, "status")?;
+    let state = columns::state(
+        status,
+        moment(row, "completed_at")?,
+        text(row, "rejected_reason")?,
+        get(row, "exhausted_reason")?,
+    );
+    Ok(Intent {
+        seq: seq(row)?,
+        id: parsed(row, "intent_id", |text| IntentId::parse(text).ok())?,
+        target: parsed(row, "submission_target", |text| TargetName::parse(text).ok())?,
+        created_at: need_moment(row, "created_at")?,
+        state: state.ok_or_else(|| nonsense("status", status))?,
+        attempt_count: attempts(row, "attempt_count")?,
+        attempt_open: get::<i64>(row, "open_lease_epoch")?.is_some(),
+    })
+}
+
+pub fn found(row: &Row) -> Result<Found, StoreError> {
+    let hash: &[u8] = need(row, "payload_sha256")?;
+    let payload_sha256 = hash.try_into().map_err(|_| nonsense("payload_sha256", "another number of bytes"))?;
+    Ok(Found { intent: intent(row)?, payload_sha256 })
+}
+
+pub fn attempt(row: &Row) -> Result<Attempt, StoreError> {
+    let status: Option<&str> = get(row, "outcome_status")?;
+    let outcome =
+        columns::outcome(status, text(row, "outcome_reason")?, text(row, "error")?, text(row, "gateway_message_id")?);
+    Ok(Attempt {
+        attempt_number: attempts(row, "attempt_number")?,
+        started_at: need_moment(row, "started_at")?,
+        finished_at: need_moment(row, "finished_at")?,
+        outcome: outcome.ok_or_else(|| nonsense("outcome_status", status.unwrap_or("NULL")))?,
+    })
+}
+
+pub fn waiting(row: &Row) -> Result<Waiting, StoreError> {
+    Ok(Waiting {
+        seq: seq(row)?,
+        gateway: GatewayId(need(row, "gateway_id")?),
+        due: need_moment(row, "next_attempt_at")?,
+        attempt_count: attempts(row, "attempt_count")?,
+    })
+}
+
+/// An attempt that the row says is open, under the contract that is passed in.
+pub fn open_attempt(row: &Row, contract: Arc<Contract>) -> Result<OpenAttempt, StoreError> {
+    Ok(OpenAttempt {
+        seq: seq(row)?,
+        intent_id: parsed(row, "intent_id", |text| IntentId::parse(text).ok())?,
+        contract,
+        created_at: need_moment(row, "created_at")?,
+        attempt_number: attempts(row, "attempt_count")?,
+        lease_epoch: need(row, "open_lease_epoch")?,
+        started_at: need_moment(row, "open_started_at")?,
+    })
+}
+
+pub fn contract(row: &Row) -> Result<Contract, StoreError> {
+    parsed(row, "snapshot", |text| serde_json::from_str(text).ok())
+}
+
+pub fn bytes(row: &Row, column: &'static str) -> Result<Option<Bytes>, StoreError> {
+    Ok(get::<&[u8]>(row, column)?.map(Bytes::copy_from_slice))
+}
+
+/// A moment as JSON carries it into a statement.
+pub fn json_moment(moment: Timestamp) -> String {
+    let mut text = moment.to_string();
+    text.truncate(text.len() - 1); // The store's times are UTC; DATETIME2 has no zone.
+    text
+}

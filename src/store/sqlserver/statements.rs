@@ -1,0 +1,345 @@
+//! The SQL of this store. Every text is a constant or is put together from constants here, so that
+//! a test can parse them all; values are parameters.
+//!
+//! Runs on SQL Server 2016 and later and on Azure SQL, with READ_COMMITTED_SNAPSHOT on or off, and
+//! needs no lock hints. One order of locks: lease, clock, intents, attempts. Result sets come
+//! after the commit, so that a client that stops reading holds no locks.
+
+use super::rows::INTENT_COLUMNS;
+
+/// Parameters that a batch of writes always has: the term, or blanks.
+pub const TERM_VALUES: usize = 3;
+
+/// Looks up the term and keeps the lease row until commit: nobody can begin another term before.
+const FENCE: &str = "
+UPDATE submission_manager_leases SET renewed_at = renewed_at
+WHERE lease_name = @P1 AND holder_id = @P2 AND lease_epoch = @P3 AND expires_at > SYSUTCDATETIME();
+SET @held = @@ROWCOUNT;";
+
+/// Moves the store's clock on; the row stays locked until commit, so clock and commits agree.
+const TICK: &str = "
+UPDATE submission_clock SET last_at = CASE
+    WHEN SYSUTCDATETIME() > DATEADD(MICROSECOND, 1, last_at) THEN SYSUTCDATETIME()
+    ELSE DATEADD(MICROSECOND, 1, last_at) END;
+SELECT @now = last_at FROM submission_clock;";
+
+/// Which parts a batch of writes has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parts {
+    pub fenced: bool,
+    pub submits: bool,
+    pub begins: bool,
+    pub finishes: bool,
+    pub expire: bool,
+    pub exhaust: bool,
+}
+
+/// A batch of writes: one transaction, then what became of each part. The values of the parts
+/// follow those of the term, in the order of the fields of [`Parts`].
+pub fn writes(parts: Parts) -> String {
+    let mut sql = String::from("DECLARE @now DATETIME2(6), @held BIGINT = 0;\nBEGIN TRANSACTION;");
+    let mut answers = String::from("\nSELECT @now AS now_at, @held AS held;");
+    let mut number = TERM_VALUES;
+    let mut part = |wanted: bool, values: usize, change: &str, answer: &str| {
+        if wanted {
+            let named = |text: &str| {
+                (0..values).fold(text.to_owned(), |text, value| {
+                    text.replace(&format!("@value{value}"), &format!("@P{}", number + value + 1))
+                })
+            };
+            sql.push_str(&named(change));
+            answers.push_str(&named(answer));
+            number += values;
+        }
+    };
+    part(parts.fenced, 0, FENCE, "");
+    part(true, 0, TICK, "");
+    part(parts.submits, 3, INSERT_INTENTS, &submitted());
+    part(parts.begins, 1, BEGIN_ATTEMPTS, BEGUN);
+    part(parts.finishes, 1, FINISH_ATTEMPTS, FINISHED);
+    part(parts.expire, 1, EXPIRE_OVERDUE, &expired());
+    part(parts.exhaust, 1, EXHAUST, &exhausted());
+    sql.push_str("\nCOMMIT TRANSACTION;");
+    sql + &answers
+}
+
+/// A text out of JSON. Not every server undoes the escapes of JSON, so texts are written without
+/// any: see [`json_text`].
+macro_rules! text {
+    ($column:literal) => {
+        concat!(
+            "REPLACE(REPLACE(REPLACE(",
+            $column,
+            " COLLATE Latin1_General_100_BIN2, N'~1', N'\"'), N'~2', N'\\'), N'~0', N'~')"
+        )
+    };
+}
+
+/// A text as it goes into JSON: nothing in it needs an escape there. The statements undo it.
+pub fn json_text(text: &str) -> String {
+    text.replace('~', "~0").replace('"', "~1").replace('\\', "~2").replace(char::is_control, " ")
+}
+
+/// Values: the intents as JSON, all payloads one after the other, all hashes likewise.
+const INSERT_INTENTS: &str = concat!(
+    "
+INSERT INTO submission_intents (intent_id, contract_id, gateway_id, payload, payload_sha256, status, attempt_count,
+    next_attempt_at, deadline_at, created_at, last_modified_at)
+SELECT ",
+    text!("j.id"),
+    ", j.contract, j.gateway, SUBSTRING(@value1, j.payload_from, j.payload_length),
+    SUBSTRING(@value2, j.hash_from, 32), 'pending', 0, @now, DATEADD(SECOND, j.seconds, @now), @now, @now
+FROM OPENJSON(@value0) WITH (id NVARCHAR(400), contract BIGINT, gateway BIGINT, payload_from BIGINT,
+    payload_length BIGINT, hash_from BIGINT, seconds INT) AS j
+WHERE NOT EXISTS (SELECT 1 FROM submission_intents AS i WHERE i.intent_id = ",
+    text!("j.id"),
+    ")
+ORDER BY j.hash_from;"
+);
+
+fn submitted() -> String {
+    format!(
+        "
+SELECT {INTENT_COLUMNS}, i.payload_sha256
+FROM OPENJSON(@value0) WITH (id NVARCHAR(400)) AS j
+JOIN submission_intents AS i ON i.intent_id = {}
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id;",
+        text!("j.id")
+    )
+}
+
+const BEGIN_ATTEMPTS: &str = "
+UPDATE i SET attempt_count = i.attempt_count + 1, next_attempt_at = NULL, open_lease_epoch = @P3,
+    open_started_at = @now, last_modified_at = @now
+FROM submission_intents AS i
+JOIN OPENJSON(@value0) WITH (seq BIGINT, attempts BIGINT) AS j ON i.intent_seq = j.seq
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id
+WHERE @held = 1 AND i.attempt_count = j.attempts AND i.next_attempt_at <= @now
+    AND (i.deadline_at IS NULL OR i.deadline_at > @now)
+    AND (c.attempt_limit IS NULL OR i.attempt_count < c.attempt_limit);";
+
+const BEGUN: &str = "
+SELECT i.intent_seq, i.intent_id, i.contract_id, i.created_at, i.attempt_count, i.next_attempt_at,
+    i.open_lease_epoch, i.open_started_at, CASE WHEN i.open_started_at = @now THEN i.payload END AS payload
+FROM OPENJSON(@value0) WITH (seq BIGINT) AS j JOIN submission_intents AS i ON i.intent_seq = j.seq;";
+
+const FINISH_ATTEMPTS: &str = concat!(
+    "
+INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at, outcome_status,
+    outcome_reason, error, gateway_message_id)
+SELECT j.seq, j.number, j.epoch, j.started, j.finished, j.outcome, ",
+    text!("j.reason"),
+    ", ",
+    text!("j.error"),
+    ", ",
+    text!("j.message_id"),
+    "
+FROM OPENJSON(@value0) WITH (seq BIGINT, number BIGINT, epoch BIGINT, started DATETIME2(6), finished DATETIME2(6),
+    outcome VARCHAR(10), reason NVARCHAR(MAX), error NVARCHAR(MAX), message_id NVARCHAR(MAX)) AS j
+JOIN submission_intents AS i ON i.intent_seq = j.seq
+WHERE @held = 1 AND i.attempt_count = j.number AND i.open_lease_epoch IS NOT NULL;
+UPDATE i SET status = j.status, next_attempt_at = j.due, completed_at = j.completed, rejected_reason = j.rejected,
+    exhausted_reason = j.exhausted, open_lease_epoch = NULL, open_started_at = NULL, last_modified_at = @now
+FROM submission_intents AS i
+JOIN OPENJSON(@value0) WITH (seq BIGINT, number BIGINT, status VARCHAR(10), due DATETIME2(6), completed DATETIME2(6),
+    rejected NVARCHAR(400), exhausted VARCHAR(20)) AS j ON i.intent_seq = j.seq
+WHERE @held = 1 AND i.attempt_count = j.number AND i.open_lease_epoch IS NOT NULL;"
+);
+
+/// No two transactions share a timestamp, so it tells what this one wrote.
+const FINISHED: &str = "
+SELECT i.intent_seq FROM OPENJSON(@value0) WITH (seq BIGINT) AS j
+JOIN submission_intents AS i ON i.intent_seq = j.seq WHERE i.last_modified_at = @now;";
+
+const EXPIRE_OVERDUE: &str = "
+UPDATE submission_intents SET status = 'exhausted', exhausted_reason = 'deadline_exceeded', completed_at = @now,
+    next_attempt_at = NULL, last_modified_at = @now
+WHERE @held = 1 AND intent_seq IN (
+    SELECT TOP (@value0) intent_seq FROM submission_intents
+    WHERE next_attempt_at IS NOT NULL AND deadline_at IS NOT NULL AND deadline_at <= @now ORDER BY deadline_at);";
+
+fn expired() -> String {
+    format!(
+        "
+SELECT TOP (@value0) {INTENT_COLUMNS} FROM submission_intents AS i
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id
+WHERE i.completed_at = @now AND i.exhausted_reason = 'deadline_exceeded';"
+    )
+}
+
+/// Ends waiting intents that policy allows no attempt any more.
+const EXHAUST: &str = "
+UPDATE i SET status = 'exhausted', exhausted_reason = j.reason, completed_at = @now, next_attempt_at = NULL,
+    last_modified_at = @now
+FROM submission_intents AS i
+JOIN OPENJSON(@value0) WITH (seq BIGINT, attempts BIGINT, reason VARCHAR(20)) AS j ON i.intent_seq = j.seq
+WHERE @held = 1 AND i.attempt_count = j.attempts AND i.next_attempt_at IS NOT NULL;";
+
+fn exhausted() -> String {
+    format!(
+        "
+SELECT {INTENT_COLUMNS} FROM OPENJSON(@value0) WITH (seq BIGINT) AS j
+JOIN submission_intents AS i ON i.intent_seq = j.seq
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE i.last_modified_at = @now;"
+    )
+}
+
+/// A contract by its hash, made if it is not there. Harmless outside the transaction that needs it.
+pub const ENSURE_CONTRACT: &str = "
+INSERT INTO submission_gateways (url_sha256, gateway_url)
+SELECT @P1, @P2 WHERE NOT EXISTS (SELECT 1 FROM submission_gateways WHERE url_sha256 = @P1);
+INSERT INTO submission_contracts (snapshot_sha256, gateway_id, submission_target, attempt_limit, snapshot)
+SELECT @P3, g.gateway_id, @P4, NULLIF(@P5, 0), @P6 FROM submission_gateways AS g
+WHERE g.url_sha256 = @P1 AND NOT EXISTS (SELECT 1 FROM submission_contracts WHERE snapshot_sha256 = @P3);
+SELECT contract_id, gateway_id FROM submission_contracts WHERE snapshot_sha256 = @P3;";
+
+pub const CONTRACTS: &str = "
+SELECT c.contract_id, c.snapshot FROM OPENJSON(@P1) WITH (id BIGINT) AS j
+JOIN submission_contracts AS c ON c.contract_id = j.id;";
+
+pub const ACQUIRE_LEASE: &str = "
+DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @taken BIGINT = 0;
+IF NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE lease_name = @P1 AND expires_at > @now)
+BEGIN
+    BEGIN TRANSACTION;
+    UPDATE submission_manager_leases SET holder_id = @P2, lease_epoch = lease_epoch + 1, acquired_at = @now,
+        renewed_at = @now, expires_at = DATEADD(MILLISECOND, @P3, @now)
+    WHERE lease_name = @P1 AND expires_at <= @now;
+    SET @taken = @@ROWCOUNT;
+    IF @taken = 0
+    BEGIN
+        INSERT INTO submission_manager_leases (lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at)
+        SELECT @P1, @P2, 1, @now, @now, DATEADD(MILLISECOND, @P3, @now)
+        WHERE NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE lease_name = @P1);
+        SET @taken = @@ROWCOUNT;
+    END;
+    COMMIT TRANSACTION;
+END;
+SELECT lease_epoch, expires_at, @now AS now_at FROM submission_manager_leases
+WHERE @taken = 1 AND lease_name = @P1 AND holder_id = @P2 AND acquired_at = @now;";
+
+pub const RENEW_LEASE: &str = "
+DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @held BIGINT;
+UPDATE submission_manager_leases SET renewed_at = @now, expires_at = DATEADD(MILLISECOND, @P4, @now)
+WHERE lease_name = @P1 AND holder_id = @P2 AND lease_epoch = @P3 AND expires_at > @now;
+SET @held = @@ROWCOUNT;
+SELECT @held AS held, DATEADD(MILLISECOND, @P4, @now) AS expires_at, @now AS now_at;";
+
+pub const RELEASE_LEASE: &str = "
+DECLARE @now DATETIME2(6) = SYSUTCDATETIME();
+UPDATE submission_manager_leases SET expires_at = @now
+WHERE lease_name = @P1 AND holder_id = @P2 AND lease_epoch = @P3 AND expires_at > @now;";
+
+pub const OPEN_ATTEMPTS: &str = "
+SELECT TOP (@P2) i.intent_seq, i.intent_id, i.created_at, i.attempt_count, i.open_lease_epoch, i.open_started_at,
+    c.snapshot
+FROM submission_intents AS i JOIN submission_contracts AS c ON c.contract_id = i.contract_id
+WHERE i.open_lease_epoch < @P1 ORDER BY i.open_lease_epoch, i.intent_seq;";
+
+/// The clock as a reader has to take it: never behind a transaction that it can see.
+const READ_CLOCK: &str = "
+SELECT last_at, CASE WHEN SYSUTCDATETIME() > last_at THEN SYSUTCDATETIME() ELSE last_at END AS now_at
+FROM submission_clock;";
+
+pub fn build_schedule() -> String {
+    format!(
+        "{READ_CLOCK}
+SELECT p.intent_seq, p.gateway_id, p.next_attempt_at, p.attempt_count FROM submission_gateways AS g
+CROSS APPLY (SELECT TOP (@P1) i.intent_seq, i.gateway_id, i.next_attempt_at, i.attempt_count
+    FROM submission_intents AS i WHERE i.gateway_id = g.gateway_id AND i.next_attempt_at IS NOT NULL
+    ORDER BY i.next_attempt_at, i.intent_seq) AS p;"
+    )
+}
+
+/// Changes first, pages after them: a page may show more than the changes did, never less.
+pub fn refresh_schedule(with_pages: bool) -> String {
+    let pages = if with_pages { LANE_PAGES } else { "" };
+    format!("{READ_CLOCK}{CHANGES}{OVERDUE}{pages}")
+}
+
+const CHANGES: &str = "
+SELECT TOP (@P3) intent_seq, gateway_id, next_attempt_at, attempt_count, last_modified_at, intent_id
+FROM submission_intents
+WHERE next_attempt_at IS NOT NULL AND last_modified_at >= @P1
+    AND (last_modified_at > @P1 OR intent_id > @P2 COLLATE Latin1_General_100_BIN2)
+ORDER BY last_modified_at, intent_id;";
+
+const OVERDUE: &str = "
+SELECT TOP (1) intent_seq FROM submission_intents
+WHERE next_attempt_at IS NOT NULL AND deadline_at IS NOT NULL AND deadline_at <= SYSUTCDATETIME();";
+
+const LANE_PAGES: &str = "
+SELECT p.intent_seq, p.gateway_id, p.next_attempt_at, p.attempt_count
+FROM OPENJSON(@P4) WITH (gateway BIGINT, due DATETIME2(6), seq BIGINT) AS j
+CROSS APPLY (SELECT TOP (@P5) i.intent_seq, i.gateway_id, i.next_attempt_at, i.attempt_count
+    FROM submission_intents AS i
+    WHERE i.gateway_id = j.gateway AND i.next_attempt_at IS NOT NULL AND i.next_attempt_at >= j.due
+        AND (i.next_attempt_at > j.due OR i.intent_seq >= j.seq)
+    ORDER BY i.next_attempt_at, i.intent_seq) AS p;";
+
+pub const BACKLOG: &str = "SELECT COUNT_BIG(*) AS waiting FROM submission_intents WHERE next_attempt_at IS NOT NULL;";
+
+/// Terminal intents older than so many seconds, the oldest first.
+pub fn purge() -> String {
+    let doomed = "SELECT TOP (@P5) intent_seq FROM submission_intents
+    WHERE completed_at < DATEADD(SECOND, @P4, SYSUTCDATETIME()) ORDER BY completed_at, intent_seq";
+    format!(
+        "DECLARE @held BIGINT = 0, @deleted BIGINT = 0;
+BEGIN TRANSACTION;{FENCE}
+IF @held = 1
+BEGIN
+    DELETE FROM submission_attempts WHERE intent_seq IN ({doomed});
+    DELETE FROM submission_intents WHERE intent_seq IN ({doomed});
+    SET @deleted = @@ROWCOUNT;
+END;
+COMMIT TRANSACTION;
+SELECT @held AS held, @deleted AS deleted;"
+    )
+}
+
+pub fn find() -> String {
+    format!(
+        "SELECT {INTENT_COLUMNS}, i.payload_sha256 FROM submission_intents AS i
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE i.intent_id = @P1;"
+    )
+}
+
+pub fn history() -> String {
+    format!(
+        "{}
+SELECT a.attempt_number, a.started_at, a.finished_at, a.outcome_status, a.outcome_reason, a.error, a.gateway_message_id
+FROM submission_attempts AS a JOIN submission_intents AS i ON i.intent_seq = a.intent_seq
+WHERE i.intent_id = @P1 ORDER BY a.attempt_number;",
+        find()
+    )
+}
+
+/// Which filters a list has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ListParts {
+    pub status: bool,
+    pub target: bool,
+    pub created_after: bool,
+    pub created_before: bool,
+    pub behind: bool,
+}
+
+/// A page of intents, newest first. The first value is the limit, then those of the filters.
+pub fn list(parts: ListParts) -> String {
+    let filters = [
+        (parts.status, "i.status = "),
+        (parts.target, "c.submission_target = "),
+        (parts.created_after, "i.created_at > "),
+        (parts.created_before, "i.created_at < "),
+        (parts.behind, "i.intent_seq < "),
+    ];
+    let wanted = filters.into_iter().filter_map(|(wanted, filter)| wanted.then_some(filter));
+    let conditions: Vec<_> = wanted.enumerate().map(|(number, filter)| format!("{filter}@P{}", number + 2)).collect();
+    let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
+    format!(
+        "SELECT TOP (@P1) {INTENT_COLUMNS} FROM submission_intents AS i
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id {filter} ORDER BY i.intent_seq DESC;"
+    )
+}
+
+pub const PING: &str = "SELECT last_at FROM submission_clock;";

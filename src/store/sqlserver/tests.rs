@@ -1,0 +1,285 @@
+//! The conformance suite on the server that `SM_TEST_SQLSERVER` names, each case in a database of
+//! its own; and what needs no server: every statement parses.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use sqlparser::dialect::MsSqlDialect;
+use sqlparser::parser::Parser;
+
+use super::database::Batch;
+use super::*;
+use crate::core::contract::fixtures::{max_attempts, one_shot};
+use crate::store::conformance::{self, Fixture, Passing, accepted, finished, new_intent, submit_to, writes};
+use crate::store::{FencedWrites, Submitted};
+
+const POOL: PoolSettings = PoolSettings { size: 4, timeout: Duration::from_secs(20) };
+
+/// The connection string of the test server; says in one line when there is none.
+fn server() -> Option<String> {
+    let server = std::env::var("SM_TEST_SQLSERVER").ok().filter(|text| !text.is_empty());
+    if server.is_none() {
+        assert!(
+            std::env::var("SM_REQUIRE_SQLSERVER").as_deref() != Ok("1"),
+            "SM_REQUIRE_SQLSERVER=1, but SM_TEST_SQLSERVER names no server"
+        );
+        eprintln!("not run: SM_TEST_SQLSERVER holds no connection string of a SQL Server");
+    }
+    server
+}
+
+fn metrics() -> Arc<Metrics> {
+    Arc::new(Metrics::new().unwrap())
+}
+
+fn settings(server: &str, database: &str) -> Settings {
+    Settings::parse(&format!("{server};Database={database}"), None, POOL).unwrap()
+}
+
+async fn administer(server: &str, sql: String) -> Result<(), StoreError> {
+    let master = Database::new(&settings(server, "master"), metrics());
+    master.run(Batch { sql: sql.into(), values: Vec::new() }).await.map(drop)
+}
+
+/// Makes or drops a database, one at a time and with patience: servers differ in how they take
+/// several at once, and connections of a test may take a moment to go away.
+async fn administer_alone(server: &str, sql: String) -> Result<(), StoreError> {
+    static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    const TRIES: usize = 50;
+    for _ in 1..TRIES {
+        let alone = ALONE.lock().await;
+        if administer(server, sql.clone()).await.is_ok() {
+            return Ok(());
+        }
+        drop(alone);
+        pass(Duration::from_millis(100)).await;
+    }
+    administer(server, sql).await
+}
+
+/// A database that is dropped with this.
+struct TestDatabase {
+    server: String,
+    name: String,
+}
+
+impl TestDatabase {
+    async fn create() -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let server = server()?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("sm_test_{}_{number}", std::process::id());
+        administer_alone(&server, format!("CREATE DATABASE {name}")).await.unwrap();
+        Some(Self { server, name })
+    }
+
+    fn store(&self) -> SqlServerStore {
+        SqlServerStore::new(&settings(&self.server, &self.name), true, metrics())
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        let (server, name) = (self.server.clone(), self.name.clone());
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            if runtime.block_on(administer_alone(&server, format!("DROP DATABASE {name}"))).is_err() {
+                eprintln!("{name} is left behind");
+            }
+        });
+        let _best_effort = dropping.join();
+    }
+}
+
+async fn pass(span: Duration) {
+    tokio::time::timeout(span, std::future::pending::<()>()).await.unwrap_err();
+}
+
+async fn open() -> Option<Fixture> {
+    let database = TestDatabase::create().await?;
+    Some(Fixture {
+        store: Arc::new(database.store()),
+        other: Arc::new(database.store()),
+        short: Duration::from_secs(6),
+        pass: Box::new(|span| -> Passing { Box::pin(pass(span + Duration::from_millis(5))) }),
+        keep: Box::new(database),
+    })
+}
+
+conformance::for_store!(open);
+
+fn database_of(fixture: &Fixture) -> &TestDatabase {
+    fixture.keep.downcast_ref().unwrap()
+}
+
+#[tokio::test]
+async fn one_bad_item_fails_alone() {
+    let Some(fixture) = open().await else { return };
+    let term = fixture.lead("me").await;
+    let mut attempts = Vec::new();
+    for id in ["good", "bad", "fine"] {
+        attempts.push(fixture.begin_due(&term, &fixture.submit(id, &one_shot()).await).await);
+    }
+    let test = database_of(&fixture);
+    let row = format!(
+        "INSERT INTO submission_attempts VALUES ({}, 1, 1, SYSUTCDATETIME(), SYSUTCDATETIME(), 'accepted', NULL, NULL, NULL)",
+        attempts[1].seq.0
+    );
+    let direct = Database::new(&settings(&test.server, &test.name), metrics());
+    direct.run(Batch { sql: row.into(), values: Vec::new() }).await.unwrap();
+    let now = fixture.now().await;
+    let finishes = attempts.iter().map(|attempt| finished(attempt, accepted(), now)).collect();
+    let batch = WriteBatch {
+        submits: vec![new_intent("neighbour", &one_shot(), b"")],
+        fenced: Some(FencedWrites { finishes, ..writes(&term) }),
+    };
+    let receipt = fixture.store.commit(batch).await.unwrap();
+    assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));
+    let results: Vec<_> = receipt.fenced.unwrap().finishes.iter().map(Result::is_ok).collect();
+    assert_eq!(results, [true, false, true]);
+    assert!(fixture.intent("bad").await.attempt_open, "nothing of the bad one was kept");
+    assert!(fixture.intent("fine").await.state.is_terminal());
+}
+
+#[tokio::test]
+async fn several_instances_may_migrate_at_once() {
+    let Some(test) = TestDatabase::create().await else { return };
+    let runs: Vec<_> = (0..4)
+        .map(|_| {
+            let store = test.store();
+            tokio::spawn(async move { store.migrate().await.unwrap() })
+        })
+        .collect();
+    let mut ran = 0;
+    for run in runs {
+        ran += run.await.unwrap();
+    }
+    assert_eq!(ran, 1, "exactly one of them did the work");
+    assert_eq!(test.store().migrate().await.unwrap(), 0);
+    let bare = SqlServerStore::new(&settings(&test.server, &test.name), false, metrics());
+    assert_eq!(bare.ping().await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_schema_that_is_missing_or_newer_is_refused() {
+    let Some(test) = TestDatabase::create().await else { return };
+    let bare = SqlServerStore::new(&settings(&test.server, &test.name), false, metrics());
+    let refused = bare.prepare().await.unwrap_err().to_string();
+    assert!(refused.contains("run 'submission-manager migrate' first"), "{refused}");
+    test.store().migrate().await.unwrap();
+    let direct = Database::new(&settings(&test.server, &test.name), metrics());
+    let newer = "INSERT INTO submission_schema_versions VALUES (99, SYSUTCDATETIME())";
+    direct.run(Batch { sql: newer.into(), values: Vec::new() }).await.unwrap();
+    let refused = test.store().prepare().await.unwrap_err().to_string();
+    assert!(refused.contains("newer version of this program"), "{refused}");
+    assert!(matches!(test.store().ping().await, Err(StoreError::Unavailable(_))));
+}
+
+/// A future dropped in the middle of a transaction must not hand it to the next user.
+#[tokio::test]
+async fn a_call_that_is_given_up_leaves_nothing_behind() {
+    let Some(test) = TestDatabase::create().await else { return };
+    let pool = PoolSettings { size: 1, timeout: Duration::from_secs(20) };
+    let text = format!("{};Database={}", test.server, test.name);
+    let database = Database::new(&Settings::parse(&text, None, pool).unwrap(), metrics());
+    let run = |sql: &'static str| database.run(Batch { sql: sql.into(), values: Vec::new() });
+    run("CREATE TABLE t (n INT)").await.unwrap();
+    let slow = run("BEGIN TRANSACTION; INSERT INTO t VALUES (1); WAITFOR DELAY '00:00:01'; SELECT 1 AS one");
+    assert!(tokio::time::timeout(Duration::from_millis(300), slow).await.is_err(), "it was given up half-way");
+    let results = run("SELECT CAST(@@TRANCOUNT AS BIGINT) AS open_transactions").await.unwrap();
+    let open: i64 = rows::need(&results[0][0], "open_transactions").unwrap();
+    assert_eq!(open, 0);
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_unavailable_and_says_no_password() {
+    let _may_be_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let pool = PoolSettings { size: 2, timeout: Duration::from_millis(500) };
+    let text = "Server=tcp:127.0.0.1,1;Database=s;User Id=u;Password=tr0ub4dor";
+    let store = SqlServerStore::new(&Settings::parse(text, None, pool).unwrap(), true, metrics());
+    match store.ping().await {
+        Err(StoreError::Unavailable(what)) => assert!(!what.contains("tr0ub4dor"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+    let submit = store.commit(WriteBatch { submits: vec![new_intent("a", &max_attempts(1), b"")], fenced: None }).await;
+    assert!(matches!(submit, Err(StoreError::Unavailable(_))));
+}
+
+/// 256 in one batch against 256 alone, in the same run on the same server.
+#[tokio::test]
+async fn a_batch_costs_a_tenth_of_its_items_alone() {
+    const COUNT: usize = 256;
+    let Some(test) = TestDatabase::create().await else { return };
+    let store = test.store();
+    store.prepare().await.unwrap();
+    submit_to(&store, new_intent("warm", &one_shot(), b"{}")).await;
+    let started = crate::clock::monotonic();
+    for n in 0..COUNT {
+        submit_to(&store, new_intent(&format!("single {n}"), &one_shot(), b"{}")).await;
+    }
+    let singles = crate::clock::monotonic().duration_since(started);
+    let started = crate::clock::monotonic();
+    let submits = (0..COUNT).map(|n| new_intent(&format!("batch {n}"), &one_shot(), b"{}")).collect();
+    let receipt = store.commit(WriteBatch { submits, fenced: None }).await.unwrap();
+    let batch = crate::clock::monotonic().duration_since(started);
+    assert!(receipt.submits.iter().all(|result| matches!(result, Ok(Submitted::Created(_)))));
+    let ratio = singles.as_secs_f64() / batch.as_secs_f64();
+    println!("{COUNT} submissions: {singles:?} one by one, {batch:?} in one batch, ratio {ratio:.1}");
+    assert!(ratio >= 10.0, "only {ratio:.1} times cheaper");
+}
+
+/// Every text that this store can send, in every combination of its parts.
+fn all_statements() -> Vec<String> {
+    let bit = |number: u32, place: u32| number & (1 << place) != 0;
+    let mut all = vec![
+        statements::ENSURE_CONTRACT.to_owned(),
+        statements::CONTRACTS.to_owned(),
+        statements::ACQUIRE_LEASE.to_owned(),
+        statements::RENEW_LEASE.to_owned(),
+        statements::RELEASE_LEASE.to_owned(),
+        statements::OPEN_ATTEMPTS.to_owned(),
+        statements::BACKLOG.to_owned(),
+        statements::PING.to_owned(),
+        statements::build_schedule(),
+        statements::refresh_schedule(false),
+        statements::refresh_schedule(true),
+        statements::purge(),
+        statements::find(),
+        statements::history(),
+        migrate::VERSION.to_owned(),
+        migrate::MAKE_VERSIONS.to_owned(),
+    ];
+    all.extend((0..migrate::MIGRATIONS.len()).map(migrate::migration));
+    all.extend((0..64).map(|n| {
+        statements::writes(statements::Parts {
+            fenced: bit(n, 0),
+            submits: bit(n, 1),
+            begins: bit(n, 2),
+            finishes: bit(n, 3),
+            expire: bit(n, 4),
+            exhaust: bit(n, 5),
+        })
+    }));
+    all.extend((0..32).map(|n| {
+        statements::list(statements::ListParts {
+            status: bit(n, 0),
+            target: bit(n, 1),
+            created_after: bit(n, 2),
+            created_before: bit(n, 3),
+            behind: bit(n, 4),
+        })
+    }));
+    all
+}
+
+#[test]
+fn every_statement_parses() {
+    for sql in all_statements() {
+        if let Err(error) = Parser::parse_sql(&MsSqlDialect {}, &sql) {
+            panic!("{error} in\n{sql}");
+        }
+        assert!(!sql.contains("@value"), "a value without its place:\n{sql}");
+    }
+    assert!(Parser::parse_sql(&MsSqlDialect {}, "SELECT * FORM t WHERE").is_err(), "the parser objects to nonsense");
+}

@@ -1,0 +1,323 @@
+//! A batch of writes as one round trip: set-based statements over JSON, one transaction.
+//!
+//! If the server refuses a batch for what is in it, its items are done one by one, so that a bad
+//! one fails alone.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use serde_json::{Value as Json, json};
+use tiberius::Row;
+
+use super::contracts::{ContractRow, Contracts};
+use super::database::{Batch, Database, ResultSets, Value};
+use super::rows::{self, json_moment};
+use super::statements::{self, Parts, json_text};
+use crate::core::contract::{Contract, Policy};
+use crate::core::intent::{Intent, IntentId, IntentSeq};
+use crate::core::lease::Term;
+use crate::core::policy;
+use crate::core::schedule::Waiting;
+use crate::core::time::Timestamp;
+use crate::store::columns::StateColumns;
+use crate::store::{
+    Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, NewIntent, Receipt, StoreError, Submitted,
+    WriteBatch,
+};
+
+pub async fn commit(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<Receipt, StoreError> {
+    match try_commit(database, contracts, &batch).await {
+        Err(StoreError::Unexpected(what)) => {
+            log::warn!("batch_split store_error={what:?}");
+            one_by_one(database, contracts, batch).await
+        }
+        result => result,
+    }
+}
+
+/// Every item in a transaction of its own.
+async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<Receipt, StoreError> {
+    let mut submits = Vec::new();
+    for new in batch.submits {
+        let single = WriteBatch { submits: vec![new], fenced: None };
+        submits.push(match try_commit(database, contracts, &single).await {
+            Ok(receipt) => receipt.submits.into_iter().next().unwrap_or_else(|| Err(lost("submission"))),
+            Err(error) => Err(error),
+        });
+    }
+    let Some(writes) = batch.fenced else { return Ok(Receipt { submits, fenced: None }) };
+    let alone = |begins: Vec<Waiting>, finishes: Vec<Arc<FinishAttempt>>, expire| {
+        let fenced = FencedWrites { term: writes.term.clone(), begins, finishes, expire };
+        WriteBatch { submits: Vec::new(), fenced: Some(fenced) }
+    };
+    let mut all = FencedReceipt { begins: Vec::new(), finishes: Vec::new(), expired: Vec::new() };
+    for waiting in writes.begins {
+        match try_commit(database, contracts, &alone(vec![waiting], Vec::new(), None)).await {
+            Ok(Receipt { fenced: Some(done), .. }) => all.begins.extend(done.begins),
+            Ok(Receipt { fenced: None, .. }) => return Ok(Receipt { submits, fenced: None }),
+            Err(error) => all.begins.push(Err(error)),
+        }
+    }
+    for finish in writes.finishes {
+        match try_commit(database, contracts, &alone(Vec::new(), vec![finish], None)).await {
+            Ok(Receipt { fenced: Some(done), .. }) => all.finishes.extend(done.finishes),
+            Ok(Receipt { fenced: None, .. }) => return Ok(Receipt { submits, fenced: None }),
+            Err(error) => all.finishes.push(Err(error)),
+        }
+    }
+    if writes.expire.is_some() {
+        match try_commit(database, contracts, &alone(Vec::new(), Vec::new(), writes.expire)).await? {
+            Receipt { fenced: Some(done), .. } => all.expired = done.expired,
+            Receipt { fenced: None, .. } => return Ok(Receipt { submits, fenced: None }),
+        }
+    }
+    Ok(Receipt { submits, fenced: Some(all) })
+}
+
+async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBatch) -> Result<Receipt, StoreError> {
+    let fenced = batch.fenced.as_ref();
+    let parts = Parts {
+        fenced: fenced.is_some(),
+        submits: !batch.submits.is_empty(),
+        begins: fenced.is_some_and(|writes| !writes.begins.is_empty()),
+        finishes: fenced.is_some_and(|writes| !writes.finishes.is_empty()),
+        expire: fenced.is_some_and(|writes| writes.expire.is_some()),
+        exhaust: false,
+    };
+    let mut values = term_values(fenced.map(|writes| &writes.term));
+    if parts.submits {
+        values.extend(submit_values(database, contracts, &batch.submits).await?);
+    }
+    if let Some(writes) = fenced {
+        if parts.begins {
+            values.push(begin_value(&writes.begins));
+        }
+        if parts.finishes {
+            values.push(finish_value(&writes.finishes));
+        }
+        values.extend(writes.expire.map(|limit| Value::Number(i64::try_from(limit).unwrap_or(i64::MAX))));
+    }
+    let results = database.run(Batch { sql: statements::writes(parts).into(), values }).await?;
+    let mut results = Results::new(results)?;
+    let submits = if parts.submits { submitted(&batch.submits, &results.next()?, results.now)? } else { Vec::new() };
+    let Some(writes) = fenced.filter(|_| results.held) else { return Ok(Receipt { submits, fenced: None }) };
+    let begins = if parts.begins {
+        let rows = results.next()?;
+        begun(database, contracts, &writes.term, &writes.begins, &rows, results.now).await?
+    } else {
+        Vec::new()
+    };
+    let finishes = if parts.finishes { finished(&writes.finishes, &results.next()?)? } else { Vec::new() };
+    let expired = if parts.expire { intents(&results.next()?)? } else { Vec::new() };
+    Ok(Receipt { submits, fenced: Some(FencedReceipt { begins, finishes, expired }) })
+}
+
+/// The result sets of a batch of writes, taken in order.
+struct Results {
+    now: Timestamp,
+    held: bool,
+    sets: std::vec::IntoIter<Vec<Row>>,
+}
+
+impl Results {
+    fn new(results: ResultSets) -> Result<Self, StoreError> {
+        let mut sets = results.into_iter();
+        let first = sets.next().ok_or_else(|| lost("time"))?;
+        let row = first.first().ok_or_else(|| lost("time"))?;
+        Ok(Self { now: rows::need_moment(row, "now_at")?, held: rows::need::<i64>(row, "held")? == 1, sets })
+    }
+
+    fn next(&mut self) -> Result<Vec<Row>, StoreError> {
+        self.sets.next().ok_or_else(|| lost("result"))
+    }
+}
+
+fn lost(what: &str) -> StoreError {
+    StoreError::Unavailable(format!("the server did not say the {what} of a batch"))
+}
+
+pub fn term_values(term: Option<&Term>) -> Vec<Value> {
+    match term {
+        Some(term) => vec![
+            Value::Text(term.lease_name.to_string()),
+            Value::Text(term.holder_id.to_string()),
+            Value::Number(term.epoch),
+        ],
+        None => vec![Value::Text(String::new()), Value::Text(String::new()), Value::Number(0)],
+    }
+}
+
+/// The intents as JSON, their payloads and their hashes. Of several with one id only the first
+/// is written; the others are compared with it afterwards.
+async fn submit_values(
+    database: &Database,
+    contracts: &Contracts,
+    submits: &[NewIntent],
+) -> Result<Vec<Value>, StoreError> {
+    let mut items = Vec::with_capacity(submits.len());
+    let mut payloads = BytesMut::with_capacity(submits.iter().map(|new| new.payload.bytes().len()).sum());
+    let mut hashes = BytesMut::with_capacity(submits.len() * 32);
+    let mut ids = HashSet::new();
+    for new in submits.iter().filter(|new| ids.insert(&new.id)) {
+        let ContractRow { contract_id, gateway_id } = contracts.row(database, &new.contract).await?;
+        let seconds = match new.contract.contract.policy {
+            // DATEADD takes an INT: 68 years are as good as any more.
+            Policy::Deadline { max_acceptance_seconds } => Some(max_acceptance_seconds.get().min(i32::MAX as u32)),
+            Policy::MaxAttempts { .. } | Policy::OneShot => None,
+        };
+        items.push(json!({
+            "id": json_text(new.id.as_str()), "contract": contract_id, "gateway": gateway_id, "seconds": seconds,
+            "payload_from": payloads.len() + 1, "payload_length": new.payload.bytes().len(),
+            "hash_from": hashes.len() + 1,
+        }));
+        payloads.extend_from_slice(new.payload.bytes());
+        hashes.extend_from_slice(new.payload.sha256());
+    }
+    Ok(vec![
+        Value::Text(Json::Array(items).to_string()),
+        Value::Bytes(payloads.freeze()),
+        Value::Bytes(hashes.freeze()),
+    ])
+}
+
+fn submitted(
+    submits: &[NewIntent],
+    rows: &[Row],
+    now: Timestamp,
+) -> Result<Vec<Result<Submitted, StoreError>>, StoreError> {
+    let found: HashMap<IntentId, Found> = rows
+        .iter()
+        .map(|row| rows::found(row).map(|found| (found.intent.id.clone(), found)))
+        .collect::<Result<_, _>>()?;
+    let mut first = HashSet::new();
+    let answers = submits.iter().map(|new| {
+        let found = found.get(&new.id).cloned().ok_or_else(|| lost("submission"))?;
+        // No two transactions share a timestamp, so this one tells what was created here.
+        if found.intent.created_at == now && first.insert(&new.id) {
+            return Ok(Submitted::Created(found.intent));
+        }
+        Ok(found.resubmitted(&new.contract.contract.target, &new.payload))
+    });
+    Ok(answers.collect())
+}
+
+fn begin_value(begins: &[Waiting]) -> Value {
+    let items = begins.iter().map(|waiting| json!({ "seq": waiting.seq.0, "attempts": waiting.attempt_count }));
+    Value::Text(Json::Array(items.collect()).to_string())
+}
+
+async fn begun(
+    database: &Database,
+    contracts: &Contracts,
+    term: &Term,
+    begins: &[Waiting],
+    rows: &[Row],
+    now: Timestamp,
+) -> Result<Vec<Result<Begun, StoreError>>, StoreError> {
+    let contract_ids = rows.iter().map(|row| rows::need(row, "contract_id")).collect::<Result<Vec<i64>, _>>()?;
+    let known = contracts.by_id(database, contract_ids.into_iter()).await?;
+    let by_seq: HashMap<IntentSeq, &Row> =
+        rows.iter().map(|row| rows::seq(row).map(|seq| (seq, row))).collect::<Result<_, _>>()?;
+    let mut answers: Vec<Result<Begun, StoreError>> = begins
+        .iter()
+        .map(|waiting| match by_seq.get(&waiting.seq) {
+            Some(row) => classify(waiting, row, &known, now),
+            None => Ok(Begun::Stale),
+        })
+        .collect();
+    end_what_may_not_start(database, term, begins, &by_seq, &known, now, &mut answers).await?;
+    Ok(answers)
+}
+
+/// What a row says about an intent that was to be begun at `now`.
+fn classify(
+    waiting: &Waiting,
+    row: &Row,
+    known: &HashMap<i64, Arc<Contract>>,
+    now: Timestamp,
+) -> Result<Begun, StoreError> {
+    if rows::moment(row, "open_started_at")? == Some(now) {
+        let id: i64 = rows::need(row, "contract_id")?;
+        let contract = known.get(&id).cloned();
+        let contract = contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?;
+        let payload = rows::bytes(row, "payload")?.unwrap_or_default();
+        return Ok(Begun::Started { attempt: rows::open_attempt(row, contract)?, payload, due: waiting.due });
+    }
+    match rows::moment(row, "next_attempt_at")? {
+        Some(due) if rows::attempts(row, "attempt_count")? == waiting.attempt_count && due > now => {
+            Ok(Begun::NotDue { due, now })
+        }
+        _ => Ok(Begun::Stale),
+    }
+}
+
+/// Intents that wait and are due, but may not start by policy: they are ended.
+async fn end_what_may_not_start(
+    database: &Database,
+    term: &Term,
+    begins: &[Waiting],
+    by_seq: &HashMap<IntentSeq, &Row>,
+    known: &HashMap<i64, Arc<Contract>>,
+    now: Timestamp,
+    answers: &mut [Result<Begun, StoreError>],
+) -> Result<(), StoreError> {
+    let mut items = Vec::new();
+    for (waiting, answer) in begins.iter().zip(answers.iter()) {
+        let Some(row) = by_seq.get(&waiting.seq).filter(|_| matches!(answer, Ok(Begun::Stale))) else { continue };
+        let waits = rows::moment(row, "next_attempt_at")?.is_some();
+        if !waits || rows::attempts(row, "attempt_count")? != waiting.attempt_count {
+            continue;
+        }
+        let contract = known.get(&rows::need::<i64>(row, "contract_id")?);
+        let created_at = rows::need_moment(row, "created_at")?;
+        if let Some(Err(reason)) =
+            contract.map(|contract| policy::may_start(contract, created_at, waiting.attempt_count, now))
+        {
+            items.push(json!({ "seq": waiting.seq.0, "attempts": waiting.attempt_count, "reason": reason.as_str() }));
+        }
+    }
+    if items.is_empty() {
+        return Ok(());
+    }
+    let mut values = term_values(Some(term));
+    values.push(Value::Text(Json::Array(items).to_string()));
+    let sql = statements::writes(Parts { fenced: true, exhaust: true, ..Parts::default() });
+    let mut results = Results::new(database.run(Batch { sql: sql.into(), values }).await?)?;
+    let ended = intents(&results.next()?)?;
+    for (waiting, answer) in begins.iter().zip(answers) {
+        if let Some(intent) = ended.iter().find(|intent| intent.seq == waiting.seq) {
+            *answer = Ok(Begun::Ended(intent.clone()));
+        }
+    }
+    Ok(())
+}
+
+fn finish_value(finishes: &[Arc<FinishAttempt>]) -> Value {
+    let items = finishes.iter().map(|finish| {
+        let FinishAttempt { attempt, finished_at, outcome, .. } = finish.as_ref();
+        let state = StateColumns::from(finish.as_ref());
+        json!({
+            "seq": attempt.seq.0, "number": attempt.attempt_number, "epoch": attempt.lease_epoch,
+            "started": json_moment(attempt.started_at), "finished": json_moment(*finished_at),
+            "outcome": outcome.status(), "reason": outcome.reason().map(json_text), "error": outcome.error_text().map(json_text),
+            "message_id": outcome.gateway_message_id().map(json_text), "status": state.status,
+            "due": state.next_attempt_at.map(json_moment), "completed": state.completed_at.map(json_moment),
+            "rejected": state.rejected_reason, "exhausted": state.exhausted_reason,
+        })
+    });
+    Value::Text(Json::Array(items.collect()).to_string())
+}
+
+fn finished(finishes: &[Arc<FinishAttempt>], rows: &[Row]) -> Result<Vec<Result<Finished, StoreError>>, StoreError> {
+    let recorded: HashSet<IntentSeq> = rows.iter().map(rows::seq).collect::<Result<_, _>>()?;
+    let answer = |finish: &Arc<FinishAttempt>| match recorded.contains(&finish.attempt.seq) {
+        true => Ok(Finished::Recorded),
+        false => Ok(Finished::NotOpen),
+    };
+    Ok(finishes.iter().map(answer).collect())
+}
+
+fn intents(rows: &[Row]) -> Result<Vec<Intent>, StoreError> {
+    rows.iter().map(rows::intent).collect()
+}

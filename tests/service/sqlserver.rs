@@ -1,0 +1,349 @@
+//! The service on a SQL Server behind a proxy that cuts, stalls, half-closes and refuses.
+//!
+//! Runs when `SM_TEST_SQLSERVER` holds a connection string without a database; says so when not.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::json;
+use tiberius::{Client, Config};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio_util::compat::TokioAsyncWriteCompatExt;
+
+use crate::crash::{Answered, check};
+use crate::support::{Api, Instance, PATIENCE, Site};
+use submission_manager::gateway::standin::StandIn;
+
+/// The test server's connection string; says in one line when there is none.
+fn server() -> Option<String> {
+    let server = std::env::var("SM_TEST_SQLSERVER").ok().filter(|text| !text.is_empty());
+    if server.is_none() {
+        let required = std::env::var("SM_REQUIRE_SQLSERVER").as_deref() == Ok("1");
+        assert!(!required, "SM_REQUIRE_SQLSERVER=1, but SM_TEST_SQLSERVER names no server");
+        eprintln!("not run: SM_TEST_SQLSERVER holds no connection string of a SQL Server");
+    }
+    server
+}
+
+/// A database of its own, dropped with this.
+pub struct TestDatabase {
+    server: String,
+    name: String,
+    /// Goes there instead of to the server, if set.
+    via: Option<SocketAddr>,
+}
+
+impl TestDatabase {
+    pub fn create() -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let server = server()?;
+        let name = format!("sm_service_{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        administer_alone(&server, format!("CREATE DATABASE {name}")).unwrap();
+        Some(Self { server, name, via: None })
+    }
+
+    pub fn connection_string(&self) -> String {
+        let server = match self.via {
+            Some(proxy) => with_address(&self.server, proxy),
+            None => self.server.clone(),
+        };
+        format!("{server};Database={}", self.name)
+    }
+
+    fn address(&self) -> String {
+        Config::from_ado_string(&self.server).unwrap().get_addr()
+    }
+}
+
+/// The same connection string for another address.
+fn with_address(server: &str, address: SocketAddr) -> String {
+    let rest: Vec<_> = server.split(';').filter(|pair| !pair.to_ascii_lowercase().starts_with("server=")).collect();
+    format!("Server=tcp:{},{};{}", address.ip(), address.port(), rest.join(";"))
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        if administer_alone(&self.server, format!("DROP DATABASE {}", self.name)).is_err() {
+            eprintln!("{} is left behind", self.name);
+        }
+    }
+}
+
+/// Makes or drops a database, one at a time and with patience: servers differ in how they take
+/// several at once, and connections of a service may take a moment to go away.
+fn administer_alone(server: &str, sql: String) -> Result<(), String> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    const TRIES: usize = 50;
+    for _ in 1..TRIES {
+        let alone = ALONE.lock().unwrap();
+        if administer(server, sql.clone()).is_ok() {
+            return Ok(());
+        }
+        drop(alone);
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    administer(server, sql)
+}
+
+/// Runs a statement in the server's own database, on a thread of its own.
+fn administer(server: &str, sql: String) -> Result<(), String> {
+    let server = format!("{server};Database=master");
+    let work = async move {
+        let config = Config::from_ado_string(&server).map_err(|error| error.to_string())?;
+        let stream = TcpStream::connect(config.get_addr()).await.map_err(|error| error.to_string())?;
+        let mut client = Client::connect(config, stream.compat_write()).await.map_err(|error| error.to_string())?;
+        let stream = client.simple_query(sql).await.map_err(|error| error.to_string())?;
+        stream.into_results().await.map(drop).map_err(|error| error.to_string())
+    };
+    std::thread::spawn(move || {
+        let _may_be_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+    })
+    .join()
+    .unwrap()
+}
+
+/// Stands between the service and the database, and misbehaves when told to.
+#[derive(Clone)]
+struct Proxy {
+    address: SocketAddr,
+    refuse: Arc<AtomicBool>,
+    flowing: Arc<watch::Sender<bool>>,
+    cut: Arc<Notify>,
+    half_close: Arc<Notify>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    /// On a thread of its own, because tests wait for log lines on theirs.
+    fn start(upstream: String) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let proxy = Self {
+            address: listener.local_addr().unwrap(),
+            refuse: Arc::default(),
+            flowing: Arc::new(watch::Sender::new(true)),
+            cut: Arc::default(),
+            half_close: Arc::default(),
+            connections: Arc::default(),
+        };
+        let serving = proxy.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(serving.serve(listener, upstream));
+        });
+        proxy
+    }
+
+    async fn serve(self, listener: std::net::TcpListener, upstream: String) {
+        let listener = TcpListener::from_std(listener).unwrap();
+        while let Ok((client, _)) = listener.accept().await {
+            if self.refuse.load(Ordering::SeqCst) {
+                continue;
+            }
+            let Ok(server) = TcpStream::connect(&upstream).await else { continue };
+            self.connections.fetch_add(1, Ordering::SeqCst);
+            tokio::spawn(self.clone().carry(client, server));
+        }
+    }
+
+    async fn carry(self, client: TcpStream, server: TcpStream) {
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        tokio::select! {
+            () = self.pump(from_client, to_server, false) => {}
+            () = self.pump(from_server, to_client, true) => {}
+            () = self.cut.notified() => {}
+        }
+    }
+
+    /// Carries bytes one way. A half-close lets the client see the end while it may still send.
+    async fn pump(
+        &self,
+        mut from: tokio::net::tcp::OwnedReadHalf,
+        mut to: tokio::net::tcp::OwnedWriteHalf,
+        to_client: bool,
+    ) {
+        let mut buffer = vec![0; 16 * 1024];
+        let mut flowing = self.flowing.subscribe();
+        loop {
+            let read = tokio::select! {
+                read = from.read(&mut buffer) => read.unwrap_or(0),
+                () = self.half_close.notified(), if to_client => 0,
+            };
+            if flowing.wait_for(|flows| *flows).await.is_err() || read == 0 {
+                break;
+            }
+            if to.write_all(&buffer[..read]).await.is_err() {
+                break;
+            }
+        }
+        let _may_be_gone = to.shutdown().await;
+        if to_client {
+            // The other direction stays open until it notices.
+            let mut rest = tokio::time::interval(Duration::from_secs(1));
+            rest.tick().await;
+            rest.tick().await;
+        }
+    }
+
+    fn stall(&self, stalled: bool) {
+        self.flowing.send_replace(!stalled);
+    }
+
+    fn refuse(&self, refused: bool) {
+        self.refuse.store(refused, Ordering::SeqCst);
+        if refused {
+            self.cut.notify_waiters();
+        }
+    }
+}
+
+async fn pause(millis: u64) {
+    let mut pace = tokio::time::interval(Duration::from_millis(millis));
+    pace.tick().await;
+    pace.tick().await;
+}
+
+/// Clients that submit until they get a 200, as a client should; how often they were refused.
+async fn persist(api: &Api, clients: usize, each: usize, answered: &Answered) -> usize {
+    let refused = AtomicUsize::new(0);
+    join_all((0..clients).map(|client| {
+        let refused = &refused;
+        async move {
+            for n in 0..each {
+                let id = format!("{client}-{n}");
+                let target = ["attempts", "once", "deadline"][(client + n) % 3];
+                let body = json!({ "intentId": id, "submissionTarget": target, "payload": { "simulate": "slow:20" } });
+                loop {
+                    let answer = api.call("POST", "/v1/intents", body.to_string()).await;
+                    match answer.status.as_u16() {
+                        200 => break answered.lock().unwrap().push(id),
+                        503 => assert!(["overloaded", "store_unavailable"].contains(&answer.error().as_str())),
+                        other => panic!("{other}: {}", answer.text()),
+                    }
+                    refused.fetch_add(1, Ordering::SeqCst);
+                    pause(100).await;
+                }
+            }
+        }
+    }))
+    .await;
+    refused.into_inner()
+}
+
+struct Scene {
+    site: Site,
+    gateway: StandIn,
+    proxy: Proxy,
+}
+
+fn scene() -> Option<Scene> {
+    let mut database = TestDatabase::create()?;
+    let proxy = Proxy::start(database.address());
+    database.via = Some(proxy.address);
+    let gateway = StandIn::start(true).unwrap();
+    let site = Site::with_database(&gateway.url, Some(database));
+    Some(Scene { site, gateway, proxy })
+}
+
+impl Scene {
+    fn start(&self) -> Instance {
+        let mut command = self.site.command();
+        command.env("SM_STORE_TIMEOUT", "2s").env("SM_LEASE_DURATION", "6s").env("SM_RENEW_INTERVAL", "1s");
+        Instance::start(command)
+    }
+}
+
+#[actix::test]
+async fn a_connection_that_is_cut_stalled_or_half_closed_loses_and_doubles_nothing() {
+    let Some(scene) = scene() else { return };
+    let instance = scene.start();
+    instance.wait_for_log("leader_ready");
+    let api = instance.api();
+    let answered = Answered::default();
+    let proxy = &scene.proxy;
+    let chaos = async {
+        for round in 0..12 {
+            pause(400).await;
+            match round % 3 {
+                0 => proxy.cut.notify_waiters(),
+                1 => {
+                    proxy.stall(true);
+                    pause(700).await;
+                    proxy.stall(false);
+                }
+                _ => proxy.half_close.notify_waiters(),
+            }
+        }
+        // Long enough that calls time out and the lease is in doubt.
+        proxy.stall(true);
+        pause(4000).await;
+        proxy.stall(false);
+    };
+    let (refused, ()) = tokio::join!(persist(&api, 16, 80, &answered), chaos);
+    let more = persist(&api, 16, 10, &Answered::default()).await;
+    api.until_nothing_is_pending().await;
+    let interrupted = check(&api, &scene.gateway, &answered).await;
+    let line = instance.wait_for_log("leader_lost");
+    println!(
+        "{} answered, {refused} refused during faults, {more} after, {interrupted} interrupted, {} connections; {line}",
+        answered.lock().unwrap().len(),
+        proxy.connections.load(Ordering::SeqCst)
+    );
+    assert_eq!(more, 0, "it healed");
+}
+
+#[actix::test]
+async fn a_database_that_is_gone_for_ten_seconds_costs_those_seconds_and_nothing_else() {
+    let Some(scene) = scene() else { return };
+    let mut instance = scene.start();
+    instance.wait_for_log("leader_ready");
+    let api = instance.api();
+    let answered = Answered::default();
+    let outage = async {
+        pause(300).await;
+        scene.proxy.refuse(true);
+        let unready = api.until("/readyz", |answer| answer.status.as_u16() == 503).await;
+        assert_eq!(unready.error(), "store_unavailable");
+        pause(10_000).await;
+        scene.proxy.refuse(false);
+    };
+    let (refused, ()) = tokio::join!(persist(&api, 16, 120, &answered), outage);
+    assert!(refused > 0, "the outage was not felt; the test shows nothing");
+    assert_eq!(persist(&api, 8, 5, &Answered::default()).await, 0, "it healed without a restart");
+    tokio::time::timeout(PATIENCE, api.until_nothing_is_pending()).await.unwrap();
+    let interrupted = check(&api, &scene.gateway, &answered).await;
+    println!(
+        "{} answered, {refused} refused during the outage, {interrupted} interrupted",
+        answered.lock().unwrap().len()
+    );
+    instance.signal("TERM");
+    assert_eq!(instance.wait().code(), Some(0));
+}
+
+#[actix::test]
+async fn the_service_starts_before_its_database() {
+    let Some(scene) = scene() else { return };
+    scene.proxy.refuse(true);
+    let instance = scene.start();
+    let api = instance.api();
+    assert_eq!(api.get("/healthz").await.status.as_u16(), 200);
+    let answer = api.submit("early", "once", json!({}), "").await;
+    assert_eq!((answer.status.as_u16(), answer.error().as_str()), (503, "store_unavailable"));
+    scene.proxy.refuse(false);
+    api.until("/readyz", |answer| answer.status.is_success()).await;
+    let intent = api.submit("late", "once", json!({}), "?waitSeconds=30").await.json();
+    assert_eq!(intent["status"], "accepted");
+    let password = scene.site.store().split(';').find_map(|pair| pair.strip_prefix("Password=")).unwrap().to_owned();
+    let metrics = api.get("/metrics").await.text();
+    for line in instance.log_lines().iter().map(String::as_str).chain(metrics.lines()) {
+        assert!(!line.contains(&password), "the password is in {line:?}");
+    }
+    assert!(metrics.contains("submission_store_connections "), "{metrics}");
+}
