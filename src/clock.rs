@@ -54,11 +54,15 @@ impl StoreTime {
         Self { origin: monotonic(), offset_micros: Arc::new(AtomicI64::new(0)) }
     }
 
-    /// Takes note that the store said `now` somewhere between `asked` and this moment.
+    /// Takes note that the store said `now` somewhere between `asked` and this moment. What is
+    /// known stays if it fits into that; so a slow answer, which says little, changes little.
     pub fn observe(&self, asked: Instant, now: Timestamp) {
-        let half_way = asked + monotonic().duration_since(asked) / 2;
-        let here = i64::try_from(half_way.duration_since(self.origin).as_micros()).unwrap_or(i64::MAX);
-        self.offset_micros.store(now.micros().saturating_sub(here), Ordering::Relaxed);
+        let here = |moment: Instant| {
+            i64::try_from(moment.saturating_duration_since(self.origin).as_micros()).unwrap_or(i64::MAX)
+        };
+        let (least, most) = (now.micros().saturating_sub(here(monotonic())), now.micros().saturating_sub(here(asked)));
+        let known = self.offset_micros.load(Ordering::Relaxed);
+        self.offset_micros.store(known.max(least).min(most), Ordering::Relaxed);
     }
 
     pub fn now(&self) -> Timestamp {
@@ -77,8 +81,14 @@ mod tests {
         let asked = monotonic();
         tokio::time::advance(Duration::from_millis(10)).await;
         time.observe(asked, Timestamp::from_micros(1_000_000));
-        assert_eq!(time.now(), Timestamp::from_micros(1_005_000), "half of the round trip later");
+        assert_eq!(time.now(), Timestamp::from_micros(1_000_000));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(time.now(), Timestamp::from_micros(2_005_000));
+        assert_eq!(time.now(), Timestamp::from_micros(2_000_000));
+        let asked = monotonic();
+        tokio::time::advance(Duration::from_secs(14)).await;
+        time.observe(asked, Timestamp::from_micros(16_000_000));
+        assert_eq!(time.now(), Timestamp::from_micros(16_000_000), "what a slow answer allows is not changed");
+        time.observe(monotonic(), Timestamp::from_micros(10_000_000));
+        assert_eq!(time.now(), Timestamp::from_micros(10_000_000), "a quick answer corrects");
     }
 }

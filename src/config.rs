@@ -92,7 +92,7 @@ pub struct Config {
     pub gateway_ca: Option<PathBuf>,
 
     /// Largest payload that is taken
-    #[arg(long, env = "SM_MAX_PAYLOAD_BYTES", default_value = "262144", value_parser = count, value_name = "BYTES")]
+    #[arg(long, env = "SM_MAX_PAYLOAD_BYTES", default_value = "262144", value_parser = payload_bytes, value_name = "BYTES")]
     pub max_payload_bytes: usize,
 
     /// Delete terminal intents this long after they ended, such as 30d; kept for ever by default
@@ -187,8 +187,14 @@ fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number >= 1).ok_or_else(fault)
 }
 
+fn payload_bytes(text: &str) -> Result<usize, String> {
+    const MOST: usize = 16 * 1024 * 1024; // A quarter of what may wait for a commit.
+    count(text).ok().filter(|bytes| *bytes <= MOST).ok_or_else(|| format!("must be a whole number from 1 to {MOST}"))
+}
+
 fn connections(text: &str) -> Result<u32, String> {
-    count(text).and_then(|number| u32::try_from(number).map_err(|_| "is too large".to_owned()))
+    let fault = || "must be a whole number from 2 to 1000".to_owned();
+    text.parse().ok().filter(|number| (2..=1000).contains(number)).ok_or_else(fault)
 }
 
 fn name(text: &str) -> Result<String, String> {

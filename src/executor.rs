@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
 use crate::core::outcome::Outcome;
-use crate::core::policy;
+use crate::core::policy::{self, Decision};
 use crate::core::schedule::Waiting;
 use crate::core::time::Timestamp;
 use crate::gateway::Gateway;
@@ -45,8 +45,17 @@ pub struct RunAttempt {
 #[rtype(result = "()")]
 pub struct AttemptOver {
     pub waiting: Waiting,
-    /// It was not begun because it is due only then.
-    pub due_again: Option<Timestamp>,
+    pub next: Next,
+}
+
+/// What the scheduler should know about an intent whose attempt is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    Nothing,
+    /// It was not begun: it is due only then, and otherwise as it was.
+    NotBefore(Timestamp),
+    /// It waits for another attempt; the store knows when.
+    Retry,
 }
 
 /// What all attempts of a term share.
@@ -80,7 +89,7 @@ impl Handler<RunAttempt> for ExecutorActor {
     fn handle(&mut self, RunAttempt { waiting, report_to, count }: RunAttempt, _: &mut Self::Context) {
         let attempts = Rc::clone(&self.attempts);
         let slot = Slot {
-            over: AttemptOver { waiting, due_again: None },
+            over: AttemptOver { waiting, next: Next::Nothing },
             report_to,
             finished: false,
             leader: attempts.leader.clone(),
@@ -88,24 +97,26 @@ impl Handler<RunAttempt> for ExecutorActor {
             _count: count,
         };
         actix::spawn(async move {
-            let due_again = attempts.run(waiting).await;
-            slot.end(due_again);
+            let next = attempts.run(waiting).await;
+            slot.end(next);
         });
     }
 }
 
 impl Attempts {
-    /// One attempt from begin to finish. Returns when it is due, if that is not yet.
-    async fn run(&self, waiting: Waiting) -> Option<Timestamp> {
+    /// One attempt from begin to finish.
+    async fn run(&self, waiting: Waiting) -> Next {
         if !self.trust.holds() {
-            return None;
+            // The schedule has let go of the intent, so this term must not go on as if nothing was.
+            self.fail_term("begin", &FencedError::TermOver);
+            return Next::Nothing;
         }
         let asked = monotonic();
         match self.store.begin(&self.term, waiting).await {
-            Ok(Begun::Started { attempt, payload, .. }) => self.make(attempt, payload).await,
+            Ok(Begun::Started { attempt, payload, .. }) => return self.make(attempt, payload).await,
             Ok(Begun::NotDue { due, now }) => {
                 self.store_time.observe(asked, now);
-                return Some(due);
+                return Next::NotBefore(due);
             }
             Ok(Begun::Ended(_) | Begun::Stale) => {}
             Err(FencedError::Store(StoreError::Unexpected(what))) => {
@@ -114,17 +125,20 @@ impl Attempts {
             }
             Err(error) => self.fail_term("begin", &error),
         }
-        None
+        Next::Nothing
     }
 
-    async fn make(&self, attempt: OpenAttempt, payload: Bytes) {
+    async fn make(&self, attempt: OpenAttempt, payload: Bytes) -> Next {
         if !self.trust.holds() {
             // Written down but never sent, because the answer came too late. The next term closes it.
-            return self.fail_term("begin", &FencedError::TermOver);
+            self.fail_term("begin", &FencedError::TermOver);
+            return Next::Nothing;
         }
         let outcome = self.gateway.attempt(&attempt, payload).await;
         let finished_at = self.store_time.now().max(attempt.started_at);
-        self.record(Arc::new(decided(attempt, outcome, finished_at))).await;
+        let finish = Arc::new(decided(attempt, outcome, finished_at));
+        self.record(Arc::clone(&finish)).await;
+        if matches!(finish.decision, Decision::RetryAt(_)) { Next::Retry } else { Next::Nothing }
     }
 
     /// Records an outcome. The call was made, so its result is worth some patience: as long as
@@ -145,10 +159,9 @@ impl Attempts {
                     );
                     return;
                 }
-                Err(FencedError::Store(StoreError::Unexpected(_))) => break,
                 Err(error) => {
                     self.fail_term("finish", &error);
-                    if error == FencedError::TermOver {
+                    if !matches!(error, FencedError::Store(StoreError::Unavailable(_) | StoreError::Overloaded)) {
                         break;
                     }
                 }
@@ -160,8 +173,7 @@ impl Attempts {
     }
 
     fn fail_term(&self, during: &str, error: &FencedError) {
-        let lost = *error == FencedError::TermOver;
-        self.leader.do_send(TermFailed { term: self.term.clone(), lost, why: format!("{during}: {error}") });
+        self.leader.do_send(TermFailed::new(&self.term, during, error));
     }
 }
 
@@ -190,7 +202,19 @@ pub async fn close_interrupted(store: &StoreClient, term: &Term, store_time: &St
             );
             store.finish(term, Arc::new(decided(attempt, Outcome::interrupted(), finished_at)))
         });
-        closed += futures_util::future::try_join_all(finishes).await?.len();
+        let mut progress = 0;
+        for result in futures_util::future::join_all(finishes).await {
+            match result {
+                Ok(_) => progress += 1,
+                // That one alone cannot be closed; the store has said so in the log. Others go on.
+                Err(FencedError::Store(StoreError::Unexpected(_))) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if progress == 0 {
+            return Ok(closed);
+        }
+        closed += progress;
     }
 }
 
@@ -207,8 +231,8 @@ struct Slot {
 
 impl Slot {
     /// The attempt ran to its end; without this it died.
-    fn end(mut self, due_again: Option<Timestamp>) {
-        self.over.due_again = due_again;
+    fn end(mut self, next: Next) {
+        self.over.next = next;
         self.finished = true;
     }
 }
@@ -216,8 +240,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if !self.finished {
-            let why = "an attempt died".to_owned();
-            self.leader.do_send(TermFailed { term: self.term.clone(), lost: false, why });
+            self.leader.do_send(TermFailed::in_doubt(&self.term, "an attempt died"));
         }
         self.report_to.do_send(self.over);
     }

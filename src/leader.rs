@@ -97,6 +97,24 @@ pub struct TermFailed {
     /// The term is over in the database. Otherwise it is in doubt, and is given back.
     pub lost: bool,
     pub why: String,
+    /// What the store said, if that is the reason.
+    pub store_error: Option<String>,
+}
+
+impl TermFailed {
+    /// A write or a look of the term went wrong.
+    pub fn new(term: &Term, during: &str, error: &FencedError) -> Self {
+        let (lost, store_error) = match error {
+            FencedError::TermOver => (true, None),
+            FencedError::Store(error) => (false, Some(error.to_string())),
+        };
+        Self { term: term.clone(), lost, why: format!("{during}: {error}"), store_error }
+    }
+
+    /// Something happened after which nobody knows what the term has done.
+    pub fn in_doubt(term: &Term, why: impl Into<String>) -> Self {
+        Self { term: term.clone(), lost: false, why: why.into(), store_error: None }
+    }
 }
 
 /// A child of a term is gone.
@@ -204,7 +222,11 @@ impl LeaderActor {
         ctx.spawn(acquire.map(move |result, actor, ctx| match result {
             Ok(Some(lease)) if actor.seeks_lease() => actor.begin_term(asked, lease, ctx),
             Ok(Some(lease)) => actor.give_back(lease.term, ctx),
-            Ok(None) => actor.acquire_later(ctx),
+            Ok(None) => {
+                // Somebody else leads: whatever went wrong here before is over.
+                actor.failures = 0;
+                actor.acquire_later(ctx);
+            }
             Err(error) => {
                 log::warn!("leader_acquire_failed holder_id={} store_error={error:?}", actor.parts.settings.holder_id);
                 actor.acquire_later(ctx);
@@ -212,12 +234,13 @@ impl LeaderActor {
         }));
     }
 
-    /// Jitter keeps instances that started together from asking together for ever.
+    /// Jitter keeps instances that started together from asking together for ever; downwards, so
+    /// that a lease given back is taken within the interval.
     fn acquire_later(&self, ctx: &mut Context<Self>) {
         const LONGEST: Duration = Duration::from_secs(30);
         let interval = self.parts.settings.acquire_interval;
         let grown = interval.saturating_mul(1 << self.failures.min(5)).min(LONGEST.max(interval));
-        let jittered = grown.mul_f64(0.8 + 0.4 * fastrand::f64());
+        let jittered = grown.mul_f64(0.7 + 0.3 * fastrand::f64());
         ctx.run_later(jittered, Self::acquire);
     }
 
@@ -244,8 +267,8 @@ impl LeaderActor {
 
     /// The term is prepared and was still held after that: start its children.
     fn lead(&mut self, Prepared { asked, lease, build, closed }: Prepared, ctx: &mut Context<Self>) {
-        if !self.is_term(&lease.term) {
-            return;
+        if !matches!(&self.state, State::Preparing(reign) if reign.term == lease.term) {
+            return; // Ended meanwhile, or told to stop.
         }
         let State::Preparing(reign) = std::mem::replace(&mut self.state, State::Following) else { return };
         reign.trust.extend(asked, self.parts.settings.timing.trusted_span());
@@ -288,10 +311,11 @@ impl LeaderActor {
             SchedulerActor::new(scheduler_parts, build, scheduler_alive)
         });
         let retention = parts.settings.retention.map(|keep_for| {
-            let (term, store) = (term.clone(), store.clone());
+            let (term, store, leader) = (term.clone(), store.clone(), leader.clone().recipient());
             RetentionActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| RetentionActor {
                 term,
                 store,
+                leader,
                 keep_for,
             })
         });
@@ -313,14 +337,27 @@ impl LeaderActor {
         let renew = wrap_future::<_, Self>(async move { store.renew_lease(asked_for, timing.duration()).await });
         ctx.spawn(renew.map(move |result, actor, ctx| match result {
             Ok(Some(lease)) => actor.renewed(asked, lease),
-            Ok(None) => {
-                actor.handle(TermFailed { term, lost: true, why: "renew: the term is over".to_owned() }, ctx);
-            }
+            Ok(None) => actor.renew_failed(TermFailed::new(&term, "renew", &FencedError::TermOver), ctx),
             Err(error) => {
-                log::warn!("leader_renew_failed {term} store_error={error:?}");
-                actor.handle(TermFailed { term, lost: true, why: format!("renew: {error}") }, ctx);
+                // Without giving the lease back: what is under way may still be recorded under it.
+                let failed = TermFailed::new(&term, "renew", &FencedError::Store(error));
+                actor.renew_failed(TermFailed { lost: true, ..failed }, ctx);
             }
         }));
+    }
+
+    fn renew_failed(&mut self, failed: TermFailed, ctx: &mut Context<Self>) {
+        if self.is_term(&failed.term) {
+            log::warn!("leader_renew_failed {}{}", failed.term, self.lease_fields(failed.store_error.as_deref()));
+            self.handle(failed, ctx);
+        }
+    }
+
+    /// The fields that every line about a lease ends with.
+    fn lease_fields(&self, store_error: Option<&str>) -> String {
+        let expires_at = self.parts.board.lease().map(|lease| format!(" expires_at={}", lease.expires_at));
+        let store_error = store_error.map(|error| format!(" store_error={error:?}"));
+        format!("{}{}", expires_at.unwrap_or_default(), store_error.unwrap_or_default())
     }
 
     fn renewed(&mut self, asked: Instant, lease: Lease) {
@@ -340,17 +377,16 @@ impl LeaderActor {
 
     /// The term is over: revokes trust and stops children. What is under way goes on by itself,
     /// and is recorded if the lease in the database lasts that long.
-    fn end_term(&mut self, why: &str, ctx: &mut Context<Self>) {
+    fn end_term(&mut self, why: &str, store_error: Option<&str>, ctx: &mut Context<Self>) {
         let ended = std::mem::replace(&mut self.state, State::Following);
         if let State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) = &ended {
             ctx.cancel_future(reign.renewals);
-            let expires_at = self.parts.board.lease().map(|lease| lease.expires_at.to_string()).unwrap_or_default();
-            log::warn!("leader_lost {} expires_at={expires_at} why={why:?}", reign.term);
+            log::warn!("leader_lost {}{} why={why:?}", reign.term, self.lease_fields(store_error));
             self.parts.metrics.became_follower();
             self.parts.board.show(None);
         }
         match self.stopping.take() {
-            Some(done) => self.stop(done),
+            Some(done) => self.stop(done, ctx),
             None => self.acquire_later(ctx),
         }
     }
@@ -383,14 +419,19 @@ impl LeaderActor {
                 log::warn!("leader_release_failed {term} store_error={error:?}");
             }
             if actor.is_term(&term) {
-                actor.end_term(&why, ctx);
+                actor.end_term(&why, None, ctx);
             }
         }));
     }
 
-    fn stop(&mut self, done: oneshot::Sender<()>) {
+    /// Attempts of a term that was lost may still be under way, and their outcome be recorded.
+    fn stop(&mut self, done: oneshot::Sender<()>, ctx: &mut Context<Self>) {
         self.state = State::Stopped;
-        let _nobody_may_wait = done.send(());
+        let in_flight = self.parts.in_flight.clone();
+        ctx.spawn(wrap_future::<_, Self>(async move {
+            in_flight.idle().await;
+            let _nobody_may_wait = done.send(());
+        }));
     }
 
     fn give_back(&self, term: Term, ctx: &mut Context<Self>) {
@@ -429,11 +470,7 @@ async fn prepare(
     store_time: &StoreTime,
     duration: Duration,
 ) -> Result<Prepared, TermFailed> {
-    let failed = |during: &str, error: FencedError| TermFailed {
-        term: term.clone(),
-        lost: error == FencedError::TermOver,
-        why: format!("{during}: {error}"),
-    };
+    let failed = |during: &str, error: FencedError| TermFailed::new(term, during, &error);
     let closed =
         close_interrupted(store, term, store_time).await.map_err(|error| failed("close interrupted", error))?;
     let build = store.build_schedule(MAX_LANE).await.map_err(|error| failed("build", error.into()))?;
@@ -449,6 +486,9 @@ impl Actor for LeaderActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
+        // A leader that died may have left its mark.
+        self.parts.board.show(None);
+        self.parts.metrics.leader.set(0);
         self.acquire(ctx);
     }
 }
@@ -456,17 +496,21 @@ impl Actor for LeaderActor {
 impl Handler<TermFailed> for LeaderActor {
     type Result = ();
 
-    fn handle(&mut self, TermFailed { term, lost, why }: TermFailed, ctx: &mut Self::Context) {
+    fn handle(&mut self, failed: TermFailed, ctx: &mut Self::Context) {
+        let TermFailed { term, lost, why, store_error } = failed;
         if !self.is_term(&term) {
             return;
         }
-        self.failures += 1;
-        if lost {
-            return self.end_term(&why, ctx);
-        }
         if let State::Preparing(reign) | State::Leading(reign, _) = &self.state {
-            reign.trust.revoke();
-            self.drain(why, ctx);
+            // Once a term, however many of its writes met the same trouble.
+            self.failures += 1;
+            if !lost {
+                reign.trust.revoke();
+                return self.drain(why, ctx);
+            }
+        }
+        if lost {
+            self.end_term(&why, store_error.as_deref(), ctx);
         }
     }
 }
@@ -477,7 +521,7 @@ impl Handler<ChildStopped> for LeaderActor {
     fn handle(&mut self, ChildStopped { term, child }: ChildStopped, ctx: &mut Self::Context) {
         if matches!(&self.state, State::Leading(reign, _) if reign.term == term) {
             log::error!("child_died child={child} {term}");
-            self.handle(TermFailed { term, lost: false, why: format!("the {child} died") }, ctx);
+            self.handle(TermFailed::in_doubt(&term, format!("the {child} died")), ctx);
         }
     }
 }
@@ -487,7 +531,7 @@ impl Handler<StopLeading> for LeaderActor {
 
     fn handle(&mut self, StopLeading { done }: StopLeading, ctx: &mut Self::Context) {
         match self.state {
-            State::Following | State::Stopped => self.stop(done),
+            State::Following | State::Stopped => self.stop(done, ctx),
             State::Preparing(_) | State::Leading(..) | State::Draining(_) => {
                 self.stopping = Some(done);
                 self.drain("orderly stop".to_owned(), ctx);

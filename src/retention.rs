@@ -6,11 +6,13 @@
 use std::time::Duration;
 
 use actix::fut::wrap_future;
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler};
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Recipient};
 
 use crate::core::lease::Term;
+use crate::leader::TermFailed;
 use crate::scheduler::Stop;
 use crate::store::Purged;
+use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
 
 /// Intents deleted in one transaction.
@@ -23,6 +25,7 @@ const REST: Duration = Duration::from_secs(60);
 pub struct RetentionActor {
     pub term: Term,
     pub store: StoreClient,
+    pub leader: Recipient<TermFailed>,
     pub keep_for: Duration,
 }
 
@@ -30,9 +33,12 @@ impl RetentionActor {
     fn purge(&mut self, ctx: &mut Context<Self>) {
         let (store, term, keep_for) = (self.store.clone(), self.term.clone(), self.keep_for);
         let purge = wrap_future::<_, Self>(async move { store.purge(&term, keep_for, BATCH).await });
-        ctx.spawn(purge.map(|result, _, ctx| {
+        ctx.spawn(purge.map(|result, actor, ctx| {
             let pause = match result {
-                Ok(Purged::Fenced) => return ctx.stop(),
+                Ok(Purged::Fenced) => {
+                    actor.leader.do_send(TermFailed::new(&actor.term, "purge", &FencedError::TermOver));
+                    return ctx.stop();
+                }
                 Ok(Purged::Deleted { intents, more }) => {
                     if intents > 0 {
                         log::info!("intents_purged count={intents}");

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
-use crate::core::schedule::{Limits, Schedule};
-use crate::executor::{AttemptOver, ExecutorActor, InFlight, RunAttempt};
+use crate::core::schedule::{Limits, Schedule, Waiting};
+use crate::executor::{AttemptOver, ExecutorActor, InFlight, Next, RunAttempt};
 use crate::leader::TermFailed;
 use crate::metrics::Metrics;
 use crate::store::actor::{FencedError, IntentsArrived};
@@ -151,9 +151,7 @@ impl SchedulerActor {
     }
 
     fn fail_term(&self, during: &str, error: &FencedError) {
-        let lost = *error == FencedError::TermOver;
-        let term = self.parts.term.clone();
-        self.parts.leader.do_send(TermFailed { term, lost, why: format!("{during}: {error}") });
+        self.parts.leader.do_send(TermFailed::new(&self.parts.term, during, error));
     }
 }
 
@@ -161,8 +159,6 @@ impl Actor for SchedulerActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        // Room for every slot and a wake-up.
-        ctx.set_mailbox_capacity(self.parts.limits.in_flight + 16);
         self.parts.store.watch_arrivals(ctx.address().recipient());
         ctx.run_interval(self.parts.refresh_interval, |actor, ctx| actor.look(ctx));
         ctx.run_interval(COUNT_INTERVAL, Self::count);
@@ -183,13 +179,13 @@ impl Handler<IntentsArrived> for SchedulerActor {
 impl Handler<AttemptOver> for SchedulerActor {
     type Result = ();
 
-    fn handle(&mut self, AttemptOver { waiting, due_again }: AttemptOver, ctx: &mut Self::Context) {
+    fn handle(&mut self, AttemptOver { waiting, next }: AttemptOver, ctx: &mut Self::Context) {
         self.schedule.over(waiting);
-        if let Some(due) = due_again {
-            self.schedule.merge(crate::core::schedule::Waiting { due, ..waiting });
+        if let Next::NotBefore(due) = next {
+            self.schedule.merge(Waiting { due, ..waiting });
         }
         self.start_due(ctx);
-        if !self.looking && !self.schedule.wanted_pages().is_empty() {
+        if next == Next::Retry || (!self.looking && !self.schedule.wanted_pages().is_empty()) {
             self.look(ctx);
         }
     }

@@ -78,6 +78,8 @@ pub struct Schedule {
     known: HashMap<IntentSeq, Waiting>,
     /// With the attempt count that each was started at.
     in_flight: HashMap<IntentSeq, u32>,
+    /// Retries that were seen before the end of the attempt before them.
+    early: HashMap<IntentSeq, Waiting>,
 }
 
 #[derive(Default)]
@@ -92,12 +94,22 @@ struct Lane {
 
 impl Schedule {
     pub fn new(limits: Limits) -> Self {
-        Self { limits, lanes: HashMap::new(), ready: BTreeSet::new(), known: HashMap::new(), in_flight: HashMap::new() }
+        Self {
+            limits,
+            lanes: HashMap::new(),
+            ready: BTreeSet::new(),
+            known: HashMap::new(),
+            in_flight: HashMap::new(),
+            early: HashMap::new(),
+        }
     }
 
     /// Takes note of a waiting intent. Seeing one twice, or late, changes nothing.
     pub fn merge(&mut self, seen: Waiting) {
-        if self.in_flight.get(&seen.seq).is_some_and(|started_at| seen.attempt_count <= *started_at) {
+        if let Some(started_at) = self.in_flight.get(&seen.seq) {
+            if seen.attempt_count > *started_at {
+                self.early.insert(seen.seq, seen);
+            }
             return;
         }
         if let Some(known) = self.known.get(&seen.seq).copied() {
@@ -183,6 +195,9 @@ impl Schedule {
             lane.in_flight = lane.in_flight.saturating_sub(1);
         }
         self.relist(taken.gateway);
+        if let Some(retry) = self.early.remove(&taken.seq) {
+            self.merge(retry);
+        }
     }
 
     /// How long from `now` until [`Self::take_due`] has something to give; `None` if only an
@@ -294,6 +309,7 @@ mod tests {
         assert!(schedule.take_due(at(10)).is_empty(), "a stale sight of a started intent");
         let retry = Waiting { attempt_count: 1, ..waiting(1, 1, 20) };
         schedule.merge(retry);
+        assert!(schedule.take_due(at(30)).is_empty(), "not before the attempt before it is over");
         schedule.over(taken[0]);
         schedule.merge(waiting(1, 1, 10));
         assert_eq!(schedule.take_due(at(20)), [retry], "the retry was kept although seen before the end");

@@ -2,7 +2,7 @@
 //!
 //! Pure. Anything that is not a clear acceptance or rejection is an error that says what it was.
 
-use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::core::outcome::Outcome;
 
@@ -12,27 +12,19 @@ pub const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// How much of a strange answer an error text repeats.
 const SHOWN_CHARS: usize = 200;
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Answer {
-    status: Option<String>,
-    reason: Option<String>,
-    gateway_message_id: Option<String>,
-}
-
 pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     if !(200..300).contains(&http_status) {
         return Outcome::error(format!("gateway answered HTTP {http_status}{}", quoted(body)));
     }
-    let answer: Answer = match serde_json::from_slice(body) {
+    let answer: Map<String, Value> = match serde_json::from_slice(body) {
         Ok(answer) => answer,
         Err(_) if body.is_empty() => return Outcome::error("gateway answered with an empty body"),
         Err(error) => {
             return Outcome::error(format!("gateway's answer is not the expected JSON ({error}){}", quoted(body)));
         }
     };
-    let gateway_message_id = filled(answer.gateway_message_id);
-    match (filled(answer.status).as_deref(), filled(answer.reason)) {
+    let gateway_message_id = filled(answer.get("gatewayMessageId"));
+    match (filled(answer.get("status")).as_deref(), filled(answer.get("reason"))) {
         (Some("accepted"), _) => Outcome::Accepted { gateway_message_id },
         (Some("rejected"), Some(reason)) => Outcome::Rejected { reason, gateway_message_id },
         (Some("rejected"), None) => Outcome::error("gateway rejected without giving a reason"),
@@ -42,8 +34,14 @@ pub fn read(http_status: u16, body: &[u8]) -> Outcome {
 }
 
 /// Trimmed, and without control characters, which not every store can keep.
-fn filled(text: Option<String>) -> Option<String> {
-    text.map(|text| text.trim().replace(char::is_control, " ")).filter(|text| !text.is_empty())
+fn filled(value: Option<&Value>) -> Option<String> {
+    let text = match value? {
+        Value::String(text) => text.trim().replace(char::is_control, " "),
+        // Some gateways number their messages.
+        Value::Number(number) => number.to_string(),
+        _ => return None,
+    };
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// The beginning of a body for an error text, without anything that could disturb a log.
@@ -83,6 +81,8 @@ mod tests {
             (200, r#"{"status":"rejected","reason":" invalid_recipient "}"#, rejected("invalid_recipient", None)),
             (200, r#"{"status":"rejected","reason":"new","gatewayMessageId":"m"}"#, rejected("new", id("m"))),
             (200, r#"{"status":"rejected","reason":"a\u0000b"}"#, rejected("a b", None)),
+            (200, r#"{"status":"accepted","gatewayMessageId":12345}"#, accepted(id("12345"))),
+            (200, r#"{"status":"accepted","gatewayMessageId":{"a":1}}"#, accepted(None)),
             (200, r#"{"status":"rejected"}"#, error("gateway rejected without giving a reason")),
             (200, r#"{"status":"rejected","reason":"  "}"#, error("gateway rejected without giving a reason")),
             (200, r#"{"status":"Accepted"}"#, error(r#"gateway answered with unknown status "Accepted""#)),
@@ -106,6 +106,7 @@ mod tests {
         assert!(text.chars().count() < 2 * SHOWN_CHARS);
         assert!(matches!(read(200, b"\xff\xfe{}"), Outcome::Error { .. }));
         assert!(matches!(read(200, br#"{"status":7}"#), Outcome::Error { .. }));
+        assert!(matches!(read(200, br#"["accepted",null,"x"]"#), Outcome::Error { .. }));
         assert!(matches!(read(200, br#"{"status":"accepted"} x"#), Outcome::Error { .. }));
     }
 }

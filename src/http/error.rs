@@ -22,7 +22,7 @@ pub enum ApiError {
     RequestTimeout,
     #[error("too much is waiting already; try again in a moment")]
     Overloaded,
-    #[error("the store cannot be reached; nothing was taken in, try again")]
+    #[error("the store did not answer in time; send the same again, which is safe")]
     StoreUnavailable,
     #[error("something went wrong here; the log of the service says what")]
     Internal,

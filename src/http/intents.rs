@@ -61,7 +61,7 @@ pub async fn submit(
     };
     if let (Some(seconds), Some(watch)) = (patience, watch) {
         let patience = Duration::from_secs(seconds.min(MAX_WAIT_SECONDS));
-        intent = wait::for_first_attempt(&parts, intent, &watch, patience).await?;
+        intent = wait::for_first_attempt(&parts, intent, &watch, patience).await;
     }
     let mut response = HttpResponse::Ok();
     if replayed {
@@ -72,6 +72,9 @@ pub async fn submit(
 
 fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(IntentId, TargetName, Payload), ApiError> {
     let invalid = |text: String| ApiError::InvalidRequest(text);
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(invalid("the body must be a JSON object".to_owned()));
+    }
     let request: SubmitRequest<'_> =
         serde_json::from_slice(body).map_err(|error| invalid(format!("the body is not as expected: {error}")))?;
     let id = IntentId::parse(&request.intent_id).map_err(|fault| invalid(format!("intentId {fault}")))?;
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn bad_submissions_say_what_is_wrong() {
         for (body, expected) in [
-            ("", "EOF"),
+            ("", "must be a JSON object"),
             ("{", "EOF"),
             (r#"{"intentId":"a","submissionTarget":"t"} x"#, "trailing characters"),
             (r#"{"submissionTarget":"t"}"#, "missing field `intentId`"),
@@ -225,7 +228,7 @@ mod tests {
             (r#"{"intentId":"a","submissionTarget":"t","payLoad":1}"#, "unknown field `payLoad`"),
             (r#"{"intentId":"a","intentId":"b","submissionTarget":"t"}"#, "duplicate field `intentId`"),
             (r#"{"intentId":"a","submissionTarget":"t","payload":{"a":}}"#, "expected value"),
-            ("[]", "invalid length 0"),
+            (r#"["a","t",1]"#, "must be a JSON object"),
         ] {
             let error = parse_submission(&web::Bytes::copy_from_slice(body.as_bytes()), 64).unwrap_err();
             assert!(matches!(error, ApiError::InvalidRequest(_)), "{body}");

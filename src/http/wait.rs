@@ -9,7 +9,6 @@ use super::HttpParts;
 use crate::clock::monotonic;
 use crate::core::intent::Intent;
 use crate::notices::Watch;
-use crate::store::StoreError;
 
 pub const MAX_WAIT_SECONDS: u64 = 30;
 
@@ -18,12 +17,7 @@ const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The intent as it is when its first attempt has finished, or after `patience`.
-pub async fn for_first_attempt(
-    parts: &HttpParts,
-    mut intent: Intent,
-    watch: &Watch,
-    patience: Duration,
-) -> Result<Intent, StoreError> {
+pub async fn for_first_attempt(parts: &HttpParts, mut intent: Intent, watch: &Watch, patience: Duration) -> Intent {
     let end = monotonic() + patience;
     let mut pause = FIRST_LOOK;
     while !intent.first_attempt_finished() && monotonic() < end {
@@ -33,11 +27,10 @@ pub async fn for_first_attempt(
             Ok(Some(found)) => intent = found.intent,
             // Deleted by retention meanwhile; what was true when it was answered stays so.
             Ok(None) => break,
-            // The intent is durable; a busy store is no reason to say otherwise.
-            Err(StoreError::Overloaded) => {}
-            Err(error) => return Err(error),
+            // The intent is durable; a store that fails now is no reason to say otherwise.
+            Err(error) => log::debug!("wait_look_failed intent_id={:?} store_error={error:?}", intent.id),
         }
         pause = (pause * 2).min(LOOK_INTERVAL);
     }
-    Ok(intent)
+    intent
 }

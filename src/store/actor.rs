@@ -38,8 +38,6 @@ const MAX_BATCH: usize = 512;
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Reads under way or waiting for a connection.
 pub const MAX_READS: usize = 1024;
-/// Messages in the mailbox; the actor empties it faster than any socket fills it.
-const MAILBOX: usize = 4096;
 
 pub type Reply<T> = oneshot::Sender<T>;
 
@@ -75,7 +73,7 @@ pub enum FencedWrite {
     Expire { limit: usize, reply: Reply<FencedResult<usize>> },
 }
 
-type Question = Box<dyn FnOnce(Result<&dyn Store, StoreError>, Option<ReadPermit>) + Send>;
+type Question = Box<dyn FnOnce(Result<&dyn Store, StoreError>, Option<ReadPermit>, Arc<Metrics>) + Send>;
 
 /// Any other call of the store; not batched.
 #[derive(Message)]
@@ -92,7 +90,7 @@ impl Ask {
         reply: Reply<Result<T, StoreError>>,
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Self {
-        let question: Question = Box::new(move |store, permit| {
+        let question: Question = Box::new(move |store, permit, metrics| {
             let answer = store.map(call);
             actix::spawn(async move {
                 let answer = match answer {
@@ -100,6 +98,9 @@ impl Ask {
                     Err(refused) => Err(refused),
                 };
                 drop(permit);
+                if let Err(error) = &answer {
+                    metrics.store_failed(error);
+                }
                 let _caller_may_be_gone = reply.send(answer);
             });
         });
@@ -341,10 +342,6 @@ impl Callers {
 
 impl Actor for StoreActor {
     type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(MAILBOX);
-    }
 }
 
 impl Handler<Submit> for StoreActor {
@@ -383,12 +380,9 @@ impl Handler<Ask> for StoreActor {
             self.reads.fetch_add(1, Ordering::Relaxed);
             ReadPermit(Arc::clone(&self.reads))
         });
-        if permit.is_some() && self.reads.load(Ordering::Relaxed) > MAX_READS {
-            self.metrics.store_failed(&StoreError::Overloaded);
-            (ask.question)(Err(StoreError::Overloaded), permit);
-        } else {
-            (ask.question)(Ok(self.store.as_ref()), permit);
-        }
+        let full = permit.is_some() && self.reads.load(Ordering::Relaxed) > MAX_READS;
+        let store = if full { Err(StoreError::Overloaded) } else { Ok(self.store.as_ref()) };
+        (ask.question)(store, permit, Arc::clone(&self.metrics));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The store as everyone else sees it: typed calls that become messages to `StoreActor`.
 //!
-//! A full mailbox is `Overloaded`, a dead actor is `Unavailable`; no call waits for a place.
+//! No call waits for a place: the actor answers `Overloaded` when its queues are full (its mailbox
+//! never is, it only hands over to those), and a dead actor is `Unavailable`.
 
 use std::sync::Arc;
 use std::time::Duration;

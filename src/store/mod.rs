@@ -56,7 +56,8 @@ pub trait Store: Send + Sync + 'static {
     /// Ends the term, so that another instance may take over at once. No effect if it ended before.
     fn release_lease(&self, term: Term) -> StoreFuture<()>;
 
-    /// Attempts that an earlier term than this epoch left open, oldest first.
+    /// Attempts that an earlier term than this epoch left open, oldest first. One that cannot be
+    /// read is left out, and said in the log.
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>>;
     /// A first look at everything that waits: the first page of every gateway's lane.
     fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build>;

@@ -30,13 +30,16 @@ use crate::clock::WallClock;
 use crate::core::intent::IntentId;
 use crate::core::lease::{Lease, Term};
 
-/// Connections for reading. More would only wait for the same two or four cores.
+/// Connections for what clients read. More would only wait for the same two or four cores.
 const READERS: usize = 4;
+/// Connections for what the leader and readiness checks read: clients cannot hold those up.
+const RESERVED_READERS: usize = 2;
 
 pub struct SqliteStore {
     clock: WallClock,
     writer: Arc<Mutex<Writer>>,
     readers: Arc<Readers>,
+    reserved: Arc<Readers>,
 }
 
 struct Writer {
@@ -54,14 +57,11 @@ impl SqliteStore {
     pub fn open(path: &Path, clock: WallClock) -> Result<Self, OpenError> {
         let connection = connection::open_existing(path)?;
         migrate::require_current(&connection, path)?;
-        let idle = (0..READERS).map(|_| connection::open_reader(path)).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             clock,
             writer: Arc::new(Mutex::new(Writer { connection, contracts: ContractCache::default() })),
-            readers: Arc::new(Readers {
-                permits: Arc::new(Semaphore::new(READERS)),
-                idle: std::sync::Mutex::new(idle),
-            }),
+            readers: Readers::open(path, READERS)?,
+            reserved: Readers::open(path, RESERVED_READERS)?,
         })
     }
 
@@ -86,7 +86,22 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut Connection, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> StoreFuture<T> {
-        let (readers, clock) = (Arc::clone(&self.readers), self.clock.clone());
+        self.read_with(&self.readers, work)
+    }
+
+    fn read_reserved<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> StoreFuture<T> {
+        self.read_with(&self.reserved, work)
+    }
+
+    fn read_with<T: Send + 'static>(
+        &self,
+        readers: &Arc<Readers>,
+        work: impl FnOnce(&mut Connection, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let (readers, clock) = (Arc::clone(readers), self.clock.clone());
         Box::pin(async move {
             let permit = Arc::clone(&readers.permits).acquire_owned().await;
             let _permit = permit.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))?;
@@ -105,6 +120,11 @@ impl SqliteStore {
 }
 
 impl Readers {
+    fn open(path: &Path, count: usize) -> Result<Arc<Self>, OpenError> {
+        let idle = (0..count).map(|_| connection::open_reader(path)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Arc::new(Self { permits: Arc::new(Semaphore::new(count)), idle: std::sync::Mutex::new(idle) }))
+    }
+
     fn take(&self) -> Option<Connection> {
         self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop()
     }
@@ -138,19 +158,19 @@ impl Store for SqliteStore {
     }
 
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {
-        self.read(move |connection, _| schedule::open_attempts_before(connection, epoch, limit))
+        self.read_reserved(move |connection, _| schedule::open_attempts_before(connection, epoch, limit))
     }
 
     fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build> {
-        self.read(move |connection, clock| schedule::build(connection, clock, page_limit))
+        self.read_reserved(move |connection, clock| schedule::build(connection, clock, page_limit))
     }
 
     fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh> {
-        self.read(move |connection, clock| schedule::refresh(connection, clock, request))
+        self.read_reserved(move |connection, clock| schedule::refresh(connection, clock, request))
     }
 
     fn backlog(&self) -> StoreFuture<Backlog> {
-        self.read(|connection, _| schedule::backlog(connection))
+        self.read_reserved(|connection, _| schedule::backlog(connection))
     }
 
     fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
@@ -170,7 +190,7 @@ impl Store for SqliteStore {
     }
 
     fn ping(&self) -> StoreFuture<()> {
-        self.read(|connection, _| connection.query_row("SELECT last_at FROM submission_clock", [], |_| Ok(())))
+        self.read_reserved(|connection, _| connection.query_row("SELECT last_at FROM submission_clock", [], |_| Ok(())))
     }
 }
 

@@ -18,25 +18,33 @@ pub fn open_attempts_before(
     epoch: i64,
     limit: usize,
 ) -> Result<Vec<OpenAttempt>, rusqlite::Error> {
-    connection
-        .prepare_cached(
-            "SELECT i.intent_seq, i.intent_id, c.snapshot, i.created_at, i.attempt_count, i.open_lease_epoch,
+    let mut statement = connection.prepare_cached(
+        "SELECT i.intent_seq, i.intent_id, c.snapshot, i.created_at, i.attempt_count, i.open_lease_epoch,
                     i.open_started_at
              FROM submission_intents i JOIN submission_contracts c USING (contract_id)
              WHERE i.open_lease_epoch < ?1 ORDER BY i.open_lease_epoch, i.intent_seq LIMIT ?2",
-        )?
-        .query_map(params![epoch, as_limit(limit)], |row| {
-            Ok(OpenAttempt {
-                seq: IntentSeq(row.get(0)?),
-                intent_id: parsed(row, 1, |text| IntentId::parse(text).ok())?,
-                contract: Arc::new(parsed(row, 2, |text| serde_json::from_str::<Contract>(text).ok())?),
-                created_at: Timestamp::from_micros(row.get(3)?),
-                attempt_number: row.get(4)?,
-                lease_epoch: row.get(5)?,
-                started_at: Timestamp::from_micros(row.get(6)?),
-            })
-        })?
-        .collect()
+    )?;
+    let mut rows = statement.query(params![epoch, as_limit(limit)])?;
+    let mut open = Vec::new();
+    while let Some(row) = rows.next()? {
+        match open_attempt_of(row) {
+            Ok(attempt) => open.push(attempt),
+            Err(error) => log::error!("open_attempt_unreadable intent_seq={:?} error={error:?}", row.get::<_, i64>(0)),
+        }
+    }
+    Ok(open)
+}
+
+fn open_attempt_of(row: &Row<'_>) -> Result<OpenAttempt, rusqlite::Error> {
+    Ok(OpenAttempt {
+        seq: IntentSeq(row.get(0)?),
+        intent_id: parsed(row, 1, |text| IntentId::parse(text).ok())?,
+        contract: Arc::new(parsed(row, 2, |text| serde_json::from_str::<Contract>(text).ok())?),
+        created_at: Timestamp::from_micros(row.get(3)?),
+        attempt_number: row.get(4)?,
+        lease_epoch: row.get(5)?,
+        started_at: Timestamp::from_micros(row.get(6)?),
+    })
 }
 
 pub fn build(connection: &mut Connection, clock: &WallClock, page_limit: usize) -> Result<Build, rusqlite::Error> {

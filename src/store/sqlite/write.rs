@@ -63,7 +63,12 @@ fn try_commit(
     let (transaction, now) = begin(connection, clock)?;
     let mut submits = Vec::with_capacity(batch.submits.len());
     for new in &batch.submits {
-        submits.push(alone(&transaction, |tx| submit(tx, contracts, new, now))?);
+        let result = alone(&transaction, |tx| submit(tx, contracts, new, now))?;
+        if result.is_err() {
+            // A contract that was made for it is undone with it.
+            contracts.ids.clear();
+        }
+        submits.push(result);
     }
     let fenced = match &batch.fenced {
         Some(writes) if leases::holds(&transaction, &writes.term, now)? => {
@@ -305,10 +310,15 @@ fn expire_overdue(transaction: &Transaction<'_>, limit: usize, now: Timestamp) -
         )?
         .query_map(params![now.micros(), as_limit(limit)], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
-    overdue
-        .into_iter()
-        .map(|seq| exhaust(transaction, IntentSeq(seq), ExhaustedReason::DeadlineExceeded, now))
-        .collect()
+    let mut expired = Vec::with_capacity(overdue.len());
+    for seq in overdue {
+        let exhausted = alone(transaction, |tx| exhaust(tx, IntentSeq(seq), ExhaustedReason::DeadlineExceeded, now))?;
+        match exhausted {
+            Ok(intent) => expired.push(intent),
+            Err(error) => log::error!("intent_not_expired intent_seq={seq} store_error={error:?}"),
+        }
+    }
+    Ok(expired)
 }
 
 /// Ends a waiting intent without an attempt.

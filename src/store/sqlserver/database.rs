@@ -52,11 +52,11 @@ const TRIES: u32 = 5;
 const FRESH: Duration = Duration::from_secs(1);
 
 impl Database {
-    /// Makes the pool; connects when first used.
-    pub fn new(settings: &Settings, metrics: Arc<Metrics>) -> Self {
+    /// Makes a pool of at most `size` connections; connects when first used.
+    pub fn new(settings: &Settings, size: u32, metrics: Arc<Metrics>) -> Self {
         let manager = Manager { config: settings.config().clone(), timeout: settings.pool.timeout };
         let pool = Pool::builder()
-            .max_size(settings.pool.size)
+            .max_size(size)
             .connection_timeout(settings.pool.timeout)
             .idle_timeout(Some(Duration::from_secs(300)))
             .max_lifetime(Some(Duration::from_secs(3600)))

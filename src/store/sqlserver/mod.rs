@@ -33,10 +33,16 @@ use crate::core::intent::IntentId;
 use crate::core::lease::{Lease, Term};
 use crate::metrics::Metrics;
 
+/// A commit, a look of the scheduler, a renewal of the lease, a readiness check.
+const RESERVED_CONNECTIONS: u32 = 4;
+
 #[derive(Clone)]
 pub struct SqlServerStore {
     name: Arc<str>,
+    /// For writes, the lease and what the leader reads; clients cannot hold those up.
     database: Database,
+    /// For what clients read.
+    readers: Database,
     contracts: Contracts,
     /// Set once the schema was found to be the right one.
     ready: Arc<OnceCell<()>>,
@@ -46,9 +52,11 @@ pub struct SqlServerStore {
 impl SqlServerStore {
     /// Makes the store; connects when first used. With `migrate`, brings the schema up to date then.
     pub fn new(settings: &Settings, migrate: bool, metrics: Arc<Metrics>) -> Self {
+        let reserved = RESERVED_CONNECTIONS.min(settings.pool.size - 1).max(1);
         Self {
             name: settings.name().into(),
-            database: Database::new(settings, metrics),
+            database: Database::new(settings, reserved, Arc::clone(&metrics)),
+            readers: Database::new(settings, (settings.pool.size - reserved).max(1), metrics),
             contracts: Contracts::default(),
             ready: Arc::default(),
             migrate,
@@ -142,15 +150,15 @@ impl Store for SqlServerStore {
     }
 
     fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
-        self.call(move |store| async move { read::find(&store.database, id).await })
+        self.call(move |store| async move { read::find(&store.readers, id).await })
     }
 
     fn history(&self, id: IntentId) -> StoreFuture<Option<History>> {
-        self.call(move |store| async move { read::history(&store.database, id).await })
+        self.call(move |store| async move { read::history(&store.readers, id).await })
     }
 
     fn list(&self, query: ListQuery) -> StoreFuture<IntentPage> {
-        self.call(move |store| async move { read::list(&store.database, query).await })
+        self.call(move |store| async move { read::list(&store.readers, query).await })
     }
 
     fn ping(&self) -> StoreFuture<()> {

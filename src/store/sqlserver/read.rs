@@ -91,7 +91,11 @@ pub async fn open_attempts_before(
     limit: usize,
 ) -> Result<Vec<OpenAttempt>, StoreError> {
     let results = run(database, statements::OPEN_ATTEMPTS, vec![Value::Number(epoch), number(limit)]).await?;
-    all(set(&results, 0), |row| rows::open_attempt(row, Arc::new(rows::contract(row)?)))
+    let read = |row: &Row| rows::open_attempt(row, Arc::new(rows::contract(row)?));
+    let readable = set(&results, 0).iter().filter_map(|row| {
+        read(row).inspect_err(|error| log::error!("open_attempt_unreadable store_error={error:?}")).ok()
+    });
+    Ok(readable.collect())
 }
 
 pub async fn build_schedule(database: &Database, page_limit: usize) -> Result<Build, StoreError> {

@@ -38,7 +38,7 @@ fn settings(server: &str, database: &str) -> Settings {
 }
 
 async fn administer(server: &str, sql: String) -> Result<(), StoreError> {
-    let master = Database::new(&settings(server, "master"), metrics());
+    let master = Database::new(&settings(server, "master"), 1, metrics());
     master.run(Batch { sql: sql.into(), values: Vec::new() }).await.map(drop)
 }
 
@@ -126,7 +126,7 @@ async fn one_bad_item_fails_alone() {
         "INSERT INTO submission_attempts VALUES ({}, 1, 1, SYSUTCDATETIME(), SYSUTCDATETIME(), 'accepted', NULL, NULL, NULL)",
         attempts[1].seq.0
     );
-    let direct = Database::new(&settings(&test.server, &test.name), metrics());
+    let direct = Database::new(&settings(&test.server, &test.name), 1, metrics());
     direct.run(Batch { sql: row.into(), values: Vec::new() }).await.unwrap();
     let now = fixture.now().await;
     let finishes = attempts.iter().map(|attempt| finished(attempt, accepted(), now)).collect();
@@ -168,7 +168,7 @@ async fn a_schema_that_is_missing_or_newer_is_refused() {
     let refused = bare.prepare().await.unwrap_err().to_string();
     assert!(refused.contains("run 'submission-manager migrate' first"), "{refused}");
     test.store().migrate().await.unwrap();
-    let direct = Database::new(&settings(&test.server, &test.name), metrics());
+    let direct = Database::new(&settings(&test.server, &test.name), 1, metrics());
     let newer = "INSERT INTO submission_schema_versions VALUES (99, SYSUTCDATETIME())";
     direct.run(Batch { sql: newer.into(), values: Vec::new() }).await.unwrap();
     let refused = test.store().prepare().await.unwrap_err().to_string();
@@ -180,9 +180,7 @@ async fn a_schema_that_is_missing_or_newer_is_refused() {
 #[tokio::test]
 async fn a_call_that_is_given_up_leaves_nothing_behind() {
     let Some(test) = TestDatabase::create().await else { return };
-    let pool = PoolSettings { size: 1, timeout: Duration::from_secs(20) };
-    let text = format!("{};Database={}", test.server, test.name);
-    let database = Database::new(&Settings::parse(&text, None, pool).unwrap(), metrics());
+    let database = Database::new(&settings(&test.server, &test.name), 1, metrics());
     let run = |sql: &'static str| database.run(Batch { sql: sql.into(), values: Vec::new() });
     run("CREATE TABLE t (n INT)").await.unwrap();
     let slow = run("BEGIN TRANSACTION; INSERT INTO t VALUES (1); WAITFOR DELAY '00:00:01'; SELECT 1 AS one");
