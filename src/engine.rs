@@ -99,4 +99,6 @@ impl Engine {
 }
 
 #[cfg(test)]
+mod faulty;
+#[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rusqlite::Connection;
 
+use super::faulty::{Fault, Faults, Faulty};
 use super::*;
 use crate::clock::{WallClock, monotonic};
 use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
@@ -39,6 +40,8 @@ struct Scripted {
     script: Script,
     /// Every call: intent and attempt number.
     calls: Arc<Mutex<Vec<(String, u32)>>>,
+    /// When each of them was made.
+    moments: Arc<Mutex<Vec<tokio::time::Instant>>>,
 }
 
 impl Gateway for Scripted {
@@ -46,6 +49,7 @@ impl Gateway for Scripted {
         let call = (attempt.intent_id.to_string(), attempt.attempt_number);
         let (delay, outcome) = (self.script)(&call.0, call.1);
         self.calls.lock().unwrap().push(call);
+        self.moments.lock().unwrap().push(monotonic());
         Box::pin(async move {
             if !delay.is_zero() {
                 pass(delay).await;
@@ -105,18 +109,22 @@ impl Lab {
     }
 
     fn start(&self, settings: LeaderSettings, script: Script) -> Instance {
-        let gateway = Scripted { script, calls: Arc::default() };
+        let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default() };
         let made = gateway.clone();
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(made.clone()) });
         let metrics = Arc::new(Metrics::new().unwrap());
-        let engine = Engine::start(Arc::new(self.store()), settings, factory, metrics, Threads::shared());
-        Instance { engine, gateway }
+        let faults = Faults::default();
+        let store = Faulty { inner: Arc::new(self.store()), faults: faults.clone() };
+        let engine = Engine::start(Arc::new(store), settings, factory, metrics, Threads::shared());
+        Instance { engine, gateway, faults }
     }
 }
 
 struct Instance {
     engine: Engine,
     gateway: Scripted,
+    /// What is to go wrong in its store.
+    faults: Faults,
 }
 
 impl Instance {
@@ -466,6 +474,10 @@ async fn survives_the_death_of(victim: &'static str) {
         "leader" => instance.engine.leader().do_send(Crash),
         child => instance.engine.leader().do_send(CrashChild(child)),
     }
+    if victim == "leader" {
+        pass(SECOND).await;
+        assert!(instance.engine.board.lease().is_none(), "a dead leader leads no more");
+    }
     pass(60 * SECOND).await;
     assert_eq!(instance.end("under way").await.attempts[0].outcome, accepted(), "recorded all the same");
     instance.submit("after", &one_shot()).await;
@@ -544,4 +556,153 @@ async fn retention_deletes_what_ended_long_ago() {
         let id: IntentId = intent_id(&format!("{n}"));
         assert!(instance.engine.store.find(id).await.unwrap().is_none(), "{n}");
     }
+}
+
+#[actix::test]
+async fn a_slow_renewal_stretches_no_lease_and_loses_no_intent() {
+    let lab = Lab::new();
+    let began = monotonic();
+    let instance = lab.start(
+        settings(),
+        script(|_, attempt| (Duration::ZERO, Some(if attempt == 1 { error() } else { accepted() }))),
+    );
+    let first = instance.lease_after(0).await;
+    // Asked for at 5 s and at 10 s, answered at 14 s and later: trust ends 12 s after the check at 0 s.
+    instance.faults.add("renew", 2, Fault::SlowAnswer(9 * SECOND));
+    pass(Duration::from_millis(7500)).await;
+    instance.submit("a", &max_attempts(5)).await;
+    let history = instance.end("a").await;
+    assert_eq!(history.attempts.len(), 2, "the retry that came due without trust was not forgotten");
+    let retried = instance.gateway.moments.lock().unwrap()[1].duration_since(began);
+    assert!(retried >= 15 * SECOND, "an attempt was made {retried:?} after the start, without trust");
+    assert!(instance.lease_after(0).await.term.epoch > first.term.epoch);
+    instance.assert_no_number_sent_twice();
+}
+
+#[actix::test]
+async fn a_begin_that_is_answered_after_trust_ended_is_not_sent() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    instance.faults.add("begin", 1, Fault::SlowAnswer(13 * SECOND));
+    instance.faults.add("renew", 3, Fault::SlowAnswer(20 * SECOND));
+    instance.submit("a", &max_attempts(3)).await;
+    let history = instance.end("a").await;
+    assert_eq!(
+        history.attempts[0].outcome,
+        Outcome::interrupted(),
+        "written down, never sent, closed by the next term"
+    );
+    let calls = instance.gateway.calls.lock().unwrap().clone();
+    assert_eq!(calls, [("a".to_owned(), 2)]);
+}
+
+#[actix::test]
+async fn a_failed_look_or_renewal_ends_the_term() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    for call in ["refresh", "renew"] {
+        let epoch = instance.lease_after(0).await.term.epoch;
+        instance.faults.add(call, 1, Fault::Fail);
+        instance.lease_after(epoch).await;
+        instance.submit(call, &one_shot()).await;
+        assert_eq!(instance.end(call).await.intent.state.status(), Status::Accepted);
+    }
+}
+
+#[actix::test]
+async fn a_term_that_is_lost_while_it_is_prepared_executes_nothing() {
+    let lab = Lab::new();
+    submit_to(&lab.store(), new_intent("a", &one_shot(), b"{}")).await;
+    let instance = lab.start(settings(), always(accepted()));
+    instance.faults.add("build", 1, Fault::SlowAnswer(20 * SECOND));
+    instance.faults.add("renew", 4, Fault::SlowAnswer(30 * SECOND));
+    pass(20 * SECOND).await;
+    assert!(instance.gateway.calls.lock().unwrap().is_empty(), "its lease of 15 s was over");
+    assert_eq!(instance.end("a").await.attempts.len(), 1);
+}
+
+#[actix::test]
+async fn a_stop_while_a_term_is_prepared_is_answered_and_frees_the_lease() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.faults.add("build", 1, Fault::SlowAnswer(2 * SECOND));
+    instance.lease_after(0).await;
+    tokio::time::timeout(10 * SECOND, instance.engine.stop_leading()).await.expect("the stop is answered");
+    pass(5 * SECOND).await;
+    assert!(instance.engine.board.lease().is_none());
+    assert!(acquire_from(&lab.store(), "lease", "next", SECOND).await.is_some(), "the lease is free");
+}
+
+#[actix::test]
+async fn an_outcome_is_recorded_once_the_store_is_back() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), script(|_, _| (SECOND, Some(accepted()))));
+    instance.lease_after(0).await;
+    instance.faults.add("finish", 12, Fault::Fail);
+    instance.submit("a", &max_attempts(5)).await;
+    let history = instance.end("a").await;
+    assert_eq!((history.attempts.len(), &history.attempts[0].outcome), (1, &accepted()), "three seconds later");
+    assert_eq!((instance.faults.left("finish"), instance.gateway.calls.lock().unwrap().len()), (0, 1));
+}
+
+#[actix::test]
+async fn a_stop_after_a_loss_waits_for_what_is_under_way() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), script(|_, _| (9 * SECOND, Some(accepted()))));
+    instance.lease_after(0).await;
+    instance.submit("a", &one_shot()).await;
+    instance.calls(1).await;
+    instance.faults.add("renew", 1, Fault::Fail);
+    while instance.engine.board.lease().is_some() {
+        pass(Duration::from_millis(100)).await;
+    }
+    instance.engine.stop_leading().await;
+    assert_eq!(instance.history("a").await.intent.state.status(), Status::Accepted, "its lease had lasted that long");
+}
+
+#[actix::test]
+async fn an_unreadable_open_attempt_stops_no_other() {
+    let lab = Lab::new();
+    let store = lab.store();
+    let bad = new_intent("bad", &at_gateway("bad", one_shot()), b"{}");
+    submit_to(&store, bad).await;
+    let damage = "UPDATE submission_contracts SET snapshot = 'not json';
+        UPDATE submission_intents SET attempt_count = 1, next_attempt_at = NULL, open_lease_epoch = 0, open_started_at = 1;";
+    Connection::open(lab.path()).unwrap().execute_batch(damage).unwrap();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.submit("good", &one_shot()).await;
+    assert_eq!(instance.end("good").await.intent.state.status(), Status::Accepted);
+    assert_eq!(instance.lease_after(0).await.term.epoch, 1, "the first term");
+}
+
+#[actix::test]
+async fn retries_do_not_wait_for_the_poll() {
+    let lab = Lab::new();
+    let slow = LeaderSettings { refresh_interval: 600 * SECOND, ..settings() };
+    let instance = lab.start(slow, script(|_, n| (Duration::ZERO, Some(if n == 1 { error() } else { accepted() }))));
+    instance.submit("a", &max_attempts(5)).await;
+    let attempts = instance.end("a").await.attempts;
+    assert!(attempts[1].started_at.since(attempts[0].finished_at) < 6 * SECOND);
+}
+
+#[actix::test]
+async fn a_lease_given_back_is_taken_within_a_second_also_by_one_that_failed_before() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    for _ in 0..4 {
+        let epoch = instance.lease_after(0).await.term.epoch;
+        instance.faults.add("refresh", 1, Fault::Fail);
+        instance.lease_after(epoch).await;
+    }
+    let mine = instance.lease_after(0).await.term;
+    let store = lab.store();
+    store.release_lease(mine).await.unwrap();
+    let other = acquire_from(&store, "lease", "other", 3600 * SECOND).await.unwrap().term;
+    pass(120 * SECOND).await;
+    let freed = monotonic();
+    store.release_lease(other.clone()).await.unwrap();
+    instance.lease_after(other.epoch).await;
+    let gap = monotonic().duration_since(freed);
+    assert!(gap <= SECOND + Duration::from_millis(60), "{gap:?}");
 }

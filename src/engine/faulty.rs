@@ -1,0 +1,123 @@
+//! A store for tests that can be told to fail, refuse or delay a call by its name.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::core::intent::IntentId;
+use crate::core::lease::{Lease, Term};
+use crate::store::{
+    Backlog, Build, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Receipt, Refresh, RefreshRequest,
+    Store, StoreError, StoreFuture, WriteBatch,
+};
+
+#[derive(Clone, Copy)]
+pub enum Fault {
+    /// The call fails without having had an effect.
+    Fail,
+    /// The call has its effect, and its answer takes so long.
+    SlowAnswer(Duration),
+}
+
+/// What is to go wrong: for each call, its next times.
+#[derive(Clone, Default)]
+pub struct Faults(Arc<Mutex<HashMap<&'static str, Vec<Fault>>>>);
+
+impl Faults {
+    pub fn add(&self, call: &'static str, times: usize, fault: Fault) {
+        self.0.lock().unwrap().entry(call).or_default().extend(std::iter::repeat_n(fault, times));
+    }
+
+    pub fn left(&self, call: &'static str) -> usize {
+        self.0.lock().unwrap().get(call).map_or(0, Vec::len)
+    }
+
+    fn take(&self, call: &'static str) -> Option<Fault> {
+        self.0.lock().unwrap().get_mut(call)?.pop()
+    }
+}
+
+pub struct Faulty {
+    pub inner: Arc<dyn Store>,
+    pub faults: Faults,
+}
+
+impl Faulty {
+    fn with<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        run: impl FnOnce(&dyn Store) -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        match self.faults.take(call) {
+            None => run(&*self.inner),
+            Some(Fault::Fail) => Box::pin(async { Err(StoreError::Unavailable("told to fail".to_owned())) }),
+            Some(Fault::SlowAnswer(span)) => {
+                let running = run(&*self.inner);
+                Box::pin(async move {
+                    let answer = running.await;
+                    tokio::time::timeout(span, std::future::pending::<()>()).await.unwrap_err();
+                    answer
+                })
+            }
+        }
+    }
+}
+
+impl Store for Faulty {
+    fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
+        let call = match &batch.fenced {
+            Some(writes) if !writes.finishes.is_empty() => "finish",
+            Some(writes) if !writes.begins.is_empty() => "begin",
+            _ => "submit",
+        };
+        self.with(call, |store| store.commit(batch))
+    }
+
+    fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
+        self.with("acquire", |store| store.acquire_lease(name, holder, duration))
+    }
+
+    fn renew_lease(&self, term: Term, duration: Duration) -> StoreFuture<Option<Lease>> {
+        self.with("renew", |store| store.renew_lease(term, duration))
+    }
+
+    fn release_lease(&self, term: Term) -> StoreFuture<()> {
+        self.with("release", |store| store.release_lease(term))
+    }
+
+    fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {
+        self.with("open", |store| store.open_attempts_before(epoch, limit))
+    }
+
+    fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build> {
+        self.with("build", |store| store.build_schedule(page_limit))
+    }
+
+    fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh> {
+        self.with("refresh", |store| store.refresh_schedule(request))
+    }
+
+    fn backlog(&self) -> StoreFuture<Backlog> {
+        self.inner.backlog()
+    }
+
+    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
+        self.inner.purge(term, older_than, limit)
+    }
+
+    fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
+        self.inner.find(id)
+    }
+
+    fn history(&self, id: IntentId) -> StoreFuture<Option<History>> {
+        self.inner.history(id)
+    }
+
+    fn list(&self, query: ListQuery) -> StoreFuture<IntentPage> {
+        self.inner.list(query)
+    }
+
+    fn ping(&self) -> StoreFuture<()> {
+        self.inner.ping()
+    }
+}
