@@ -706,3 +706,20 @@ async fn a_lease_given_back_is_taken_within_a_second_also_by_one_that_failed_bef
     let gap = monotonic().duration_since(freed);
     assert!(gap <= SECOND + Duration::from_millis(60), "{gap:?}");
 }
+
+#[actix::test]
+async fn trust_counts_from_when_a_renewal_was_asked_for() {
+    let lab = Lab::new();
+    let began = monotonic();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    // Asked for at 5 s, answered at 11 s: trusted until 17 s, although the lease lasts until 25 s
+    // because the one asked for at 10 s had its effect too.
+    instance.faults.add("renew", 2, Fault::SlowAnswer(60 * SECOND));
+    instance.faults.add("renew", 1, Fault::SlowAnswer(6 * SECOND));
+    pass(18 * SECOND).await;
+    instance.submit("a", &one_shot()).await;
+    instance.end("a").await;
+    let made = instance.gateway.moments.lock().unwrap()[0].duration_since(began);
+    assert!(made >= 25 * SECOND, "made {made:?} after the start, without trust");
+}
