@@ -99,6 +99,4 @@ impl Engine {
 }
 
 #[cfg(test)]
-mod faulty;
-#[cfg(test)]
 mod tests;

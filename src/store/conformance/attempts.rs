@@ -236,3 +236,24 @@ pub async fn the_next_term_closes_what_was_left_open(fixture: Fixture) {
     );
     assert_eq!(fixture.finish(&new, &mine, accepted()).await, Some(Finished::Recorded));
 }
+
+pub async fn one_bad_item_fails_alone(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let mut attempts = Vec::new();
+    for id in ["good", "bad", "fine"] {
+        attempts.push(fixture.begin_due(&term, &fixture.submit(id, &one_shot()).await).await);
+    }
+    (fixture.spoil)(attempts[1].seq).await;
+    let now = fixture.now().await;
+    let finishes = attempts.iter().map(|attempt| finished(attempt, accepted(), now)).collect();
+    let batch = WriteBatch {
+        submits: vec![new_intent("neighbour", &one_shot(), b"")],
+        fenced: Some(FencedWrites { finishes, ..writes(&term) }),
+    };
+    let receipt = fixture.store.commit(batch).await.unwrap();
+    assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));
+    let results: Vec<_> = receipt.fenced.unwrap().finishes.iter().map(Result::is_ok).collect();
+    assert_eq!(results, [true, false, true]);
+    assert!(fixture.intent("bad").await.attempt_open, "nothing of the bad one was kept");
+    assert!(fixture.intent("fine").await.state.is_terminal());
+}

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::core::contract::fixtures::deadline;
 use crate::core::contract::{Contract, ContractSnapshot};
-use crate::core::intent::{Intent, IntentId, Payload};
+use crate::core::intent::{Intent, IntentId, IntentSeq, Payload};
 use crate::core::lease::{Lease, Term};
 use crate::core::outcome::Outcome;
 use crate::core::policy;
@@ -66,6 +66,7 @@ macro_rules! for_store {
                 an_expired_term_changes_nothing_even_without_a_successor,
                 submissions_do_not_care_about_the_fence,
                 the_next_term_closes_what_was_left_open,
+                one_bad_item_fails_alone,
             }
             leases {
                 one_holder_at_a_time,
@@ -111,6 +112,9 @@ pub struct Fixture {
     pub short: Duration,
     /// Lets the store's time pass.
     pub pass: Box<dyn Fn(Duration) -> Passing>,
+    /// Puts an audit row for attempt 1 of an intent behind the store's back, so that finishing that
+    /// attempt cannot be done.
+    pub spoil: Box<dyn Fn(IntentSeq) -> Passing>,
     /// Whatever must live as long as the database.
     pub keep: Box<dyn std::any::Any>,
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::*;
 use crate::core::contract::fixtures::{max_attempts, one_shot};
 use crate::core::time::Timestamp;
-use crate::store::conformance::{self, Fixture, Passing, accepted, finished, new_intent, submit_to, writes};
-use crate::store::{FencedWrites, Submitted};
+use crate::store::Submitted;
+use crate::store::conformance::{self, Fixture, Passing, new_intent, submit_to};
 
 /// A fresh file with two stores on it, and a clock that moves only when told to: every transaction
 /// of a case would have the same timestamp, were it not for the store's own clock.
@@ -32,6 +32,11 @@ async fn open() -> Fixture {
         other: Arc::new(SqliteStore::open(&path, clock).unwrap()),
         short: Duration::from_secs(1),
         pass: Box::new(pass),
+        spoil: Box::new(move |seq| -> Passing {
+            let row = "INSERT INTO submission_attempts VALUES (?1, 1, 1, 0, 0, 'accepted', NULL, NULL, NULL)";
+            Connection::open(&path).unwrap().execute(row, [seq.0]).unwrap();
+            Box::pin(async {})
+        }),
         keep: Box::new(directory),
     }
 }
@@ -44,30 +49,6 @@ conformance::for_store!(open_case);
 
 fn path_in(fixture: &Fixture) -> PathBuf {
     fixture.keep.downcast_ref::<tempfile::TempDir>().unwrap().path().join("test.db")
-}
-
-#[tokio::test]
-async fn one_bad_item_fails_alone() {
-    let fixture = open().await;
-    let term = fixture.lead("me").await;
-    let mut attempts = Vec::new();
-    for id in ["good", "bad", "fine"] {
-        attempts.push(fixture.begin_due(&term, &fixture.submit(id, &one_shot()).await).await);
-    }
-    let row = "INSERT INTO submission_attempts VALUES (?1, 1, 1, 0, 0, 'accepted', NULL, NULL, NULL)";
-    Connection::open(path_in(&fixture)).unwrap().execute(row, [attempts[1].seq.0]).unwrap();
-    let now = fixture.now().await;
-    let finishes = attempts.iter().map(|attempt| finished(attempt, accepted(), now)).collect();
-    let batch = WriteBatch {
-        submits: vec![new_intent("neighbour", &one_shot(), b"")],
-        fenced: Some(FencedWrites { finishes, ..writes(&term) }),
-    };
-    let receipt = fixture.store.commit(batch).await.unwrap();
-    assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));
-    let results: Vec<_> = receipt.fenced.unwrap().finishes.iter().map(Result::is_ok).collect();
-    assert_eq!(results, [true, false, true]);
-    assert!(fixture.intent("bad").await.attempt_open, "nothing of the bad one was kept");
-    assert!(fixture.intent("fine").await.state.is_terminal());
 }
 
 #[tokio::test]

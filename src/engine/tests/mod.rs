@@ -1,0 +1,204 @@
+//! The real actors over a real SQLite file in virtual time: hours of retries in milliseconds.
+//!
+//! Only the gateway is scripted, because a socket would let the stopped clock run ahead.
+
+mod attempts;
+mod faulty;
+mod terms;
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::Connection;
+
+use self::faulty::{Fault, Faults, Faulty};
+use super::*;
+use crate::clock::{WallClock, monotonic};
+use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
+use crate::core::contract::{Contract, GatewayUrl};
+use crate::core::intent::{ExhaustedReason, IntentId, State, Status};
+use crate::core::lease::{Lease, LeaseTiming};
+use crate::core::outcome::Outcome;
+use crate::core::schedule::{Limits, MAX_LANE};
+use crate::core::time::Timestamp;
+use crate::gateway::Gateway;
+use crate::leader::CrashChild;
+use crate::store::conformance::{accepted, acquire_from, intent_id, new_intent, rejected, submit_to};
+use crate::store::sqlite::SqliteStore;
+use crate::store::{History, OpenAttempt, Submitted};
+use crate::supervise::Crash;
+
+const SECOND: Duration = Duration::from_secs(1);
+const BASE: i64 = 1_790_000_000_000_000;
+
+/// How a scripted gateway answers: after how long, and what. `None` is a panic of the client.
+type Script = Arc<dyn Fn(&str, u32) -> (Duration, Option<Outcome>) + Send + Sync>;
+
+#[derive(Clone)]
+struct Scripted {
+    script: Script,
+    /// Every call: intent and attempt number.
+    calls: Arc<Mutex<Vec<(String, u32)>>>,
+    /// When each of them was made.
+    moments: Arc<Mutex<Vec<tokio::time::Instant>>>,
+}
+
+impl Gateway for Scripted {
+    fn attempt(&self, attempt: &OpenAttempt, _: Bytes) -> Pin<Box<dyn Future<Output = Outcome>>> {
+        let call = (attempt.intent_id.to_string(), attempt.attempt_number);
+        let (delay, outcome) = (self.script)(&call.0, call.1);
+        self.calls.lock().unwrap().push(call);
+        self.moments.lock().unwrap().push(monotonic());
+        Box::pin(async move {
+            if !delay.is_zero() {
+                pass(delay).await;
+            }
+            outcome.expect("the script says panic")
+        })
+    }
+}
+
+fn script(script: impl Fn(&str, u32) -> (Duration, Option<Outcome>) + Send + Sync + 'static) -> Script {
+    Arc::new(script)
+}
+
+fn always(outcome: Outcome) -> Script {
+    script(move |_, _| (Duration::ZERO, Some(outcome.clone())))
+}
+
+fn error() -> Outcome {
+    Outcome::error("connection refused")
+}
+
+fn settings() -> LeaderSettings {
+    LeaderSettings {
+        lease_name: "lease".into(),
+        holder_id: "me".into(),
+        timing: LeaseTiming::new(15 * SECOND, 5 * SECOND).unwrap(),
+        acquire_interval: SECOND,
+        refresh_interval: Duration::from_millis(250),
+        limits: Limits { in_flight: 16, in_flight_per_gateway: 8, capacity: 64 * 1024 },
+        retention: None,
+    }
+}
+
+/// A database file and the virtual clock it lives by.
+struct Lab {
+    directory: tempfile::TempDir,
+    clock: WallClock,
+}
+
+impl Lab {
+    fn new() -> Self {
+        tokio::time::pause();
+        let origin = monotonic();
+        let clock = WallClock::from_fn(move || Timestamp::from_micros(BASE) + monotonic().duration_since(origin));
+        let lab = Self { directory: tempfile::tempdir().unwrap(), clock };
+        SqliteStore::migrate(&lab.path()).unwrap();
+        lab
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.directory.path().join("lab.db")
+    }
+
+    /// The database as another instance has it.
+    fn store(&self) -> SqliteStore {
+        SqliteStore::open(&self.path(), self.clock.clone()).unwrap()
+    }
+
+    fn start(&self, settings: LeaderSettings, script: Script) -> Instance {
+        let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default() };
+        let made = gateway.clone();
+        let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(made.clone()) });
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let faults = Faults::default();
+        let store = Faulty { inner: Arc::new(self.store()), faults: faults.clone() };
+        let engine = Engine::start(Arc::new(store), settings, factory, metrics, Threads::shared());
+        Instance { engine, gateway, faults }
+    }
+}
+
+struct Instance {
+    engine: Engine,
+    gateway: Scripted,
+    /// What is to go wrong in its store.
+    faults: Faults,
+}
+
+impl Instance {
+    async fn submit(&self, id: &str, contract: &Contract) {
+        let submitted = self.engine.store.submit(new_intent(id, contract, b"{}")).await.unwrap();
+        assert!(matches!(submitted, Submitted::Created(_)));
+    }
+
+    async fn history(&self, id: &str) -> History {
+        self.engine.store.history(intent_id(id)).await.unwrap().unwrap()
+    }
+
+    /// Waits until `done` says so, looking whenever the intent changes.
+    async fn until(&self, id: &str, done: impl Fn(&History) -> bool) -> History {
+        let watch = self.engine.notices.watch(&intent_id(id)).unwrap();
+        let waiting = async {
+            loop {
+                let history = self.history(id).await;
+                if done(&history) {
+                    return history;
+                }
+                watch.changed().await;
+            }
+        };
+        tokio::time::timeout(10 * 24 * 3600 * SECOND, waiting).await.unwrap_or_else(|_| panic!("{id} never got there"))
+    }
+
+    async fn end(&self, id: &str) -> History {
+        self.until(id, |history| history.intent.state.is_terminal()).await
+    }
+
+    /// Waits until this instance leads, in a later term than `epoch`.
+    async fn lease_after(&self, epoch: i64) -> Lease {
+        for _ in 0..10_000 {
+            match self.engine.board.lease() {
+                Some(lease) if lease.term.epoch > epoch => return lease,
+                _ => pass(Duration::from_millis(50)).await,
+            }
+        }
+        panic!("never led after epoch {epoch}");
+    }
+
+    /// Waits until the gateway was called so many times.
+    async fn calls(&self, count: usize) -> Vec<(String, u32)> {
+        for _ in 0..10_000 {
+            let calls = self.gateway.calls.lock().unwrap().clone();
+            if calls.len() >= count {
+                return calls;
+            }
+            pass(Duration::from_millis(1)).await;
+        }
+        panic!("fewer than {count} calls");
+    }
+
+    fn assert_no_number_sent_twice(&self) {
+        let calls = self.gateway.calls.lock().unwrap();
+        let unique: HashSet<_> = calls.iter().collect();
+        assert_eq!(unique.len(), calls.len(), "{calls:?}");
+    }
+}
+
+/// Lets virtual time pass.
+async fn pass(span: Duration) {
+    tokio::time::timeout(span, std::future::pending::<()>()).await.unwrap_err();
+}
+
+fn at_gateway(host: &str, contract: Contract) -> Contract {
+    Contract { gateway_url: GatewayUrl::parse(&format!("http://{host}.test")).unwrap(), ..contract }
+}
+
+fn exhausted(history: &History) -> ExhaustedReason {
+    history.intent.state.exhausted_reason().unwrap_or_else(|| panic!("{:?}", history.intent))
+}

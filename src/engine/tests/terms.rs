@@ -1,0 +1,293 @@
+//! Terms: how they begin and end, and that whatever dies or fails in one harms nothing.
+
+use super::*;
+
+#[actix::test]
+async fn a_follower_executes_nothing_and_builds_no_schedule() {
+    let lab = Lab::new();
+    let lease = acquire_from(&lab.store(), "lease", "somebody else", 3600 * SECOND).await.unwrap();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.submit("a", &one_shot()).await;
+    pass(600 * SECOND).await;
+    assert!(instance.gateway.calls.lock().unwrap().is_empty());
+    assert_eq!(instance.engine.metrics.schedule_held.get(), 0);
+    lab.store().release_lease(lease.term).await.unwrap();
+    assert_eq!(instance.end("a").await.intent.state.status(), Status::Accepted);
+}
+
+#[actix::test]
+async fn losing_the_lease_in_the_middle_of_everything() {
+    let lab = Lab::new();
+    let instance = lab.start(
+        settings(),
+        script(|id, _| match id {
+            "slow" => (8 * SECOND, Some(accepted())),
+            _ => (Duration::ZERO, Some(error())),
+        }),
+    );
+    instance.submit("slow", &max_attempts(5)).await;
+    instance.submit("shot", &at_gateway("b", one_shot())).await;
+    instance.submit("retries", &at_gateway("c", max_attempts(100))).await;
+    let first = instance.lease_after(0).await;
+    instance.until("retries", |history| history.attempts.len() == 1).await;
+    assert_eq!(exhausted(&instance.end("shot").await), ExhaustedReason::OneShot);
+
+    // Another instance takes the lease while an attempt is under way and a retry is due.
+    let thief = lab.store();
+    thief.release_lease(first.term.clone()).await.unwrap();
+    let stolen = acquire_from(&thief, "lease", "thief", 3600 * SECOND).await.unwrap();
+    pass(60 * SECOND).await;
+    let history = instance.history("slow").await;
+    assert!(history.attempts.is_empty() && history.intent.attempt_open, "the outcome came after the term: {history:?}");
+    assert_eq!(instance.history("retries").await.attempts.len(), 1, "no attempt in the term of another");
+    assert!(instance.engine.board.lease().is_none());
+
+    thief.release_lease(stolen.term.clone()).await.unwrap();
+    let slow = instance.end("slow").await;
+    assert_eq!(slow.attempts[0].outcome, Outcome::interrupted());
+    assert_eq!((slow.attempts[1].outcome.clone(), slow.attempts.len()), (accepted(), 2));
+    assert_eq!(instance.lease_after(0).await.term.epoch, stolen.term.epoch + 1);
+    instance.until("retries", |history| history.attempts.len() == 4).await;
+    instance.assert_no_number_sent_twice();
+}
+
+#[actix::test]
+async fn an_orderly_stop_records_what_is_under_way_and_frees_the_lease() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), script(|_, _| (9 * SECOND, Some(accepted()))));
+    for n in 0..20 {
+        instance.submit(&format!("{n}"), &one_shot()).await;
+    }
+    let under_way = instance.calls(8).await;
+    instance.engine.stop_leading().await;
+    for (id, _) in &under_way {
+        assert_eq!(instance.history(id).await.intent.state.status(), Status::Accepted);
+    }
+    assert_eq!(instance.gateway.calls.lock().unwrap().len(), 8, "nothing new was begun");
+    assert!(acquire_from(&lab.store(), "lease", "next", SECOND).await.is_some(), "the lease is free");
+    pass(60 * SECOND).await;
+    assert!(instance.engine.board.lease().is_none(), "it does not come back");
+}
+
+/// Kills an actor while an attempt is under way; afterwards all is as it should be.
+async fn survives_the_death_of(victim: &'static str) {
+    let lab = Lab::new();
+    let instance = lab.start(
+        settings(),
+        script(|id, _| (if id == "under way" { 3 * SECOND } else { Duration::ZERO }, Some(accepted()))),
+    );
+    instance.submit("under way", &one_shot()).await;
+    instance.calls(1).await;
+    let epoch = instance.lease_after(0).await.term.epoch;
+    match victim {
+        "store" => instance.engine.store.actor().do_send(Crash),
+        "leader" => instance.engine.leader().do_send(Crash),
+        child => instance.engine.leader().do_send(CrashChild(child)),
+    }
+    if victim == "leader" {
+        pass(SECOND).await;
+        assert!(instance.engine.board.lease().is_none(), "a dead leader leads no more");
+    }
+    pass(60 * SECOND).await;
+    assert_eq!(instance.end("under way").await.attempts[0].outcome, accepted(), "recorded all the same");
+    instance.submit("after", &one_shot()).await;
+    assert_eq!(instance.end("after").await.intent.state.status(), Status::Accepted);
+    let now = instance.lease_after(0).await.term.epoch;
+    assert_eq!(now > epoch, victim != "store", "epoch {epoch} then {now}");
+    instance.assert_no_number_sent_twice();
+}
+
+#[actix::test]
+async fn the_store_actor_may_die() {
+    survives_the_death_of("store").await;
+}
+
+#[actix::test]
+async fn the_leader_may_die() {
+    survives_the_death_of("leader").await;
+}
+
+#[actix::test]
+async fn the_scheduler_may_die() {
+    survives_the_death_of("scheduler").await;
+}
+
+#[actix::test]
+async fn the_executor_may_die() {
+    survives_the_death_of("executor").await;
+}
+
+#[actix::test]
+async fn an_attempt_that_dies_is_closed_by_a_new_term_and_harms_no_other() {
+    let lab = Lab::new();
+    let instance = lab.start(
+        settings(),
+        script(|id, attempt| match (id, attempt) {
+            ("poison", 1) => (SECOND, None),
+            ("slow", _) => (3 * SECOND, Some(accepted())),
+            _ => (Duration::ZERO, Some(accepted())),
+        }),
+    );
+    instance.submit("slow", &one_shot()).await;
+    instance.submit("poison", &max_attempts(3)).await;
+    let poison = instance.end("poison").await;
+    assert_eq!(poison.attempts[0].outcome, Outcome::interrupted());
+    assert_eq!(poison.attempts[1].outcome, accepted());
+    assert_eq!(instance.end("slow").await.attempts[0].outcome, accepted(), "it was recorded in its own term");
+}
+
+#[actix::test]
+async fn a_slow_renewal_stretches_no_lease_and_loses_no_intent() {
+    let lab = Lab::new();
+    let began = monotonic();
+    let instance = lab.start(
+        settings(),
+        script(|_, attempt| (Duration::ZERO, Some(if attempt == 1 { error() } else { accepted() }))),
+    );
+    let first = instance.lease_after(0).await;
+    // Asked for at 5 s and at 10 s, answered at 14 s and later: trust ends 12 s after the check at 0 s.
+    instance.faults.add("renew", 2, Fault::SlowAnswer(9 * SECOND));
+    pass(Duration::from_millis(7500)).await;
+    instance.submit("a", &max_attempts(5)).await;
+    let history = instance.end("a").await;
+    assert_eq!(history.attempts.len(), 2, "the retry that came due without trust was not forgotten");
+    let retried = instance.gateway.moments.lock().unwrap()[1].duration_since(began);
+    assert!(retried >= 15 * SECOND, "an attempt was made {retried:?} after the start, without trust");
+    assert!(instance.lease_after(0).await.term.epoch > first.term.epoch);
+    instance.assert_no_number_sent_twice();
+}
+
+#[actix::test]
+async fn a_begin_that_is_answered_after_trust_ended_is_not_sent() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    instance.faults.add("begin", 1, Fault::SlowAnswer(13 * SECOND));
+    instance.faults.add("renew", 3, Fault::SlowAnswer(20 * SECOND));
+    instance.submit("a", &max_attempts(3)).await;
+    let history = instance.end("a").await;
+    assert_eq!(
+        history.attempts[0].outcome,
+        Outcome::interrupted(),
+        "written down, never sent, closed by the next term"
+    );
+    let calls = instance.gateway.calls.lock().unwrap().clone();
+    assert_eq!(calls, [("a".to_owned(), 2)]);
+}
+
+#[actix::test]
+async fn a_failed_look_or_renewal_ends_the_term() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    for call in ["refresh", "renew"] {
+        let epoch = instance.lease_after(0).await.term.epoch;
+        instance.faults.add(call, 1, Fault::Fail);
+        instance.lease_after(epoch).await;
+        instance.submit(call, &one_shot()).await;
+        assert_eq!(instance.end(call).await.intent.state.status(), Status::Accepted);
+    }
+}
+
+#[actix::test]
+async fn a_term_that_is_lost_while_it_is_prepared_executes_nothing() {
+    let lab = Lab::new();
+    submit_to(&lab.store(), new_intent("a", &one_shot(), b"{}")).await;
+    let instance = lab.start(settings(), always(accepted()));
+    instance.faults.add("build", 1, Fault::SlowAnswer(20 * SECOND));
+    instance.faults.add("renew", 4, Fault::SlowAnswer(30 * SECOND));
+    pass(20 * SECOND).await;
+    assert!(instance.gateway.calls.lock().unwrap().is_empty(), "its lease of 15 s was over");
+    assert_eq!(instance.end("a").await.attempts.len(), 1);
+}
+
+#[actix::test]
+async fn a_stop_while_a_term_is_prepared_is_answered_and_frees_the_lease() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.faults.add("build", 1, Fault::SlowAnswer(2 * SECOND));
+    instance.lease_after(0).await;
+    tokio::time::timeout(10 * SECOND, instance.engine.stop_leading()).await.expect("the stop is answered");
+    pass(5 * SECOND).await;
+    assert!(instance.engine.board.lease().is_none());
+    assert!(acquire_from(&lab.store(), "lease", "next", SECOND).await.is_some(), "the lease is free");
+}
+
+#[actix::test]
+async fn an_outcome_is_recorded_once_the_store_is_back() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), script(|_, _| (SECOND, Some(accepted()))));
+    instance.lease_after(0).await;
+    instance.faults.add("finish", 12, Fault::Fail);
+    instance.submit("a", &max_attempts(5)).await;
+    let history = instance.end("a").await;
+    assert_eq!((history.attempts.len(), &history.attempts[0].outcome), (1, &accepted()), "three seconds later");
+    assert_eq!((instance.faults.left("finish"), instance.gateway.calls.lock().unwrap().len()), (0, 1));
+}
+
+#[actix::test]
+async fn a_stop_after_a_loss_waits_for_what_is_under_way() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), script(|_, _| (9 * SECOND, Some(accepted()))));
+    instance.lease_after(0).await;
+    instance.submit("a", &one_shot()).await;
+    instance.calls(1).await;
+    instance.faults.add("renew", 1, Fault::Fail);
+    while instance.engine.board.lease().is_some() {
+        pass(Duration::from_millis(100)).await;
+    }
+    instance.engine.stop_leading().await;
+    assert_eq!(instance.history("a").await.intent.state.status(), Status::Accepted, "its lease had lasted that long");
+}
+
+#[actix::test]
+async fn an_unreadable_open_attempt_stops_no_other() {
+    let lab = Lab::new();
+    let store = lab.store();
+    let bad = new_intent("bad", &at_gateway("bad", one_shot()), b"{}");
+    submit_to(&store, bad).await;
+    let damage = "UPDATE submission_contracts SET snapshot = 'not json';
+        UPDATE submission_intents SET attempt_count = 1, next_attempt_at = NULL, open_lease_epoch = 0, open_started_at = 1;";
+    Connection::open(lab.path()).unwrap().execute_batch(damage).unwrap();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.submit("good", &one_shot()).await;
+    assert_eq!(instance.end("good").await.intent.state.status(), Status::Accepted);
+    assert_eq!(instance.lease_after(0).await.term.epoch, 1, "the first term");
+}
+
+#[actix::test]
+async fn a_lease_given_back_is_taken_within_a_second_also_by_one_that_failed_before() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    for _ in 0..4 {
+        let epoch = instance.lease_after(0).await.term.epoch;
+        instance.faults.add("refresh", 1, Fault::Fail);
+        instance.lease_after(epoch).await;
+    }
+    let mine = instance.lease_after(0).await.term;
+    let store = lab.store();
+    store.release_lease(mine).await.unwrap();
+    let other = acquire_from(&store, "lease", "other", 3600 * SECOND).await.unwrap().term;
+    pass(120 * SECOND).await;
+    let freed = monotonic();
+    store.release_lease(other.clone()).await.unwrap();
+    instance.lease_after(other.epoch).await;
+    let gap = monotonic().duration_since(freed);
+    assert!(gap <= SECOND + Duration::from_millis(60), "{gap:?}");
+}
+
+#[actix::test]
+async fn trust_counts_from_when_a_renewal_was_asked_for() {
+    let lab = Lab::new();
+    let began = monotonic();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    // Asked for at 5 s, answered at 11 s: trusted until 17 s, although the lease lasts until 25 s
+    // because the one asked for at 10 s had its effect too.
+    instance.faults.add("renew", 2, Fault::SlowAnswer(60 * SECOND));
+    instance.faults.add("renew", 1, Fault::SlowAnswer(6 * SECOND));
+    pass(18 * SECOND).await;
+    instance.submit("a", &one_shot()).await;
+    instance.end("a").await;
+    let made = instance.gateway.moments.lock().unwrap()[0].duration_since(began);
+    assert!(made >= 25 * SECOND, "made {made:?} after the start, without trust");
+}
