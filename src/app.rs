@@ -44,7 +44,7 @@ pub enum StartError {
 pub struct Service {
     pub engine: Engine,
     pub registry: CurrentRegistry,
-    pub addresses: Vec<SocketAddr>,
+    pub address: SocketAddr,
     server: ServerHandle,
 }
 
@@ -53,6 +53,9 @@ impl Service {
         let settings = config.leader_settings()?;
         let tls = tls_config(config.gateway_ca.as_deref())?;
         let metrics = Arc::new(Metrics::new()?);
+        let cannot_listen = |source| StartError::Listen { address: config.listen.clone(), source };
+        let listener = http::bind(&config.listen).await.map_err(cannot_listen)?;
+        let address = listener.local_addr().map_err(cannot_listen)?;
         let migrate = config.migrate == Switch::On;
         let store = config.store.choice()?.open(migrate, Arc::clone(&metrics)).await?;
         let timeout = config.attempt_timeout;
@@ -68,23 +71,18 @@ impl Service {
             board: engine.board.clone(),
             max_payload_bytes: config.max_payload_bytes,
         };
-        let (server, addresses) = http::start(parts, &config.listen)
-            .map_err(|source| StartError::Listen { address: config.listen.clone(), source })?;
+        let server = http::start(parts, listener).map_err(cannot_listen)?;
         let handle = server.handle();
         actix::spawn(server);
-        for address in &addresses {
-            log::info!(
-                "listening address={address} holder_id={} version={}",
-                engine.board.holder_id,
-                env!("CARGO_PKG_VERSION")
-            );
-        }
-        Ok(Self { engine, registry, addresses, server: handle })
+        let version = env!("CARGO_PKG_VERSION");
+        log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
+        Ok(Self { engine, registry, address, server: handle })
     }
 
     /// Attempts under way are recorded and the lease given back, then requests under way answered.
     pub async fn stop(&self) {
         self.engine.stop_leading().await;
+        self.engine.notices.close();
         self.server.stop(true).await;
     }
 }

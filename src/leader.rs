@@ -381,7 +381,8 @@ impl LeaderActor {
         let ended = std::mem::replace(&mut self.state, State::Following);
         if let State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) = &ended {
             ctx.cancel_future(reign.renewals);
-            log::warn!("leader_lost {}{} why={why:?}", reign.term, self.lease_fields(store_error));
+            let level = if self.stopping.is_some() { log::Level::Info } else { log::Level::Warn };
+            log::log!(level, "leader_lost {}{} why={why:?}", reign.term, self.lease_fields(store_error));
             self.parts.metrics.became_follower();
             self.parts.board.show(None);
         }

@@ -4,6 +4,7 @@
 //! follower no notice comes, so waiters look again by themselves now and then.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -14,7 +15,10 @@ use crate::core::intent::IntentId;
 pub const MAX_WAITERS: usize = 10_000;
 
 #[derive(Clone, Default)]
-pub struct Notices(Arc<Mutex<HashMap<IntentId, Waited>>>);
+pub struct Notices {
+    watched: Arc<Mutex<HashMap<IntentId, Waited>>>,
+    closed: Arc<AtomicBool>,
+}
 
 struct Waited {
     changed: Arc<Notify>,
@@ -42,8 +46,18 @@ impl Notices {
         }
     }
 
+    /// Ends all waiting, now and from now on: the service stops.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.lock().values().for_each(|waited| waited.changed.notify_waiters());
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Waited>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -33,7 +33,7 @@ pub async fn run(args: DemoArgs) -> Result<(), String> {
     let config = demo_config(&args.listen, directory.path())?;
     let mut signals = Signals::listen().map_err(|error| error.to_string())?;
     let service = Service::start(&config, registry).await.map_err(|error| error.to_string())?;
-    let address = service.addresses.first().ok_or("no address")?;
+    let address = service.address;
     print!("{}", welcome(&format!("http://{address}"), &targets));
     let trickle = actix::spawn(trickle(format!("http://{address}/v1/intents"), targets));
     while let Asked::Reload = signals.next().await {}

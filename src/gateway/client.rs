@@ -26,8 +26,9 @@ use crate::store::OpenAttempt;
 /// request on a connection that the server is just closing fails, and that costs an attempt.
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
 
-/// What is not visible ASCII, besides the control and non-ASCII bytes that are always encoded.
-const INVISIBLE: &AsciiSet = &CONTROLS.add(b' ');
+/// What is not visible ASCII, besides the control and non-ASCII bytes that are always encoded; and
+/// the percent sign, without which `a b` and `a%20b` would be one key to a gateway.
+const INVISIBLE: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 pub struct HttpGateway {
     client: Client,

@@ -13,6 +13,7 @@ mod ops;
 mod query;
 mod wait;
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use actix_web::dev::Server;
 use actix_web::guard::{self, Guard};
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, Resource, Route, web};
+
+use tokio::net::TcpSocket;
 
 use crate::console;
 use crate::http::error::ApiError;
@@ -49,8 +52,25 @@ const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// How long a stopping server waits for requests under way; `waitSeconds` ends at 30.
 const SHUTDOWN_SECONDS: u64 = 31;
 
-/// Binds and starts the server; it runs until its handle stops it.
-pub fn start(parts: HttpParts, listen: &str) -> std::io::Result<(Server, Vec<std::net::SocketAddr>)> {
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 2048;
+
+/// Takes the address, before anything else is begun that would have to be undone without it.
+pub async fn bind(listen: &str) -> std::io::Result<TcpListener> {
+    let mut failed = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+    for address in tokio::net::lookup_host(listen).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return listener.into_std(),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// Starts the server; it runs until its handle stops it.
+pub fn start(parts: HttpParts, listener: TcpListener) -> std::io::Result<Server> {
     let server = HttpServer::new(move || {
         App::new().wrap(from_fn(measure::requests)).configure(|config| routes(config, parts.clone()))
     })
@@ -59,9 +79,8 @@ pub fn start(parts: HttpParts, listen: &str) -> std::io::Result<(Server, Vec<std
     .keep_alive(KEEP_ALIVE)
     .shutdown_timeout(SHUTDOWN_SECONDS)
     .disable_signals()
-    .bind(listen)?;
-    let addresses = server.addrs();
-    Ok((server.run(), addresses))
+    .listen(listener)?;
+    Ok(server.run())
 }
 
 pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {

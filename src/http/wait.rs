@@ -20,7 +20,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 pub async fn for_first_attempt(parts: &HttpParts, mut intent: Intent, watch: &Watch, patience: Duration) -> Intent {
     let end = monotonic() + patience;
     let mut pause = FIRST_LOOK;
-    while !intent.first_attempt_finished() && monotonic() < end {
+    while !intent.first_attempt_finished() && monotonic() < end && !parts.notices.is_closed() {
         let look = (monotonic() + pause).min(end);
         let _either_is_a_reason_to_look = tokio::time::timeout_at(look, watch.changed()).await;
         match parts.store.find(intent.id.clone()).await {

@@ -27,7 +27,7 @@ async fn an_intent_is_submitted_attempted_and_found() {
     let received = gateway.ledger.entries();
     assert_eq!(received.len(), 1);
     assert_eq!((received[0].path.as_str(), received[0].attempt), ("/sms/send", 1));
-    assert_eq!(received[0].idempotency_key, "a/b%20%c+d%20%C3%A9");
+    assert_eq!(received[0].idempotency_key, "a/b%20%25c+d%20%C3%A9");
     assert_eq!(received[0].body, payload, "byte for byte");
 
     let path = "/v1/intents/a%2Fb%20%25c%2Bd%20%C3%A9";
@@ -37,7 +37,7 @@ async fn an_intent_is_submitted_attempted_and_found() {
     let attempt = &history["attempts"][0];
     assert_eq!(attempt["attemptNumber"], 1);
     assert_eq!((&attempt["outcomeStatus"], &attempt["error"]), (&json!("accepted"), &Value::Null));
-    assert_eq!(field(attempt, "gatewayMessageId"), "gw-a/b%20%c+d%20%C3%A9-1");
+    assert_eq!(field(attempt, "gatewayMessageId"), "gw-a/b%20%25c+d%20%C3%A9-1");
     let keys: Vec<_> = attempt.as_object().unwrap().keys().map(String::as_str).collect();
     let expected =
         ["attemptNumber", "error", "finishedAt", "gatewayMessageId", "outcomeReason", "outcomeStatus", "startedAt"];

@@ -121,3 +121,22 @@ async fn a_full_disk_refuses_and_damages_nothing() {
         Connection::open(site.database()).unwrap().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(sound, "ok");
 }
+
+#[actix::test]
+async fn a_database_file_that_is_removed_is_not_written_to_any_more() {
+    let (site, _gateway) = site();
+    if !site.is_a_file() {
+        return;
+    }
+    let instance = site.start();
+    let api = instance.api();
+    api.submit("before", "once", json!({}), "?waitSeconds=30").await;
+    let aside = site.directory.path().join("aside.db");
+    std::fs::rename(site.database(), &aside).unwrap();
+    let answer = api.submit("during", "once", json!({}), "").await;
+    assert_eq!((answer.status.as_u16(), answer.error().as_str()), (503, "store_unavailable"));
+    assert_eq!(api.get("/readyz").await.status.as_u16(), 503);
+    std::fs::rename(&aside, site.database()).unwrap();
+    let after = api.submit("after", "once", json!({}), "?waitSeconds=30").await;
+    assert_eq!(after.json()["status"], "accepted", "it heals when the file is back");
+}

@@ -253,9 +253,9 @@ fn scene() -> Option<Scene> {
 }
 
 impl Scene {
-    fn start(&self) -> Instance {
+    fn start(&self, store_timeout: &str) -> Instance {
         let mut command = self.site.command();
-        command.env("SM_STORE_TIMEOUT", "2s").env("SM_LEASE_DURATION", "6s").env("SM_RENEW_INTERVAL", "1s");
+        command.env("SM_STORE_TIMEOUT", store_timeout).env("SM_LEASE_DURATION", "6s").env("SM_RENEW_INTERVAL", "1s");
         Instance::start(command)
     }
 }
@@ -263,7 +263,7 @@ impl Scene {
 #[actix::test]
 async fn a_connection_that_is_cut_stalled_or_half_closed_loses_and_doubles_nothing() {
     let Some(scene) = scene() else { return };
-    let instance = scene.start();
+    let instance = scene.start("2s");
     instance.wait_for_log("leader_ready");
     let api = instance.api();
     let answered = Answered::default();
@@ -302,7 +302,7 @@ async fn a_connection_that_is_cut_stalled_or_half_closed_loses_and_doubles_nothi
 #[actix::test]
 async fn a_database_that_is_gone_for_ten_seconds_costs_those_seconds_and_nothing_else() {
     let Some(scene) = scene() else { return };
-    let mut instance = scene.start();
+    let mut instance = scene.start("2s");
     instance.wait_for_log("leader_ready");
     let api = instance.api();
     let answered = Answered::default();
@@ -331,7 +331,7 @@ async fn a_database_that_is_gone_for_ten_seconds_costs_those_seconds_and_nothing
 async fn the_service_starts_before_its_database() {
     let Some(scene) = scene() else { return };
     scene.proxy.refuse(true);
-    let instance = scene.start();
+    let instance = scene.start("20s");
     let api = instance.api();
     assert_eq!(api.get("/healthz").await.status.as_u16(), 200);
     let answer = api.submit("early", "once", json!({}), "").await;

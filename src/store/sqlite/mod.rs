@@ -12,6 +12,7 @@ mod schedule;
 mod write;
 
 use std::num::NonZeroUsize;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,7 @@ const READERS: usize = 4;
 const RESERVED_READERS: usize = 2;
 
 pub struct SqliteStore {
+    file: Arc<DatabaseFile>,
     clock: WallClock,
     writer: Arc<Mutex<Writer>>,
     readers: Arc<Readers>,
@@ -58,6 +60,7 @@ impl SqliteStore {
         let connection = connection::open_existing(path)?;
         migrate::require_current(&connection, path)?;
         Ok(Self {
+            file: Arc::new(DatabaseFile::of(path)),
             clock,
             writer: Arc::new(Mutex::new(Writer { connection, contracts: ContractCache::default() })),
             readers: Readers::open(path, READERS)?,
@@ -75,10 +78,10 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut Writer, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> StoreFuture<T> {
-        let (writer, clock) = (Arc::clone(&self.writer), self.clock.clone());
+        let (writer, clock, file) = (Arc::clone(&self.writer), self.clock.clone(), Arc::clone(&self.file));
         Box::pin(async move {
             let mut writer = writer.lock_owned().await;
-            blocking(move || work(&mut writer, &clock)).await
+            blocking(move || file.check().and_then(|()| work(&mut writer, &clock))).await
         })
     }
 
@@ -101,14 +104,14 @@ impl SqliteStore {
         readers: &Arc<Readers>,
         work: impl FnOnce(&mut Connection, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> StoreFuture<T> {
-        let (readers, clock) = (Arc::clone(readers), self.clock.clone());
+        let (readers, clock, file) = (Arc::clone(readers), self.clock.clone(), Arc::clone(&self.file));
         Box::pin(async move {
             let permit = Arc::clone(&readers.permits).acquire_owned().await;
             let _permit = permit.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))?;
             blocking(move || {
                 let mut connection = readers.take();
                 let result = match connection.as_mut() {
-                    Some(connection) => work(connection, &clock),
+                    Some(connection) => file.check().and_then(|()| work(connection, &clock)),
                     None => Err(rusqlite::Error::InvalidQuery),
                 };
                 readers.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(connection);
@@ -117,6 +120,35 @@ impl SqliteStore {
             .await
         })
     }
+}
+
+/// Which file it was that was opened. What is written to one that was removed or replaced would be
+/// lost with it, so such a store is not used any more.
+struct DatabaseFile {
+    path: PathBuf,
+    opened: Option<(u64, u64)>,
+}
+
+impl DatabaseFile {
+    fn of(path: &Path) -> Self {
+        Self { path: path.to_owned(), opened: identity(path) }
+    }
+
+    fn check(&self) -> Result<(), rusqlite::Error> {
+        if identity(&self.path) == self.opened {
+            return Ok(());
+        }
+        let gone = "the database file was removed or replaced; bring it back, or start again";
+        Err(rusqlite::Error::SqliteFailure(
+            rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR),
+            Some(gone.to_owned()),
+        ))
+    }
+}
+
+/// The number of the file system and that of the file in it.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 impl Readers {

@@ -77,8 +77,10 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
 /// `created_at` grows with `intent_seq` (the store's clock never goes back), so a search by halves
 /// finds it without an index that every submission would have to keep up.
 fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rusqlite::Error> {
-    let mut ends = connection
-        .prepare_cached("SELECT coalesce(min(intent_seq), 0), coalesce(max(intent_seq), 0) FROM submission_intents")?;
+    let mut ends = connection.prepare_cached(
+        "SELECT coalesce((SELECT min(intent_seq) FROM submission_intents), 0),
+                coalesce((SELECT max(intent_seq) FROM submission_intents), 0)",
+    )?;
     let mut at_or_after = connection.prepare_cached(
         "SELECT intent_seq, created_at FROM submission_intents WHERE intent_seq >= ?1 ORDER BY intent_seq LIMIT 1",
     )?;
