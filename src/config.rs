@@ -168,7 +168,7 @@ fn default_holder_id() -> Arc<str> {
     format!("{host}-{}-{:08x}", std::process::id(), fastrand::u32(..)).into()
 }
 
-fn listen_address(text: &str) -> Result<String, String> {
+pub fn listen_address(text: &str) -> Result<String, String> {
     let port =
         text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
     port.map(|_| text.to_owned()).ok_or_else(|| "must be an address and a port, such as 127.0.0.1:8082".to_owned())

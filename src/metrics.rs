@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
-    TextEncoder,
+    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 use crate::core::intent::{ExhaustedReason, Intent, State, Status};
@@ -33,8 +33,8 @@ pub struct Metrics {
     store_commit_duration: Histogram,
     store_errors: IntCounterVec,
     pub store_queue: IntGauge,
-    store_connections: IntGauge,
-    store_idle_connections: IntGauge,
+    store_connections: IntGaugeVec,
+    store_idle_connections: IntGaugeVec,
     store_connection_wait: Histogram,
     http_requests: IntCounterVec,
     http_duration: HistogramVec,
@@ -78,8 +78,8 @@ impl Metrics {
             store_commit_duration: make.histogram("store_commit_seconds", "Duration of a commit", &SECONDS)?,
             store_errors: make.counters("store_errors_total", "Failed store calls", &["kind"])?,
             store_queue: make.gauge("store_queue_writes", "Writes that wait for the next commit")?,
-            store_connections: make.gauge("store_connections", "Connections to the database server")?,
-            store_idle_connections: make.gauge("store_idle_connections", "Of those, not in use")?,
+            store_connections: make.gauges("store_connections", "Connections to the database server", &["pool"])?,
+            store_idle_connections: make.gauges("store_idle_connections", "Of those, not in use", &["pool"])?,
             store_connection_wait: make.histogram(
                 "store_connection_wait_seconds",
                 "Time until a connection was free",
@@ -157,9 +157,9 @@ impl Metrics {
         self.store_commit_duration.observe(took.as_secs_f64());
     }
 
-    pub fn store_pool(&self, connections: u32, idle: u32, waited: Duration) {
-        self.store_connections.set(i64::from(connections));
-        self.store_idle_connections.set(i64::from(idle));
+    pub fn store_pool(&self, pool: &str, connections: u32, idle: u32, waited: Duration) {
+        self.store_connections.with_label_values(&[pool]).set(i64::from(connections));
+        self.store_idle_connections.with_label_values(&[pool]).set(i64::from(idle));
         self.store_connection_wait.observe(waited.as_secs_f64());
     }
 
@@ -223,6 +223,10 @@ impl Maker<'_> {
 
     fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
         self.register(IntGauge::new(format!("submission_{name}"), help)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+        self.register(IntGaugeVec::new(Opts::new(format!("submission_{name}"), help), labels)?)
     }
 
     fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {

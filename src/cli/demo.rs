@@ -6,14 +6,14 @@ use clap::{Args, FromArgMatches};
 use serde_json::{Value, json};
 
 use crate::app::{Asked, Service, Signals, stop_in_order};
-use crate::config::Config;
+use crate::config::{Config, listen_address};
 use crate::gateway::standin::StandIn;
 use crate::registry::Registry;
 
 #[derive(Args)]
 pub struct DemoArgs {
     /// Address and port to serve HTTP on
-    #[arg(long, env = "SM_LISTEN", default_value = "127.0.0.1:8082", value_name = "ADDRESS:PORT")]
+    #[arg(long, env = "SM_LISTEN", default_value = "127.0.0.1:8082", value_parser = listen_address, value_name = "ADDRESS:PORT")]
     listen: String,
 }
 
@@ -48,7 +48,7 @@ fn demo_config(listen: &str, directory: &std::path::Path) -> Result<Config, Stri
     let store = format!("sqlite:{}", directory.join("demo.db").display());
     let command = Config::augment_args(clap::Command::new("demo"));
     let matches = command
-        .try_get_matches_from(["demo", "--listen", listen, "--store", &store, "--retention", "1h"])
+        .try_get_matches_from(["demo", "--listen", listen, "--store", &store, "--migrate", "on", "--retention", "1h"])
         .map_err(|error| error.to_string())?;
     Config::from_arg_matches(&matches).map_err(|error| error.to_string())
 }

@@ -345,5 +345,5 @@ async fn the_service_starts_before_its_database() {
     for line in instance.log_lines().iter().map(String::as_str).chain(metrics.lines()) {
         assert!(!line.contains(&password), "the password is in {line:?}");
     }
-    assert!(metrics.contains("submission_store_connections "), "{metrics}");
+    assert!(metrics.contains("submission_store_connections{pool=\"work\"}"), "{metrics}");
 }

@@ -42,6 +42,7 @@ pub type ResultSets = Vec<Vec<Row>>;
 
 #[derive(Clone)]
 pub struct Database {
+    name: &'static str,
     pool: Pool<Manager>,
     metrics: Arc<Metrics>,
 }
@@ -52,8 +53,9 @@ const TRIES: u32 = 5;
 const FRESH: Duration = Duration::from_secs(1);
 
 impl Database {
-    /// Makes a pool of at most `size` connections; connects when first used.
-    pub fn new(settings: &Settings, size: u32, metrics: Arc<Metrics>) -> Self {
+    /// Makes a pool of at most `size` connections, with a name for the metrics; connects when first
+    /// used.
+    pub fn new(settings: &Settings, name: &'static str, size: u32, metrics: Arc<Metrics>) -> Self {
         let manager = Manager { config: settings.config().clone(), timeout: settings.pool.timeout };
         let pool = Pool::builder()
             .max_size(size)
@@ -64,7 +66,7 @@ impl Database {
             // Say at once why there is no connection, instead of trying until the time is up.
             .retry_connection(false)
             .build_unchecked(manager);
-        Self { pool, metrics }
+        Self { name, pool, metrics }
     }
 
     /// Runs a batch to its end. What the server rolled back for a passing reason is tried again.
@@ -115,7 +117,12 @@ impl Database {
 
     fn show_pool(&self, waited: Instant) {
         let state = self.pool.state();
-        self.metrics.store_pool(state.connections, state.idle_connections, monotonic().duration_since(waited));
+        self.metrics.store_pool(
+            self.name,
+            state.connections,
+            state.idle_connections,
+            monotonic().duration_since(waited),
+        );
     }
 }
 

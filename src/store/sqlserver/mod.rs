@@ -55,8 +55,8 @@ impl SqlServerStore {
         let reserved = RESERVED_CONNECTIONS.min(settings.pool.size - 1).max(1);
         Self {
             name: settings.name().into(),
-            database: Database::new(settings, reserved, Arc::clone(&metrics)),
-            readers: Database::new(settings, (settings.pool.size - reserved).max(1), metrics),
+            database: Database::new(settings, "work", reserved, Arc::clone(&metrics)),
+            readers: Database::new(settings, "lookups", (settings.pool.size - reserved).max(1), metrics),
             contracts: Contracts::default(),
             ready: Arc::default(),
             migrate,

@@ -38,7 +38,7 @@ fn settings(server: &str, database: &str) -> Settings {
 }
 
 async fn administer(server: &str, sql: String) -> Result<(), StoreError> {
-    let master = Database::new(&settings(server, "master"), 1, metrics());
+    let master = Database::new(&settings(server, "master"), "test", 1, metrics());
     master.run(Batch { sql: sql.into(), values: Vec::new() }).await.map(drop)
 }
 
@@ -98,7 +98,7 @@ async fn pass(span: Duration) {
 
 async fn open() -> Option<Fixture> {
     let database = TestDatabase::create().await?;
-    let direct = Database::new(&settings(&database.server, &database.name), 1, metrics());
+    let direct = Database::new(&settings(&database.server, &database.name), "test", 1, metrics());
     Some(Fixture {
         store: Arc::new(database.store()),
         other: Arc::new(database.store()),
@@ -144,7 +144,7 @@ async fn a_schema_that_is_missing_or_newer_is_refused() {
     let refused = bare.prepare().await.unwrap_err().to_string();
     assert!(refused.contains("run 'submission-manager migrate' first"), "{refused}");
     test.store().migrate().await.unwrap();
-    let direct = Database::new(&settings(&test.server, &test.name), 1, metrics());
+    let direct = Database::new(&settings(&test.server, &test.name), "test", 1, metrics());
     let newer = "INSERT INTO submission_schema_versions VALUES (99, SYSUTCDATETIME())";
     direct.run(Batch { sql: newer.into(), values: Vec::new() }).await.unwrap();
     let refused = test.store().prepare().await.unwrap_err().to_string();
@@ -156,7 +156,7 @@ async fn a_schema_that_is_missing_or_newer_is_refused() {
 #[tokio::test]
 async fn a_call_that_is_given_up_leaves_nothing_behind() {
     let Some(test) = TestDatabase::create().await else { return };
-    let database = Database::new(&settings(&test.server, &test.name), 1, metrics());
+    let database = Database::new(&settings(&test.server, &test.name), "test", 1, metrics());
     let run = |sql: &'static str| database.run(Batch { sql: sql.into(), values: Vec::new() });
     run("CREATE TABLE t (n INT)").await.unwrap();
     let slow = run("BEGIN TRANSACTION; INSERT INTO t VALUES (1); WAITFOR DELAY '00:00:01'; SELECT 1 AS one");
