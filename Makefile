@@ -1,6 +1,6 @@
 # 'make' alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint test test-sqlserver run demo
+.PHONY: help check fmt lint test test-sqlserver model chaos run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ test: ## Run all tests
 test-sqlserver: ## Run the store and service tests on the server in SM_TEST_SQLSERVER
 	SM_REQUIRE_SQLSERVER=1 cargo test --locked --lib sqlserver
 	SM_REQUIRE_SQLSERVER=1 SM_TEST_SERVICE_STORE=sqlserver cargo test --locked --test service -- --test-threads=2
+
+model: ## Explore the model of lease and attempt further than the tests do
+	cargo test --locked --release --lib core::model -- --include-ignored --nocapture
 
 run: ## Run the service with the sample registry
 	cargo run --release -- serve

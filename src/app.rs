@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::dev::ServerHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -15,7 +16,7 @@ use crate::config::{Config, ConfigError, Switch};
 use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
 use crate::gateway::client::{CertificateError, HttpGateway, tls_config};
-use crate::http::{self, HttpParts};
+use crate::http::{self, HttpParts, Leaving};
 use crate::leader::GatewayFactory;
 use crate::metrics::Metrics;
 use crate::registry::{CurrentRegistry, Registry, RegistryError};
@@ -45,6 +46,8 @@ pub struct Service {
     pub engine: Engine,
     pub registry: CurrentRegistry,
     pub address: SocketAddr,
+    leaving: Leaving,
+    shutdown_delay: Duration,
     server: ServerHandle,
 }
 
@@ -63,12 +66,14 @@ impl Service {
             Arc::new(move || -> Rc<dyn Gateway> { Rc::new(HttpGateway::new(timeout, Arc::clone(&tls))) });
         let registry = CurrentRegistry::new(registry);
         let engine = Engine::start(store, settings, gateway, Arc::clone(&metrics), Threads::own());
+        let leaving = Leaving::default();
         let parts = HttpParts {
             store: engine.store.clone(),
             registry: registry.clone(),
             notices: engine.notices.clone(),
             metrics,
             board: engine.board.clone(),
+            leaving: leaving.clone(),
             max_payload_bytes: config.max_payload_bytes,
         };
         let server = http::start(parts, listener).map_err(cannot_listen)?;
@@ -76,12 +81,14 @@ impl Service {
         actix::spawn(server);
         let version = env!("CARGO_PKG_VERSION");
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
-        Ok(Self { engine, registry, address, server: handle })
+        Ok(Self { engine, registry, address, leaving, shutdown_delay: config.shutdown_delay, server: handle })
     }
 
-    /// Attempts under way are recorded and the lease given back, then requests under way answered.
+    /// Attempts under way are recorded and the lease given back; meanwhile requests are still
+    /// served, so that proxies have time to see that it leaves; then those under way are answered.
     pub async fn stop(&self) {
-        self.engine.stop_leading().await;
+        self.leaving.announce();
+        tokio::join!(self.engine.stop_leading(), tokio::time::sleep(self.shutdown_delay));
         self.engine.notices.close();
         self.server.stop(true).await;
     }

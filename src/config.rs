@@ -87,6 +87,10 @@ pub struct Config {
     #[arg(long, env = "SM_ATTEMPT_TIMEOUT", default_value = "10s", value_parser = span, value_name = "TIME")]
     pub attempt_timeout: Duration,
 
+    /// How long requests are still served after SIGTERM, for proxies to see that readiness says no
+    #[arg(long, env = "SM_SHUTDOWN_DELAY", default_value = "2s", value_parser = span_or_zero, value_name = "TIME")]
+    pub shutdown_delay: Duration,
+
     /// PEM file with further certificate authorities for https gateways
     #[arg(long, env = "SM_GATEWAY_CA", value_name = "FILE")]
     pub gateway_ca: Option<PathBuf>,
@@ -204,6 +208,17 @@ fn name(text: &str) -> Result<String, String> {
 
 /// A span with its unit: `250ms`, `15s`, `2m`, `1h`, `30d`.
 pub fn span(text: &str) -> Result<Duration, String> {
+    let fault = || "must be a whole number above 0 with its unit (ms, s, m, h or d), such as 15s".to_owned();
+    parse_span(text).filter(|span| !span.is_zero()).ok_or_else(fault)
+}
+
+/// A span that may be nothing: `0s`.
+fn span_or_zero(text: &str) -> Result<Duration, String> {
+    let fault = || "must be a whole number with its unit (ms, s, m, h or d), such as 2s or 0s".to_owned();
+    parse_span(text).ok_or_else(fault)
+}
+
+fn parse_span(text: &str) -> Option<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let millis_per_unit = match unit {
@@ -212,15 +227,9 @@ pub fn span(text: &str) -> Result<Duration, String> {
         "m" => 60_000,
         "h" => 3_600_000,
         "d" => 86_400_000,
-        _ => 0,
+        _ => return None,
     };
-    number
-        .parse()
-        .ok()
-        .and_then(|number: u64| number.checked_mul(millis_per_unit))
-        .filter(|millis| *millis > 0)
-        .map(Duration::from_millis)
-        .ok_or_else(|| "must be a whole number above 0 with its unit (ms, s, m, h or d), such as 15s".to_owned())
+    number.parse::<u64>().ok()?.checked_mul(millis_per_unit).map(Duration::from_millis)
 }
 
 #[cfg(test)]
@@ -234,6 +243,8 @@ mod tests {
         {
             assert_eq!(span(text), Ok(Duration::from_millis(millis)), "{text}");
         }
+        assert_eq!(span_or_zero("0s"), Ok(Duration::ZERO));
+        assert!(span_or_zero("0").is_err());
         for text in ["", "15", "s", "-1s", "1.5s", "0s", "15 s", "15S", "99999999999999999999d"] {
             assert!(span(text).is_err(), "{text}");
         }

@@ -22,7 +22,7 @@ use crate::core::policy::{self, Decision};
 use crate::core::schedule::Waiting;
 use crate::core::time::Timestamp;
 use crate::gateway::Gateway;
-use crate::leader::TermFailed;
+use crate::leader::{Heartbeat, TermFailed};
 use crate::metrics::Metrics;
 use crate::store::actor::{FencedError, FencedResult};
 use crate::store::client::StoreClient;
@@ -184,7 +184,12 @@ pub fn decided(attempt: OpenAttempt, outcome: Outcome, finished_at: Timestamp) -
 }
 
 /// Closes what earlier terms left open: outcome unknown, policy decides.
-pub async fn close_interrupted(store: &StoreClient, term: &Term, store_time: &StoreTime) -> FencedResult<usize> {
+pub async fn close_interrupted(
+    store: &StoreClient,
+    term: &Term,
+    store_time: &StoreTime,
+    progress: &Heartbeat,
+) -> FencedResult<usize> {
     const PAGE: usize = 256;
     let mut closed = 0;
     loop {
@@ -202,19 +207,20 @@ pub async fn close_interrupted(store: &StoreClient, term: &Term, store_time: &St
             );
             store.finish(term, Arc::new(decided(attempt, Outcome::interrupted(), finished_at)))
         });
-        let mut progress = 0;
+        progress.beat();
+        let mut closed_now = 0;
         for result in futures_util::future::join_all(finishes).await {
             match result {
-                Ok(_) => progress += 1,
+                Ok(_) => closed_now += 1,
                 // That one alone cannot be closed; the store has said so in the log. Others go on.
                 Err(FencedError::Store(StoreError::Unexpected(_))) => {}
                 Err(error) => return Err(error),
             }
         }
-        if progress == 0 {
+        if closed_now == 0 {
             return Ok(closed);
         }
-        closed += progress;
+        closed += closed_now;
     }
 }
 

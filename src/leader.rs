@@ -13,11 +13,16 @@
 //! `StopLeading` from the composition root; sends lease calls to the store. Children are made anew
 //! for each term and die with it; a child's death is the end of the term, because only a new term
 //! may close what a dead one left open. While preparing, leading or draining the lease is renewed;
-//! one renewal that fails or is refused ends the term at once. When the leader itself dies, its
+//! one renewal that fails, is refused or is not answered while the lease is trusted ends the
+//! term at once. It is not renewed while the scheduler or the executor is stuck. When the leader itself dies, its
 //! trust is revoked and its children stop with it; a new leader waits for the lease to expire.
 
+mod board;
+mod prepare;
+mod progress;
+
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::fut::wrap_future;
@@ -27,17 +32,22 @@ use tokio::time::Instant;
 
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::{Lease, LeaseTiming, Term};
-use crate::core::schedule::{Limits, MAX_LANE};
-use crate::executor::{Attempts, ExecutorActor, InFlight, close_interrupted};
+use crate::core::schedule::Limits;
+use crate::executor::{Attempts, ExecutorActor, InFlight};
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::retention::RetentionActor;
 use crate::scheduler::{SchedulerActor, SchedulerParts, Stop};
-use crate::store::Build;
 use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
+use crate::store::{Build, StoreError};
 use crate::supervise::{Alive, Death, alive};
-use crate::trust::Trust;
+use crate::trust::{Trust, TrustLeft};
+
+pub use self::board::LeadershipBoard;
+use self::prepare::{Prepared, prepare};
+pub use self::progress::Heartbeat;
+use self::progress::{Progress, responds};
 
 /// Makes a gateway client on the thread that will use it.
 pub type GatewayFactory = Arc<dyn Fn() -> Rc<dyn Gateway> + Send + Sync>;
@@ -67,34 +77,12 @@ pub struct LeaderSettings {
     pub retention: Option<Duration>,
 }
 
-/// Who leads, as far as this instance knows: for readiness and pages.
-#[derive(Clone)]
-pub struct LeadershipBoard {
-    pub holder_id: Arc<str>,
-    lease: Arc<RwLock<Option<Lease>>>,
-}
-
-impl LeadershipBoard {
-    pub fn new(holder_id: Arc<str>) -> Self {
-        Self { holder_id, lease: Arc::default() }
-    }
-
-    /// The lease of this instance, if it has one.
-    pub fn lease(&self) -> Option<Lease> {
-        self.lease.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn show(&self, lease: Option<Lease>) {
-        *self.lease.write().unwrap_or_else(PoisonError::into_inner) = lease;
-    }
-}
-
 /// Something went wrong that a term must not outlive.
 #[derive(Message, Clone, Debug)]
 #[rtype(result = "()")]
 pub struct TermFailed {
     pub term: Term,
-    /// The term is over in the database. Otherwise it is in doubt, and is given back.
+    /// The term is over. Otherwise it is in doubt, and is drained and given back.
     pub lost: bool,
     pub why: String,
     /// What the store said, if that is the reason.
@@ -109,6 +97,12 @@ impl TermFailed {
             FencedError::Store(error) => (false, Some(error.to_string())),
         };
         Self { term: term.clone(), lost, why: format!("{during}: {error}"), store_error }
+    }
+
+    /// The lease is not to be held any longer. It is not given back either: it runs out by itself,
+    /// and until then what is under way may be recorded.
+    fn lost(term: &Term, why: impl Into<String>) -> Self {
+        Self { lost: true, ..Self::in_doubt(term, why) }
     }
 
     /// Something happened after which nobody knows what the term has done.
@@ -155,6 +149,7 @@ enum State {
 struct Reign {
     term: Term,
     trust: Trust,
+    progress: Progress,
     began: Instant,
     renewals: SpawnHandle,
 }
@@ -195,11 +190,15 @@ impl LeaderActor {
         }
     }
 
-    fn term(&self) -> Option<&Term> {
+    fn reign(&self) -> Option<&Reign> {
         match &self.state {
-            State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) => Some(&reign.term),
+            State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) => Some(reign),
             State::Following | State::Stopped => None,
         }
+    }
+
+    fn term(&self) -> Option<&Term> {
+        self.reign().map(|reign| &reign.term)
     }
 
     fn is_term(&self, term: &Term) -> bool {
@@ -214,12 +213,17 @@ impl LeaderActor {
         if !self.seeks_lease() {
             return;
         }
-        let settings = self.parts.settings.clone();
-        let (store, asked) = (self.parts.store.clone(), monotonic());
+        let LeaderParts { store, settings, executor_arbiter, .. } = self.parts.clone();
         let acquire = wrap_future::<_, Self>(async move {
-            store.acquire_lease(settings.lease_name, settings.holder_id, settings.timing.duration()).await
+            // An instance whose executor is stuck leaves the lease to others.
+            if !responds(&executor_arbiter).await {
+                let dead = StoreError::Unavailable("the thread of the executor is gone".to_owned());
+                return (monotonic(), Err(dead));
+            }
+            let asked = monotonic();
+            (asked, store.acquire_lease(settings.lease_name, settings.holder_id, settings.timing.duration()).await)
         });
-        ctx.spawn(acquire.map(move |result, actor, ctx| match result {
+        ctx.spawn(acquire.map(move |(asked, result), actor, ctx| match result {
             Ok(Some(lease)) if actor.seeks_lease() => actor.begin_term(asked, lease, ctx),
             Ok(Some(lease)) => actor.give_back(lease.term, ctx),
             Ok(None) => {
@@ -235,12 +239,12 @@ impl LeaderActor {
     }
 
     /// Jitter keeps instances that started together from asking together for ever; downwards, so
-    /// that a lease given back is taken within the interval.
+    /// that a lease given back is taken, prepared for and used within the interval.
     fn acquire_later(&self, ctx: &mut Context<Self>) {
         const LONGEST: Duration = Duration::from_secs(30);
         let interval = self.parts.settings.acquire_interval;
         let grown = interval.saturating_mul(1 << self.failures.min(5)).min(LONGEST.max(interval));
-        let jittered = grown.mul_f64(0.7 + 0.3 * fastrand::f64());
+        let jittered = grown.mul_f64(0.5 + 0.4 * fastrand::f64());
         ctx.run_later(jittered, Self::acquire);
     }
 
@@ -252,13 +256,19 @@ impl LeaderActor {
         let timing = self.parts.settings.timing;
         let renewals = ctx.run_interval(timing.renew_interval(), Self::renew);
         let trust = Trust::from(asked, timing.trusted_span());
-        let term = term.clone();
+        let progress = Progress::new(
+            self.parts.executor_arbiter.clone(),
+            timing.trusted_span(),
+            self.parts.settings.refresh_interval,
+        );
+        let (term, work) = (term.clone(), progress.work.clone());
         self.parts.board.show(Some(lease));
-        self.state = State::Preparing(Reign { term: term.clone(), trust, began: asked, renewals });
+        self.state = State::Preparing(Reign { term: term.clone(), trust, progress, began: asked, renewals });
+        self.watch_trust(term.clone(), ctx);
 
         let (store, store_time) = (self.parts.store.clone(), self.store_time.clone());
         let duration = timing.duration();
-        let prepare = wrap_future::<_, Self>(async move { prepare(&store, &term, &store_time, duration).await });
+        let prepare = wrap_future::<_, Self>(async move { prepare(&store, &term, &store_time, duration, &work).await });
         ctx.spawn(prepare.map(|result, actor, ctx| match result {
             Ok(prepared) => actor.lead(prepared, ctx),
             Err(failed) => actor.handle(failed, ctx),
@@ -306,6 +316,7 @@ impl LeaderActor {
             metrics: Arc::clone(&parts.metrics),
             limits,
             refresh_interval: parts.settings.refresh_interval,
+            progress: reign.progress.work.clone(),
         };
         let scheduler = SchedulerActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| {
             SchedulerActor::new(scheduler_parts, build, scheduler_alive)
@@ -330,7 +341,13 @@ impl LeaderActor {
     }
 
     fn renew(&mut self, ctx: &mut Context<Self>) {
-        let Some(term) = self.term().cloned() else { return };
+        let Some(reign) = self.reign() else { return };
+        if let Some(stuck) = reign.progress.stuck(matches!(self.state, State::Draining(_))) {
+            let failed = TermFailed::lost(&reign.term, stuck);
+            return self.renew_failed(failed, ctx);
+        }
+        reign.progress.ask();
+        let term = reign.term.clone();
         let (store, asked) = (self.parts.store.clone(), monotonic());
         let timing = self.parts.settings.timing;
         let asked_for = term.clone();
@@ -339,16 +356,16 @@ impl LeaderActor {
             Ok(Some(lease)) => actor.renewed(asked, lease),
             Ok(None) => actor.renew_failed(TermFailed::new(&term, "renew", &FencedError::TermOver), ctx),
             Err(error) => {
-                // Without giving the lease back: what is under way may still be recorded under it.
-                let failed = TermFailed::new(&term, "renew", &FencedError::Store(error));
-                actor.renew_failed(TermFailed { lost: true, ..failed }, ctx);
+                let store_error = Some(error.to_string());
+                actor.renew_failed(TermFailed { store_error, ..TermFailed::lost(&term, "renew failed") }, ctx);
             }
         }));
     }
 
     fn renew_failed(&mut self, failed: TermFailed, ctx: &mut Context<Self>) {
         if self.is_term(&failed.term) {
-            log::warn!("leader_renew_failed {}{}", failed.term, self.lease_fields(failed.store_error.as_deref()));
+            let fields = self.lease_fields(failed.store_error.as_deref());
+            log::warn!("leader_renew_failed {}{fields} why={:?}", failed.term, failed.why);
             self.handle(failed, ctx);
         }
     }
@@ -366,13 +383,28 @@ impl LeaderActor {
         }
         log::debug!("leader_renewed {} expires_at={}", lease.term, lease.expires_at);
         self.store_time.observe(asked, lease.now);
-        if let State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) = &self.state {
+        if let Some(reign) = self.reign() {
             reign.trust.extend(asked, self.parts.settings.timing.trusted_span());
             if monotonic().duration_since(reign.began) > GOOD_TERM {
                 self.failures = 0;
             }
         }
         self.parts.board.show(Some(lease));
+    }
+
+    /// Ends the term when its trust runs out, however long the store takes to say anything.
+    fn watch_trust(&mut self, term: Term, ctx: &mut Context<Self>) {
+        let Some(reign) = self.reign().filter(|reign| reign.term == term) else { return };
+        match reign.trust.left() {
+            TrustLeft::For(span) => {
+                ctx.run_later(span, |actor, ctx| actor.watch_trust(term, ctx));
+            }
+            // In doubt and being drained, which ends by itself.
+            TrustLeft::Revoked => {}
+            TrustLeft::RanOut => {
+                self.renew_failed(TermFailed::lost(&term, "no renewal was answered in time"), ctx);
+            }
+        }
     }
 
     /// The term is over: revokes trust and stops children. What is under way goes on by itself,
@@ -455,32 +487,6 @@ fn watch(leader: &Addr<LeaderActor>, term: &Term, child: &'static str, death: De
         death.comes().await;
         leader.do_send(ChildStopped { term, child });
     });
-}
-
-struct Prepared {
-    asked: Instant,
-    lease: Lease,
-    build: Build,
-    closed: usize,
-}
-
-/// Closes what was left open, builds the schedule, and checks that the term is still held.
-async fn prepare(
-    store: &StoreClient,
-    term: &Term,
-    store_time: &StoreTime,
-    duration: Duration,
-) -> Result<Prepared, TermFailed> {
-    let failed = |during: &str, error: FencedError| TermFailed::new(term, during, &error);
-    let closed =
-        close_interrupted(store, term, store_time).await.map_err(|error| failed("close interrupted", error))?;
-    let build = store.build_schedule(MAX_LANE).await.map_err(|error| failed("build", error.into()))?;
-    let asked = monotonic();
-    match store.renew_lease(term.clone(), duration).await {
-        Ok(Some(lease)) => Ok(Prepared { asked, lease, build, closed }),
-        Ok(None) => Err(failed("check", FencedError::TermOver)),
-        Err(error) => Err(failed("check", error.into())),
-    }
 }
 
 impl Actor for LeaderActor {

@@ -20,7 +20,7 @@ use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
 use crate::core::schedule::{Limits, Schedule, Waiting};
 use crate::executor::{AttemptOver, ExecutorActor, InFlight, Next, RunAttempt};
-use crate::leader::TermFailed;
+use crate::leader::{Heartbeat, TermFailed};
 use crate::metrics::Metrics;
 use crate::store::actor::{FencedError, IntentsArrived};
 use crate::store::client::StoreClient;
@@ -49,6 +49,8 @@ pub struct SchedulerParts {
     pub metrics: Arc<Metrics>,
     pub limits: Limits,
     pub refresh_interval: Duration,
+    /// Beats with every look at the store.
+    pub progress: Heartbeat,
 }
 
 pub struct SchedulerActor {
@@ -100,6 +102,7 @@ impl SchedulerActor {
     }
 
     fn take_in(&mut self, asked: Instant, refresh: Refresh, ctx: &mut Context<Self>) {
+        self.parts.progress.beat();
         self.parts.store_time.observe(asked, refresh.now);
         self.cursor = refresh.cursor;
         refresh.pages.iter().for_each(|page| self.schedule.merge_page(page));

@@ -16,6 +16,14 @@ pub struct Trust {
     until: Arc<AtomicU64>,
 }
 
+/// What is left of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum TrustLeft {
+    For(Duration),
+    RanOut,
+    Revoked,
+}
+
 impl Trust {
     /// Trust for `span` from `asked` on: the moment at which the lease was asked for, not the one
     /// at which the answer came.
@@ -38,7 +46,16 @@ impl Trust {
     }
 
     pub fn holds(&self) -> bool {
-        nanos(monotonic().duration_since(self.origin)) < self.until.load(Ordering::SeqCst)
+        matches!(self.left(), TrustLeft::For(_))
+    }
+
+    pub fn left(&self) -> TrustLeft {
+        let (now, until) = (nanos(monotonic().duration_since(self.origin)), self.until.load(Ordering::SeqCst));
+        match until.checked_sub(now) {
+            _ if until == 0 => TrustLeft::Revoked,
+            None | Some(0) => TrustLeft::RanOut,
+            Some(left) => TrustLeft::For(Duration::from_nanos(left)),
+        }
     }
 }
 
@@ -57,7 +74,7 @@ mod tests {
         tokio::time::advance(11 * second).await;
         assert!(trust.holds());
         tokio::time::advance(second).await;
-        assert!(!trust.holds(), "the end is not inside");
+        assert_eq!(trust.left(), TrustLeft::RanOut, "the end is not inside");
 
         let trust = Trust::from(monotonic(), 12 * second);
         let asked = monotonic();
@@ -67,9 +84,9 @@ mod tests {
         assert!(!trust.holds(), "the answer took ten seconds and bought nothing");
 
         trust.extend(monotonic(), 12 * second);
-        assert!(trust.holds());
+        assert_eq!(trust.left(), TrustLeft::For(12 * second));
         trust.revoke();
         trust.extend(monotonic(), 12 * second);
-        assert!(!trust.holds());
+        assert_eq!(trust.left(), TrustLeft::Revoked);
     }
 }

@@ -47,8 +47,9 @@ pub async fn run(args: DemoArgs) -> Result<(), String> {
 fn demo_config(listen: &str, directory: &std::path::Path) -> Result<Config, String> {
     let store = format!("sqlite:{}", directory.join("demo.db").display());
     let command = Config::augment_args(clap::Command::new("demo"));
+    let fixed = ["--migrate", "on", "--retention", "1h", "--shutdown-delay", "0s"];
     let matches = command
-        .try_get_matches_from(["demo", "--listen", listen, "--store", &store, "--migrate", "on", "--retention", "1h"])
+        .try_get_matches_from(["demo", "--listen", listen, "--store", &store].into_iter().chain(fixed))
         .map_err(|error| error.to_string())?;
     Config::from_arg_matches(&matches).map_err(|error| error.to_string())
 }

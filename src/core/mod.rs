@@ -6,6 +6,8 @@
 pub mod contract;
 pub mod intent;
 pub mod lease;
+#[cfg(test)]
+mod model;
 pub mod outcome;
 pub mod policy;
 pub mod schedule;

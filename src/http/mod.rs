@@ -7,6 +7,7 @@ pub mod body;
 pub mod error;
 pub mod intents;
 pub mod json;
+mod leaving;
 mod measure;
 mod openapi;
 mod ops;
@@ -32,6 +33,8 @@ use crate::notices::Notices;
 use crate::registry::CurrentRegistry;
 use crate::store::client::StoreClient;
 
+pub use self::leaving::Leaving;
+
 /// What handlers share.
 #[derive(Clone)]
 pub struct HttpParts {
@@ -40,6 +43,7 @@ pub struct HttpParts {
     pub notices: Notices,
     pub metrics: Arc<Metrics>,
     pub board: LeadershipBoard,
+    pub leaving: Leaving,
     pub max_payload_bytes: usize,
 }
 
@@ -72,7 +76,10 @@ pub async fn bind(listen: &str) -> std::io::Result<TcpListener> {
 /// Starts the server; it runs until its handle stops it.
 pub fn start(parts: HttpParts, listener: TcpListener) -> std::io::Result<Server> {
     let server = HttpServer::new(move || {
-        App::new().wrap(from_fn(measure::requests)).configure(|config| routes(config, parts.clone()))
+        App::new()
+            .wrap(from_fn(leaving::close_connections))
+            .wrap(from_fn(measure::requests))
+            .configure(|config| routes(config, parts.clone()))
     })
     .max_connections(MAX_CONNECTIONS)
     .client_request_timeout(HEAD_TIMEOUT)

@@ -1,7 +1,7 @@
 //! For platforms: is it running, can it work, what does it count.
 
 use actix_web::http::header::ContentType;
-use actix_web::{HttpResponse, web};
+use actix_web::{HttpResponse, HttpResponseBuilder, web};
 
 use super::HttpParts;
 use super::error::ApiError;
@@ -19,15 +19,21 @@ pub async fn healthz() -> HttpResponse {
     responses(
         (status = 200, description = "Ready, and in which role", body = String, content_type = "text/plain",
             example = "mode=leader holder_id=sm-01 lease_epoch=2 lease_expires_at=2026-11-16T09:00:15.000000Z\n"),
-        (status = 503, description = "The store cannot be reached", body = ErrorJson),
+        (status = 503, description = "The store cannot be reached; or, as `mode=stopping`, the instance is being stopped",
+            body = ErrorJson),
     ))]
 pub async fn readyz(parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
+    let text = |mut answer: HttpResponseBuilder, body| answer.content_type(ContentType::plaintext()).body(body);
+    if parts.leaving.is_announced() {
+        let body = format!("mode=stopping holder_id={}\n", parts.board.holder_id);
+        return Ok(text(HttpResponse::ServiceUnavailable(), body));
+    }
     parts.store.ping().await?;
     let role = match parts.board.lease() {
         Some(lease) => format!("mode=leader {} lease_expires_at={}\n", lease.term, lease.expires_at),
         None => format!("mode=follower holder_id={}\n", parts.board.holder_id),
     };
-    Ok(HttpResponse::Ok().content_type(ContentType::plaintext()).body(role))
+    Ok(text(HttpResponse::Ok(), role))
 }
 
 /// Metrics for Prometheus

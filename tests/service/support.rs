@@ -84,7 +84,8 @@ impl Site {
             .env("SM_LISTEN", "127.0.0.1:0")
             .env("SM_STORE", self.store())
             .env("SM_REGISTRY", self.registry())
-            .env("SM_ACQUIRE_INTERVAL", "100ms");
+            .env("SM_ACQUIRE_INTERVAL", "100ms")
+            .env("SM_SHUTDOWN_DELAY", "0s");
         if self.is_a_file() {
             command.env("SM_LEASE_DURATION", "2s").env("SM_RENEW_INTERVAL", "500ms");
         } else {

@@ -291,3 +291,106 @@ async fn trust_counts_from_when_a_renewal_was_asked_for() {
     let made = instance.gateway.moments.lock().unwrap()[0].duration_since(began);
     assert!(made >= 25 * SECOND, "made {made:?} after the start, without trust");
 }
+
+#[actix::test]
+async fn a_leader_whose_scheduler_is_stuck_does_not_keep_the_lease() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    let stuck = instance.lease_after(0).await.term;
+    instance.faults.add("refresh", 1, Fault::SlowAnswer(3600 * SECOND));
+    let began = monotonic();
+    let next = instance.lease_after(stuck.epoch).await;
+    // Silent for 12.25 s, seen at the next renewal; the last lease of 15 s then runs out.
+    let gap = monotonic().duration_since(began);
+    assert!(gap > 12 * SECOND && gap < 40 * SECOND, "{gap:?}");
+    instance.submit("a", &one_shot()).await;
+    assert_eq!(instance.end("a").await.intent.state.status(), Status::Accepted);
+    assert_eq!(instance.lease_after(0).await.term, next.term);
+}
+
+#[actix::test]
+async fn a_term_that_is_stuck_while_it_is_prepared_does_not_keep_the_lease() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.faults.add("build", 1, Fault::SlowAnswer(3600 * SECOND));
+    let stuck = instance.lease_after(0).await.term;
+    instance.lease_after(stuck.epoch).await;
+    instance.submit("a", &one_shot()).await;
+    assert_eq!(instance.end("a").await.intent.state.status(), Status::Accepted);
+}
+
+#[actix::test]
+async fn leadership_is_dropped_when_no_renewal_is_answered() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    let began = monotonic();
+    instance.faults.add("renew", 10, Fault::SlowAnswer(3600 * SECOND));
+    while instance.engine.board.lease().is_some() {
+        pass(Duration::from_millis(50)).await;
+    }
+    let gap = monotonic().duration_since(began);
+    assert!(gap <= 12 * SECOND + Duration::from_millis(100), "trusted for 12 s, shown for {gap:?}");
+}
+
+/// In real time, because a thread that is stuck cannot share one with a stopped clock.
+#[actix::test]
+async fn a_leader_whose_executor_is_stuck_loses_the_lease_and_does_not_seek_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("stuck.db");
+    SqliteStore::migrate(&path).unwrap();
+    let open = || Arc::new(SqliteStore::open(&path, WallClock::system()).unwrap());
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let timing = LeaseTiming::new(Duration::from_millis(500), Duration::from_millis(100)).unwrap();
+    let settings = |holder: &str| LeaderSettings {
+        holder_id: holder.into(),
+        timing,
+        acquire_interval: Duration::from_millis(50),
+        ..settings()
+    };
+    let start = |settings, script: Script| {
+        let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default() };
+        let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(gateway.clone()) });
+        Engine::start(open(), settings, factory, Arc::new(Metrics::new().unwrap()), Threads::own())
+    };
+    let stuck = start(
+        settings("stuck"),
+        script(move |_, _| {
+            let _until_unblocked = blocked.lock().unwrap().recv();
+            (Duration::ZERO, Some(accepted()))
+        }),
+    );
+    let led = |engine: &Engine| engine.board.lease().is_some();
+    let until = async |what: &dyn Fn() -> bool| {
+        let mut pace = tokio::time::interval(Duration::from_millis(5));
+        let looking = async {
+            while !what() {
+                pace.tick().await;
+            }
+        };
+        tokio::time::timeout(60 * SECOND, looking).await.expect("it never got there");
+    };
+    until(&|| led(&stuck)).await;
+    let submitted = stuck.store.submit(new_intent("a", &one_shot(), b"{}")).await.unwrap();
+    assert!(matches!(submitted, Submitted::Created(_)));
+    until(&|| !led(&stuck)).await;
+
+    let other = start(settings("other"), always(accepted()));
+    until(&|| led(&other)).await;
+    let mut pace = tokio::time::interval(Duration::from_millis(10));
+    let history = loop {
+        pace.tick().await;
+        let history = other.store.history(intent_id("a")).await.unwrap().unwrap();
+        if history.intent.state.is_terminal() {
+            break history;
+        }
+    };
+    assert_eq!(history.attempts[0].outcome, Outcome::interrupted(), "closed by the other");
+    assert!(!led(&stuck), "it does not come back while it is stuck");
+    other.stop_leading().await;
+    pass(8 * timing.renew_interval()).await;
+    assert!(!led(&stuck), "not even when nobody leads");
+    unblock.send(()).unwrap();
+    until(&|| led(&stuck)).await;
+}

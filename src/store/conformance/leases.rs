@@ -46,10 +46,17 @@ pub async fn a_released_lease_is_free_at_once(fixture: Fixture) {
     assert_eq!(fixture.acquire("c").await, None, "an old term released nothing");
 }
 
-pub async fn lease_names_are_apart(fixture: Fixture) {
-    assert_eq!(acquire_from(&*fixture.store, "one", "a", LONG).await.unwrap().term.epoch, 1);
-    assert_eq!(acquire_from(&*fixture.store, "two", "b", LONG).await.unwrap().term.epoch, 1);
-    assert_eq!(acquire_from(&*fixture.store, "ONE", "c", LONG).await.unwrap().term.epoch, 1);
+pub async fn one_store_has_one_executor_whatever_the_lease_is_called(fixture: Fixture) {
+    let first = acquire_from(&*fixture.store, "one", "a", LONG).await.unwrap().term;
+    for name in ["two", "ONE"] {
+        assert_eq!(acquire_from(&*fixture.other, name, "b", LONG).await, None, "{name} beside one");
+    }
+    fixture.store.release_lease(first.clone()).await.unwrap();
+    let second = acquire_from(&*fixture.other, "two", "b", LONG).await.unwrap().term;
+    assert_eq!((first.epoch, second.epoch), (1, 2), "what the first left open is of an earlier epoch");
+    assert_eq!(acquire_from(&*fixture.store, "one", "a", LONG).await, None);
+    fixture.store.release_lease(second).await.unwrap();
+    assert_eq!(acquire_from(&*fixture.store, "one", "a", LONG).await.unwrap().term.epoch, 3);
 }
 
 pub async fn racing_instances_get_one_term(fixture: Fixture) {

@@ -74,7 +74,7 @@ macro_rules! for_store {
                 an_expired_lease_cannot_be_renewed,
                 the_same_holder_comes_back_with_a_new_epoch,
                 a_released_lease_is_free_at_once,
-                lease_names_are_apart,
+                one_store_has_one_executor_whatever_the_lease_is_called,
                 racing_instances_get_one_term,
             }
             schedule {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, Transaction, params};
 
 use super::connection::{begin, read_now};
 use crate::clock::WallClock;
@@ -19,15 +19,15 @@ pub fn acquire(
 ) -> Result<Option<Lease>, rusqlite::Error> {
     // A follower asks every second: look first, so that it does not write as often.
     let now = read_now(connection, clock)?;
-    if current(connection, &name)?.is_some_and(|(_, expires_at)| expires_at > now) {
+    if latest(connection)?.expires_at > now {
         return Ok(None);
     }
     let (transaction, now) = begin(connection, clock)?;
-    let epoch = match current(&transaction, &name)? {
-        Some((_, expires_at)) if expires_at > now => return Ok(None),
-        Some((epoch, _)) => epoch + 1,
-        None => 1,
-    };
+    let latest = latest(&transaction)?;
+    if latest.expires_at > now {
+        return Ok(None);
+    }
+    let epoch = latest.epoch + 1;
     let expires_at = now + duration;
     transaction.execute(
         "INSERT INTO submission_manager_leases (lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at)
@@ -78,9 +78,17 @@ pub fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Resu
         .exists(params![term.lease_name, term.holder_id, term.epoch, now.micros()])
 }
 
-fn current(connection: &Connection, name: &str) -> Result<Option<(i64, Timestamp)>, rusqlite::Error> {
+/// The highest epoch and the latest end of any lease: one store has one executor, also when
+/// instances do not agree on the name of its lease.
+struct Latest {
+    epoch: i64,
+    expires_at: Timestamp,
+}
+
+fn latest(connection: &Connection) -> Result<Latest, rusqlite::Error> {
     connection
-        .prepare_cached("SELECT lease_epoch, expires_at FROM submission_manager_leases WHERE lease_name = ?1")?
-        .query_row([name], |row| Ok((row.get(0)?, Timestamp::from_micros(row.get(1)?))))
-        .optional()
+        .prepare_cached(
+            "SELECT COALESCE(MAX(lease_epoch), 0), COALESCE(MAX(expires_at), 0) FROM submission_manager_leases",
+        )?
+        .query_row([], |row| Ok(Latest { epoch: row.get(0)?, expires_at: Timestamp::from_micros(row.get(1)?) }))
 }

@@ -197,26 +197,34 @@ pub const CONTRACTS: &str = "
 SELECT c.contract_id, c.snapshot FROM OPENJSON(@P1) WITH (id BIGINT) AS j
 JOIN submission_contracts AS c ON c.contract_id = j.id;";
 
+/// One store has one executor, also when instances do not agree on the name of its lease: all
+/// lease rows are kept until commit, and the epoch is one more than any before.
 pub const ACQUIRE_LEASE: &str = "
-DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @taken BIGINT = 0;
-IF NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE lease_name = @P1 AND expires_at > @now)
+DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @taken BIGINT = 0, @epoch BIGINT;
+IF NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE expires_at > @now)
 BEGIN
     BEGIN TRANSACTION;
-    UPDATE submission_manager_leases SET holder_id = @P2, lease_epoch = lease_epoch + 1, acquired_at = @now,
-        renewed_at = @now, expires_at = DATEADD(MILLISECOND, @P3, @now)
-    WHERE lease_name = @P1 AND expires_at <= @now;
-    SET @taken = @@ROWCOUNT;
-    IF @taken = 0
+    UPDATE submission_manager_leases SET renewed_at = renewed_at;
+    IF NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE expires_at > @now)
     BEGIN
-        INSERT INTO submission_manager_leases (lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at)
-        SELECT @P1, @P2, 1, @now, @now, DATEADD(MILLISECOND, @P3, @now)
-        WHERE NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE lease_name = @P1);
+        SET @epoch = (SELECT COALESCE(MAX(lease_epoch), 0) + 1 FROM submission_manager_leases);
+        UPDATE submission_manager_leases SET holder_id = @P2, lease_epoch = @epoch, acquired_at = @now,
+            renewed_at = @now, expires_at = DATEADD(MILLISECOND, @P3, @now)
+        WHERE lease_name = @P1;
         SET @taken = @@ROWCOUNT;
+        IF @taken = 0
+        BEGIN
+            INSERT INTO submission_manager_leases
+                (lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at)
+            SELECT @P1, @P2, @epoch, @now, @now, DATEADD(MILLISECOND, @P3, @now)
+            WHERE NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE lease_name = @P1);
+            SET @taken = @@ROWCOUNT;
+        END;
     END;
     COMMIT TRANSACTION;
 END;
 SELECT lease_epoch, expires_at, @now AS now_at FROM submission_manager_leases
-WHERE @taken = 1 AND lease_name = @P1 AND holder_id = @P2 AND acquired_at = @now;";
+WHERE @taken = 1 AND lease_name = @P1 AND holder_id = @P2 AND lease_epoch = @epoch;";
 
 pub const RENEW_LEASE: &str = "
 DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @held BIGINT;
