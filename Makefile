@@ -20,6 +20,10 @@ test-sqlserver: ## Run the store and service tests on the server in SM_TEST_SQLS
 	SM_REQUIRE_SQLSERVER=1 cargo test --locked --lib sqlserver
 	SM_REQUIRE_SQLSERVER=1 SM_TEST_SERVICE_STORE=sqlserver cargo test --locked --test service -- --test-threads=2
 
+chaos: ## Let everything go wrong for a while: SECONDS_EACH=60 RUNS=1 SEED=<number>
+	SM_CHAOS_SECONDS=$(or $(SECONDS_EACH),60) SM_CHAOS_RUNS=$(or $(RUNS),1) $(if $(SEED),SM_CHAOS_SEED=$(SEED)) \
+		cargo test --locked --test service fleet::chaos -- --nocapture
+
 model: ## Explore the model of lease and attempt further than the tests do
 	cargo test --locked --release --lib core::model -- --include-ignored --nocapture
 

@@ -8,6 +8,7 @@
 //! one safeguard removed show that the safeguards are needed and that the model would notice.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::time::Duration;
 
 use super::contract::Contract;
@@ -68,8 +69,20 @@ struct World {
 }
 
 /// Who does what.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Step(Option<usize>, &'static str);
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(who) => write!(f, "{who}: {}", self.1),
+            None => f.write_str(self.1),
+        }
+    }
+}
+
+/// Takes one more step that may come next.
+type Take<'a> = dyn FnMut(&'static str, &dyn Fn(&mut World, usize)) + 'a;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Lease {
@@ -192,7 +205,7 @@ impl Model {
         steps
     }
 
-    fn lease_steps(&self, me: &Instance, step: &mut dyn FnMut(&'static str, &dyn Fn(&mut World, usize))) {
+    fn lease_steps(&self, me: &Instance, step: &mut Take<'_>) {
         match me.lease_call {
             None => step("asks for the lease", &|world, who| {
                 let renews = world.instances[who].term.map(|term| term.epoch);
@@ -241,7 +254,7 @@ impl Model {
         }
     }
 
-    fn attempt_steps(&self, world: &World, who: usize, step: &mut dyn FnMut(&'static str, &dyn Fn(&mut World, usize))) {
+    fn attempt_steps(&self, world: &World, who: usize, step: &mut Take<'_>) {
         let me = &world.instances[who];
         if let Some(write) = me.orphan {
             step("a write that was given up arrives", &|world, who| {
@@ -287,7 +300,7 @@ impl Model {
         }
     }
 
-    fn write_steps(&self, write: Write, step: &mut dyn FnMut(&'static str, &dyn Fn(&mut World, usize))) {
+    fn write_steps(&self, write: Write, step: &mut Take<'_>) {
         step("its write is done", &|world, who| match self.write(world, write) {
             Some(attempt) => world.instances[who].attempt = attempt,
             None => drop_term(world, who),

@@ -5,6 +5,7 @@
 //! (the first n attempts), `hang`, `slow:<milliseconds>`, `lie` (a status that does not exist),
 //! `garbage` (no JSON at all), `redirect`, `flood` (an answer without end).
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,10 +14,14 @@ use actix_web::http::header;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use bytes::Bytes;
 use serde::Deserialize;
+use tokio::time::Instant;
+
+use crate::clock::monotonic;
 
 /// One request as the gateway saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
+    pub at: Instant,
     pub path: String,
     pub idempotency_key: String,
     pub attempt: u32,
@@ -39,6 +44,12 @@ impl Ledger {
         self.lock().is_empty()
     }
 
+    /// When the first request after `since` came.
+    pub fn first_after(&self, since: Instant) -> Option<Instant> {
+        let entries = self.lock();
+        entries.get(entries.partition_point(|entry| entry.at < since)).map(|entry| entry.at)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Received>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,6 +59,8 @@ impl Ledger {
 pub struct StandIn {
     pub url: String,
     pub ledger: Ledger,
+    keep: bool,
+    address: SocketAddr,
     handle: ServerHandle,
 }
 
@@ -55,7 +68,15 @@ impl StandIn {
     /// Starts one on a free port of the loopback. With `keep` false the ledger stays empty, so
     /// that a long demo does not grow.
     pub fn start(keep: bool) -> std::io::Result<Self> {
-        let ledger = Ledger::default();
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), keep, Ledger::default())
+    }
+
+    /// A stopped one, running again where it was, with the same ledger.
+    pub fn restarted(&self) -> std::io::Result<Self> {
+        Self::start_at(self.address, self.keep, self.ledger.clone())
+    }
+
+    fn start_at(address: SocketAddr, keep: bool, ledger: Ledger) -> std::io::Result<Self> {
         let kept = keep.then(|| ledger.clone());
         let server = HttpServer::new(move || {
             let kept = kept.clone();
@@ -71,16 +92,17 @@ impl StandIn {
         .workers(1)
         .disable_signals()
         .shutdown_timeout(0)
-        .bind("127.0.0.1:0")?;
+        .bind(address)?;
         let address = server.addrs()[0];
         let server = server.run();
         let handle = server.handle();
         actix::spawn(server);
-        Ok(Self { url: format!("http://{address}"), ledger, handle })
+        Ok(Self { url: format!("http://{address}"), ledger, keep, address, handle })
     }
 
-    pub async fn stop(&self) {
-        self.handle.stop(false).await;
+    /// Ends it at once, whatever is under way.
+    pub fn stop(&self) -> impl Future<Output = ()> + use<> {
+        self.handle.stop(false)
     }
 }
 
@@ -96,7 +118,8 @@ async fn answer(request: &HttpRequest, body: Bytes, ledger: Option<&Ledger>) -> 
     let message: Message = serde_json::from_slice(&body).unwrap_or_default();
     if let Some(ledger) = ledger {
         let path = request.path().to_owned();
-        ledger.lock().push(Received { path, idempotency_key: idempotency_key.clone(), attempt, body });
+        let mut entries = ledger.lock();
+        entries.push(Received { at: monotonic(), path, idempotency_key: idempotency_key.clone(), attempt, body });
     }
     let wish = message.simulate.unwrap_or_default();
     let (kind, detail) = wish.split_once(':').unwrap_or((wish.as_str(), ""));

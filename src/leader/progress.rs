@@ -22,7 +22,8 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    pub fn new() -> Self {
+    /// Begins with a beat.
+    pub fn start() -> Self {
         Self { origin: monotonic(), last_nanos: Arc::default() }
     }
 
@@ -50,7 +51,7 @@ impl Progress {
     /// A part is stuck when it was silent for as long as a lease is trusted; the schedule is looked
     /// at only every so often, which comes on top.
     pub fn new(executor: ArbiterHandle, trusted: Duration, refresh_interval: Duration) -> Self {
-        let (work, thread) = (Heartbeat::new(), Heartbeat::new());
+        let (work, thread) = (Heartbeat::start(), Heartbeat::start());
         Self { work, work_limit: trusted + refresh_interval, thread, thread_limit: trusted, executor }
     }
 

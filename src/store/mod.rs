@@ -239,6 +239,8 @@ pub enum Purged {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     pub attempt_number: u32,
+    /// The term that began it.
+    pub lease_epoch: i64,
     pub started_at: Timestamp,
     pub finished_at: Timestamp,
     pub outcome: Outcome,

@@ -1,22 +1,18 @@
 //! `kill -9` in the middle of everything, and an orderly stop: nothing lost, nothing sent twice.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use submission_manager::gateway::standin::{Ledger, StandIn};
+use submission_manager::gateway::standin::Ledger;
 
+use crate::fleet::evidence::{Evidence, Record};
 use crate::support::{Api, PATIENCE, site};
 
 const TARGETS: [&str; 3] = ["attempts", "once", "deadline"];
 
-/// What clients were told: ids that were answered with 200.
-pub type Answered = Arc<Mutex<Vec<String>>>;
-
 /// Many clients that submit one intent after the other until their service is gone.
-async fn submit_until_refused(api: &Api, clients: usize, each: usize, payload: Value, answered: &Answered) {
+async fn submit_until_refused(api: &Api, clients: usize, each: usize, payload: Value, record: &Record) {
     join_all((0..clients).map(|client| {
         let payload = payload.clone();
         async move {
@@ -25,7 +21,7 @@ async fn submit_until_refused(api: &Api, clients: usize, each: usize, payload: V
                 let target = TARGETS[(client + n) % TARGETS.len()];
                 let body = json!({ "intentId": id, "submissionTarget": target, "payload": payload }).to_string();
                 match api.try_call("POST", "/v1/intents", body.into_bytes()).await {
-                    Ok(answer) if answer.status.is_success() => answered.lock().unwrap().push(id),
+                    Ok(answer) if answer.status.is_success() => record.answered(&answer.json()),
                     Ok(answer) => panic!("{}: {}", answer.status, answer.text()),
                     Err(_) => break,
                 }
@@ -45,65 +41,32 @@ async fn until_ledger_has(ledger: &Ledger, count: usize) {
     tokio::time::timeout(PATIENCE, looking).await.expect("the gateway gets attempts");
 }
 
-/// Compares what clients were told, what the gateway got and what the store says.
-pub async fn check(api: &Api, gateway: &StandIn, answered: &Answered) -> usize {
-    let mut sent: HashMap<String, Vec<u32>> = HashMap::new();
-    for received in gateway.ledger.entries() {
-        sent.entry(received.idempotency_key).or_default().push(received.attempt);
-    }
-    for (id, numbers) in &mut sent {
-        let total = numbers.len();
-        numbers.sort_unstable();
-        numbers.dedup();
-        assert_eq!(numbers.len(), total, "an attempt number of {id} reached the gateway twice: {numbers:?}");
-    }
-    let mut interrupted = 0;
-    let answered = answered.lock().unwrap().clone();
-    for id in &answered {
-        let history = api.history(id).await;
-        let intent = &history["intent"];
-        let attempts = history["attempts"].as_array().unwrap();
-        assert_ne!(intent["status"], "pending", "{history}");
-        let numbers: Vec<_> = attempts.iter().map(|attempt| attempt["attemptNumber"].as_u64().unwrap()).collect();
-        assert!(numbers.iter().copied().eq(1..=numbers.len() as u64), "gaps: {history}");
-        let sent = sent.get(id).map(Vec::as_slice).unwrap_or_default();
-        assert!(sent.iter().all(|number| numbers.contains(&u64::from(*number))), "sent but not recorded: {history}");
-        if intent["submissionTarget"] == "once" {
-            assert!(sent.len() <= 1 && attempts.len() == 1, "one_shot was sent {} times: {history}", sent.len());
-        }
-        if intent["status"] == "accepted" {
-            assert!(!sent.is_empty(), "accepted without being sent: {history}");
-        }
-        let unknown = |attempt: &&Value| attempt["error"].as_str().is_some_and(|text| text.starts_with("interrupted"));
-        interrupted += attempts.iter().filter(unknown).count();
-    }
-    interrupted
-}
-
 #[actix::test]
 async fn kill_minus_nine_with_thousands_in_flight_loses_nothing_and_doubles_nothing() {
     let (site, gateway) = site();
     let mut first = site.start();
     first.wait_for_log("leader_ready");
-    let answered = Answered::default();
+    let record = Record::default();
     let api = first.api();
     // Slow enough that attempts are under way and thousands wait when the process dies.
     let payload = json!({ "simulate": "slow:40" });
-    let load = submit_until_refused(&api, 64, 100, payload, &answered);
+    let load = submit_until_refused(&api, 64, 100, payload, &record);
     let ledger = gateway.ledger.clone();
     let kill = async {
         until_ledger_has(&ledger, 1000).await;
         first.kill();
     };
     tokio::join!(load, kill);
-    let told = answered.lock().unwrap().len();
+    let told = record.len();
     assert!(told > 1000, "only {told} were answered before the kill");
 
     let second = site.start();
     let api = second.api();
     second.wait_for_log("leader_ready");
     api.until_nothing_is_pending().await;
-    let interrupted = check(&api, &gateway, &answered).await;
+    let evidence = Evidence::collect(&site, &[gateway.ledger], &record, &second.log_lines()).await;
+    evidence.hold();
+    let interrupted = evidence.interrupted();
     assert!(interrupted > 0, "the kill hit no attempt; the test shows nothing");
     let line = second.wait_for_log("leader_ready");
     assert!(line.contains(&format!("interrupted_attempts={interrupted}")), "{line}, but {interrupted} were seen");
@@ -115,9 +78,9 @@ async fn an_orderly_stop_finishes_what_is_under_way_and_a_follower_takes_over() 
     let mut leader = site.start();
     leader.wait_for_log("leader_ready");
     let follower = site.start();
-    let answered = Answered::default();
+    let record = Record::default();
     let api = follower.api();
-    let load = submit_until_refused(&api, 16, 40, json!({ "simulate": "slow:100" }), &answered);
+    let load = submit_until_refused(&api, 16, 40, json!({ "simulate": "slow:100" }), &record);
     let ledger = gateway.ledger.clone();
     let stop = async {
         until_ledger_has(&ledger, 100).await;
@@ -125,9 +88,16 @@ async fn an_orderly_stop_finishes_what_is_under_way_and_a_follower_takes_over() 
     };
     tokio::join!(load, stop);
     assert_eq!(leader.wait().code(), Some(0));
-    assert_eq!(answered.lock().unwrap().len(), 16 * 40);
+    assert_eq!(record.len(), 16 * 40);
     api.until_nothing_is_pending().await;
-    let interrupted = check(&api, &gateway, &answered).await;
-    assert_eq!(interrupted, 0, "attempts were interrupted: {:#?} {:#?}", leader.log_lines(), follower.log_lines());
+    let evidence = Evidence::collect(&site, &[gateway.ledger], &record, &follower.log_lines()).await;
+    evidence.hold();
+    assert_eq!(
+        evidence.interrupted(),
+        0,
+        "attempts were interrupted: {:#?} {:#?}",
+        leader.log_lines(),
+        follower.log_lines()
+    );
     assert!(follower.wait_for_log("leader_ready").contains("lease_epoch=2"));
 }

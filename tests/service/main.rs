@@ -5,6 +5,7 @@
 mod api;
 mod cli;
 mod crash;
+mod fleet;
 mod gateway;
 mod overload;
 mod sqlserver;

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio_util::compat::TokioAsyncWriteCompatExt;
 
-use crate::crash::{Answered, check};
+use crate::fleet::evidence::{Evidence, Record};
 use crate::support::{Api, Instance, PATIENCE, Site};
 use submission_manager::gateway::standin::StandIn;
 
@@ -53,6 +53,13 @@ impl TestDatabase {
             None => self.server.clone(),
         };
         format!("{server};Database={}", self.name)
+    }
+
+    /// Puts a proxy between the server and everyone who gets the connection string from now on.
+    pub fn behind_proxy(&mut self) -> Proxy {
+        let proxy = Proxy::start(self.address());
+        self.via = Some(proxy.address);
+        proxy
     }
 
     fn address(&self) -> String {
@@ -110,7 +117,7 @@ fn administer(server: &str, sql: String) -> Result<(), String> {
 
 /// Stands between the service and the database, and misbehaves when told to.
 #[derive(Clone)]
-struct Proxy {
+pub struct Proxy {
     address: SocketAddr,
     refuse: Arc<AtomicBool>,
     flowing: Arc<watch::Sender<bool>>,
@@ -192,7 +199,7 @@ impl Proxy {
         }
     }
 
-    fn stall(&self, stalled: bool) {
+    pub fn stall(&self, stalled: bool) {
         self.flowing.send_replace(!stalled);
     }
 
@@ -211,7 +218,7 @@ async fn pause(millis: u64) {
 }
 
 /// Clients that submit until they get a 200, as a client should; how often they were refused.
-async fn persist(api: &Api, clients: usize, each: usize, answered: &Answered) -> usize {
+async fn persist(api: &Api, clients: usize, each: usize, record: &Record) -> usize {
     let refused = AtomicUsize::new(0);
     join_all((0..clients).map(|client| {
         let refused = &refused;
@@ -223,7 +230,7 @@ async fn persist(api: &Api, clients: usize, each: usize, answered: &Answered) ->
                 loop {
                     let answer = api.call("POST", "/v1/intents", body.to_string()).await;
                     match answer.status.as_u16() {
-                        200 => break answered.lock().unwrap().push(id),
+                        200 => break record.answered(&answer.json()),
                         503 => assert!(["overloaded", "store_unavailable"].contains(&answer.error().as_str())),
                         other => panic!("{other}: {}", answer.text()),
                     }
@@ -245,18 +252,26 @@ struct Scene {
 
 fn scene() -> Option<Scene> {
     let mut database = TestDatabase::create()?;
-    let proxy = Proxy::start(database.address());
-    database.via = Some(proxy.address);
+    let proxy = database.behind_proxy();
     let gateway = StandIn::start(true).unwrap();
-    let site = Site::with_database(&gateway.url, Some(database));
+    let mut site = Site::with_database(&gateway.url, Some(database));
+    site.lease_duration = Duration::from_secs(6);
     Some(Scene { site, gateway, proxy })
 }
 
 impl Scene {
     fn start(&self, store_timeout: &str) -> Instance {
         let mut command = self.site.command();
-        command.env("SM_STORE_TIMEOUT", store_timeout).env("SM_LEASE_DURATION", "6s").env("SM_RENEW_INTERVAL", "1s");
+        command.env("SM_STORE_TIMEOUT", store_timeout);
         Instance::start(command)
+    }
+
+    /// Holds everything against each other; how many attempts were interrupted.
+    async fn check(&self, record: &Record, instance: &Instance) -> usize {
+        let ledgers = std::slice::from_ref(&self.gateway.ledger);
+        let evidence = Evidence::collect(&self.site, ledgers, record, &instance.log_lines()).await;
+        evidence.hold();
+        evidence.interrupted()
     }
 }
 
@@ -266,7 +281,7 @@ async fn a_connection_that_is_cut_stalled_or_half_closed_loses_and_doubles_nothi
     let instance = scene.start("2s");
     instance.wait_for_log("leader_ready");
     let api = instance.api();
-    let answered = Answered::default();
+    let record = Record::default();
     let proxy = &scene.proxy;
     let chaos = async {
         for round in 0..12 {
@@ -286,14 +301,14 @@ async fn a_connection_that_is_cut_stalled_or_half_closed_loses_and_doubles_nothi
         pause(4000).await;
         proxy.stall(false);
     };
-    let (refused, ()) = tokio::join!(persist(&api, 16, 80, &answered), chaos);
-    let more = persist(&api, 16, 10, &Answered::default()).await;
+    let (refused, ()) = tokio::join!(persist(&api, 16, 80, &record), chaos);
+    let more = persist(&api, 16, 10, &Record::default()).await;
     api.until_nothing_is_pending().await;
-    let interrupted = check(&api, &scene.gateway, &answered).await;
+    let interrupted = scene.check(&record, &instance).await;
     let line = instance.wait_for_log("leader_lost");
     println!(
         "{} answered, {refused} refused during faults, {more} after, {interrupted} interrupted, {} connections; {line}",
-        answered.lock().unwrap().len(),
+        record.len(),
         proxy.connections.load(Ordering::SeqCst)
     );
     assert_eq!(more, 0, "it healed");
@@ -305,7 +320,7 @@ async fn a_database_that_is_gone_for_ten_seconds_costs_those_seconds_and_nothing
     let mut instance = scene.start("2s");
     instance.wait_for_log("leader_ready");
     let api = instance.api();
-    let answered = Answered::default();
+    let record = Record::default();
     let outage = async {
         pause(300).await;
         scene.proxy.refuse(true);
@@ -314,15 +329,12 @@ async fn a_database_that_is_gone_for_ten_seconds_costs_those_seconds_and_nothing
         pause(10_000).await;
         scene.proxy.refuse(false);
     };
-    let (refused, ()) = tokio::join!(persist(&api, 16, 120, &answered), outage);
+    let (refused, ()) = tokio::join!(persist(&api, 16, 120, &record), outage);
     assert!(refused > 0, "the outage was not felt; the test shows nothing");
-    assert_eq!(persist(&api, 8, 5, &Answered::default()).await, 0, "it healed without a restart");
+    assert_eq!(persist(&api, 8, 5, &Record::default()).await, 0, "it healed without a restart");
     tokio::time::timeout(PATIENCE, api.until_nothing_is_pending()).await.unwrap();
-    let interrupted = check(&api, &scene.gateway, &answered).await;
-    println!(
-        "{} answered, {refused} refused during the outage, {interrupted} interrupted",
-        answered.lock().unwrap().len()
-    );
+    let interrupted = scene.check(&record, &instance).await;
+    println!("{} answered, {refused} refused during the outage, {interrupted} interrupted", record.len());
     instance.signal("TERM");
     assert_eq!(instance.wait().code(), Some(0));
 }

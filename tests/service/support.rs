@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use awc::http::StatusCode;
 use serde_json::{Value, json};
+use submission_manager::clock::monotonic;
 use submission_manager::gateway::standin::StandIn;
+use tokio::time::Instant;
 
 use crate::sqlserver::TestDatabase;
 
@@ -24,6 +26,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Site {
     pub directory: tempfile::TempDir,
     database: Option<TestDatabase>,
+    pub lease_duration: Duration,
 }
 
 impl Site {
@@ -34,7 +37,9 @@ impl Site {
     }
 
     pub fn with_database(gateway_url: &str, database: Option<TestDatabase>) -> Self {
-        let site = Self { directory: tempfile::tempdir().unwrap(), database };
+        // A server may take its time over the first statements of a connection.
+        let lease_duration = Duration::from_secs(if database.is_some() { 15 } else { 2 });
+        let site = Self { directory: tempfile::tempdir().unwrap(), database, lease_duration };
         let target = |name: &str, policy: Value| {
             let mut target = json!({
                 "submissionTarget": name, "gatewayType": "sms", "gatewayUrl": gateway_url,
@@ -80,16 +85,16 @@ impl Site {
     }
 
     pub fn settings(&self, command: &mut Command) {
+        let millis = self.lease_duration.as_millis();
         command
             .env("SM_LISTEN", "127.0.0.1:0")
+            .env("SM_LEASE_DURATION", format!("{millis}ms"))
+            .env("SM_RENEW_INTERVAL", format!("{}ms", millis / 5))
             .env("SM_STORE", self.store())
             .env("SM_REGISTRY", self.registry())
             .env("SM_ACQUIRE_INTERVAL", "100ms")
             .env("SM_SHUTDOWN_DELAY", "0s");
-        if self.is_a_file() {
-            command.env("SM_LEASE_DURATION", "2s").env("SM_RENEW_INTERVAL", "500ms");
-        } else {
-            // A server may take its time over the first statements of a connection.
+        if !self.is_a_file() {
             command.env("SM_STORE_TIMEOUT", "30s");
         }
     }
@@ -109,39 +114,54 @@ pub fn site() -> (Site, StandIn) {
 pub struct Instance {
     child: Child,
     pub url: String,
-    log: Arc<(Mutex<Vec<String>>, Condvar)>,
+    log: Log,
 }
 
+/// What an instance wrote, with the moment at which it was read.
+type Log = Arc<(Mutex<Vec<(Instant, String)>>, Condvar)>;
+
 impl Instance {
-    pub fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let log: Arc<(Mutex<Vec<String>>, Condvar)> = Arc::default();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let kept = Arc::clone(&log);
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                kept.0.lock().unwrap().push(line);
-                kept.1.notify_all();
-            }
-        });
-        let mut instance = Self { child, url: String::new(), log };
+    pub fn start(command: Command) -> Self {
+        let mut instance = Self::spawn(command);
         let line = instance.wait_for_log("listening address=");
         let address = line.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
         instance.url = format!("http://{address}");
         instance
     }
 
+    /// Without waiting for anything, so its address is not known.
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Log::default();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let kept = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                kept.0.lock().unwrap().push((monotonic(), line));
+                kept.1.notify_all();
+            }
+        });
+        Self { child, url: String::new(), log }
+    }
+
     /// The first log line that contains `text`, now or soon.
     pub fn wait_for_log(&self, text: &str) -> String {
         let (lines, changed) = &*self.log;
         let guard = lines.lock().unwrap();
-        let found = |lines: &Vec<String>| lines.iter().find(|line| line.contains(text)).cloned();
+        let found =
+            |lines: &Vec<(_, String)>| lines.iter().find(|(_, line)| line.contains(text)).map(|(_, line)| line.clone());
         let (guard, _) = changed.wait_timeout_while(guard, PATIENCE, |lines| found(lines).is_none()).unwrap();
         found(&guard).unwrap_or_else(|| panic!("no {text:?} in {guard:#?}"))
     }
 
     pub fn log_lines(&self) -> Vec<String> {
-        self.log.0.lock().unwrap().clone()
+        self.log.0.lock().unwrap().iter().map(|(_, line)| line.clone()).collect()
+    }
+
+    /// When a line with `text` was first written after `since`.
+    pub fn logged_after(&self, since: Instant, text: &str) -> Option<Instant> {
+        let lines = self.log.0.lock().unwrap();
+        lines.iter().find(|(at, line)| *at >= since && line.contains(text)).map(|(at, _)| *at)
     }
 
     pub fn pid(&self) -> u32 {
@@ -157,6 +177,11 @@ impl Instance {
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     pub fn wait(&mut self) -> ExitStatus {
@@ -214,8 +239,12 @@ impl Answer {
 
 impl Api {
     pub fn new(url: &str) -> Self {
-        let connector = awc::Connector::new().limit(0).timeout(PATIENCE);
-        Self { client: awc::Client::builder().connector(connector).timeout(PATIENCE).finish(), url: url.to_owned() }
+        Self::with_patience(url, PATIENCE)
+    }
+
+    pub fn with_patience(url: &str, patience: Duration) -> Self {
+        let connector = awc::Connector::new().limit(0).timeout(patience);
+        Self { client: awc::Client::builder().connector(connector).timeout(patience).finish(), url: url.to_owned() }
     }
 
     pub async fn call(&self, method: &str, path: &str, body: impl Into<Vec<u8>>) -> Answer {
@@ -230,6 +259,10 @@ impl Api {
         let mut response = request.send_body(body).await.map_err(|error| error.to_string())?;
         let body = response.body().limit(64 * 1024 * 1024).await.map_err(|error| error.to_string())?.to_vec();
         Ok(Answer { status: response.status(), headers: response.headers().clone(), body })
+    }
+
+    pub async fn try_get(&self, path: &str) -> Result<Answer, String> {
+        self.try_call("GET", path, Vec::new()).await
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -251,7 +284,7 @@ impl Api {
         let looking = async {
             loop {
                 pace.tick().await;
-                if let Ok(answer) = self.try_call("GET", path, Vec::new()).await
+                if let Ok(answer) = self.try_get(path).await
                     && done(&answer)
                 {
                     return answer;

@@ -43,6 +43,7 @@ pub async fn every_decision_is_applied(fixture: Fixture) {
         let attempt = &history.attempts[0];
         assert_eq!((history.attempts.len(), attempt.attempt_number, &attempt.outcome), (1, 1, &outcome), "{id}");
         assert!(attempt.started_at <= attempt.finished_at);
+        assert_eq!(attempt.lease_epoch, term.epoch);
         let at = attempt.finished_at;
         let expected = match id {
             "accept" => State::Accepted { at },

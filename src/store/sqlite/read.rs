@@ -25,7 +25,8 @@ pub fn history(connection: &mut Connection, id: &IntentId) -> Result<Option<Hist
     let Some(Found { intent, .. }) = find(&snapshot, id)? else { return Ok(None) };
     let attempts = snapshot
         .prepare_cached(
-            "SELECT attempt_number, started_at, finished_at, outcome_status, outcome_reason, error, gateway_message_id
+            "SELECT attempt_number, started_at, finished_at, outcome_status, outcome_reason, error,
+                 gateway_message_id, lease_epoch
              FROM submission_attempts WHERE intent_seq = ?1 ORDER BY attempt_number",
         )?
         .query_map([intent.seq.0], attempt_of)?
@@ -119,6 +120,7 @@ fn attempt_of(row: &Row<'_>) -> Result<Attempt, rusqlite::Error> {
     let outcome = columns::outcome(status.as_deref(), row.get(4)?, row.get(5)?, row.get(6)?);
     Ok(Attempt {
         attempt_number: row.get(0)?,
+        lease_epoch: row.get(7)?,
         started_at: Timestamp::from_micros(row.get(1)?),
         finished_at: Timestamp::from_micros(row.get(2)?),
         outcome: outcome.ok_or_else(|| unreadable(3, status.as_deref().unwrap_or("no status")))?,

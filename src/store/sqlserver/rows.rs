@@ -87,6 +87,7 @@ pub fn attempt(row: &Row) -> Result<Attempt, StoreError> {
         columns::outcome(status, text(row, "outcome_reason")?, text(row, "error")?, text(row, "gateway_message_id")?);
     Ok(Attempt {
         attempt_number: attempts(row, "attempt_number")?,
+        lease_epoch: need(row, "lease_epoch")?,
         started_at: need_moment(row, "started_at")?,
         finished_at: need_moment(row, "finished_at")?,
         outcome: outcome.ok_or_else(|| nonsense("outcome_status", status.unwrap_or("NULL")))?,

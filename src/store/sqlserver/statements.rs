@@ -315,7 +315,8 @@ JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE i.intent_i
 pub fn history() -> String {
     format!(
         "{}
-SELECT a.attempt_number, a.started_at, a.finished_at, a.outcome_status, a.outcome_reason, a.error, a.gateway_message_id
+SELECT a.attempt_number, a.lease_epoch, a.started_at, a.finished_at, a.outcome_status, a.outcome_reason, a.error,
+    a.gateway_message_id
 FROM submission_attempts AS a JOIN submission_intents AS i ON i.intent_seq = a.intent_seq
 WHERE i.intent_id = @P1 ORDER BY a.attempt_number;",
         find()

@@ -1,0 +1,438 @@
+//! The chaos run: a fleet behind HAProxy under load while everything goes wrong that can, and at
+//! the end a comparison of what clients, gateways and the store say.
+//!
+//! Part of the tests for a few seconds; `make chaos` runs it for longer. The seed decides what
+//! goes wrong when and what clients send; `SM_CHAOS_SEED` repeats a run, `SM_CHAOS_SECONDS` says
+//! for how long, `SM_CHAOS_RUNS` how often, each with the next seed.
+
+use std::cell::{Cell, RefCell};
+use std::io::Write;
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use submission_manager::clock::monotonic;
+use submission_manager::gateway::standin::StandIn;
+use tokio::time::Instant;
+
+use super::evidence::Record;
+use super::plan::{Fault, plan};
+use super::{Fleet, SEATS};
+use crate::sqlserver::{Proxy, TestDatabase};
+use crate::support::{Api, PATIENCE, Site};
+
+const CLIENTS: usize = 8;
+/// What clients ask of the stand-in gateways.
+const WISHES: [&str; 12] = [
+    "accept",
+    "accept",
+    "accept",
+    "slow:30",
+    "slow:300",
+    "fail:1",
+    "fail",
+    "hang",
+    "lie",
+    "garbage",
+    "reject:invalid_recipient",
+    "reject:provider_failure",
+];
+/// How soon another instance executes after `kill -9`, on top of the lease.
+const AFTER_KILL: Duration = Duration::from_secs(2);
+/// How soon another instance executes after a lease was given back.
+const AFTER_STOP: Duration = Duration::from_secs(1);
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+/// The store of a run, and how to stall it.
+enum Stall {
+    File(std::path::PathBuf),
+    Server(Proxy),
+}
+
+struct Chaos {
+    fleet: Fleet,
+    stall: Stall,
+    record: Record,
+    /// What was done, in words.
+    done: RefCell<Vec<String>>,
+    over: Cell<bool>,
+}
+
+#[actix::test]
+async fn chaos_on_sqlite() {
+    for seed in seeds() {
+        let gateways = gateways();
+        let mut site = Site::with_database(&gateways[0].url, None);
+        site.lease_duration = Duration::from_secs(2);
+        let stall = Stall::File(site.database());
+        run(seed, "sqlite", site, gateways, stall, |_, _| ()).await;
+    }
+}
+
+#[actix::test]
+async fn chaos_on_sql_server() {
+    for seed in seeds() {
+        let Some(mut database) = TestDatabase::create() else { return };
+        let stall = Stall::Server(database.behind_proxy());
+        let gateways = gateways();
+        let mut site = Site::with_database(&gateways[0].url, Some(database));
+        site.lease_duration = Duration::from_secs(5);
+        let clocks = site.directory.path().to_owned();
+        let settings = move |seat: usize, command: &mut Command| {
+            command.env("SM_STORE_TIMEOUT", "4s");
+            if can_set_clocks() {
+                command
+                    .env("LD_PRELOAD", FAKETIME)
+                    .env("FAKETIME_TIMESTAMP_FILE", clocks.join(clock_file(seat)))
+                    .env("FAKETIME_NO_CACHE", "1")
+                    .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            }
+        };
+        (0..SEATS).for_each(|seat| set_clock(&site, seat, 0));
+        run(seed, "sql server", site, gateways, stall, settings).await;
+    }
+}
+
+fn seeds() -> impl Iterator<Item = u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("SM_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
+    first..first + number("SM_CHAOS_RUNS").unwrap_or(1)
+}
+
+/// How long things go wrong; a long run is held to the promised failover times too.
+fn span() -> (Duration, bool) {
+    match std::env::var("SM_CHAOS_SECONDS").ok().and_then(|text| text.parse().ok()) {
+        Some(seconds) => (Duration::from_secs(seconds), true),
+        None => (Duration::from_secs(6), false),
+    }
+}
+
+fn gateways() -> Vec<StandIn> {
+    (0..2).map(|_| StandIn::start(true).unwrap()).collect()
+}
+
+async fn run(
+    seed: u64,
+    store: &str,
+    site: Site,
+    gateways: Vec<StandIn>,
+    stall: Stall,
+    settings: impl Fn(usize, &mut Command) + 'static,
+) {
+    let (span, strict) = span();
+    say(&format!("chaos on {store}: seed {seed}, {} s of faults; SM_CHAOS_SEED={seed} repeats it", span.as_secs()));
+    write_registry(&site, &gateways);
+    let clocks = matches!(stall, Stall::Server(_)) && can_set_clocks();
+    let lease = site.lease_duration;
+    let fleet = Fleet::start(site, gateways, move |seat, command| {
+        command.env("SM_ATTEMPT_TIMEOUT", "1s").env("SM_SHUTDOWN_DELAY", "1s");
+        settings(seat, command);
+    });
+    fleet.proxy.until_up(SEATS).await;
+    let chaos =
+        Rc::new(Chaos { fleet, stall, record: Record::default(), done: RefCell::default(), over: Cell::new(false) });
+    let load = join_all((0..CLIENTS as u64).map(|client| chaos.submit(Rng::with_seed(seed ^ (client << 32)), client)));
+    let script = async {
+        let failover = chaos.measure_failover().await;
+        let mut under_way = Vec::new();
+        for (pause, fault) in plan(seed, span, lease, clocks) {
+            wait(pause).await;
+            under_way.push(actix::spawn(Rc::clone(&chaos).inflict(fault)));
+        }
+        for ended in join_all(under_way).await {
+            ended.unwrap();
+        }
+        chaos.over.set(true);
+        failover
+    };
+    let (_, failover, ()) = tokio::join!(load, script, chaos.observe(Rng::with_seed(seed)));
+    let api = Api::new(&chaos.fleet.proxy.url);
+    chaos.fleet.proxy.until_up(SEATS).await;
+    api.until_nothing_is_pending().await;
+
+    let evidence = chaos.fleet.evidence(&chaos.record).await;
+    let Failover { after_kill, after_stop, drained } = failover;
+    say(&format!(
+        "  {} intents answered, {} attempts sent, {} interrupted, {} terms; after kill -9 another executed in {after_kill:?} \
+         (a lease of {lease:?}), after SIGTERM in {after_stop:?} once the lease was given back ({drained:?} later)\n  {}",
+        chaos.record.len(),
+        evidence.attempts_sent(),
+        evidence.interrupted(),
+        evidence.terms(),
+        chaos.done.borrow().join("; ")
+    ));
+    let violations = evidence.violations();
+    assert!(
+        violations.is_empty(),
+        "seed {seed}: {} violations: {violations:#?}\n{:#?}",
+        violations.len(),
+        chaos.fleet.log_lines()
+    );
+    if strict {
+        assert!(after_kill <= lease + AFTER_KILL, "seed {seed}: {after_kill:?} after kill -9");
+        assert!(after_stop <= AFTER_STOP, "seed {seed}: {after_stop:?} after the lease was given back");
+    }
+    assert!(chaos.record.len() > 50, "hardly anything was submitted; the run shows nothing");
+}
+
+/// How long nobody executed.
+struct Failover {
+    after_kill: Duration,
+    after_stop: Duration,
+    /// From SIGTERM until the lease was given back: as long as attempts were under way.
+    drained: Duration,
+}
+
+impl Chaos {
+    /// A client: submits one intent after the other, each again and again until it is answered.
+    async fn submit(&self, mut rng: Rng, client: u64) {
+        let api = Api::with_patience(&self.fleet.proxy.url, Duration::from_secs(3));
+        let mut number = 0;
+        while !self.over.get() {
+            number += 1;
+            let gateway = if rng.bool() { "a" } else { "b" };
+            let policy = ["attempts", "once", "deadline"][rng.usize(0..3)];
+            let wish = WISHES[rng.usize(0..WISHES.len())];
+            let intent = json!({
+                "intentId": format!("{client}-{number}"), "submissionTarget": format!("{policy}-{gateway}"),
+                "payload": { "simulate": wish },
+            });
+            let path = if rng.u8(0..10) == 0 { "/v1/intents?waitSeconds=1" } else { "/v1/intents" };
+            while !self.try_submit(&api, path, &intent).await {
+                wait(Duration::from_millis(100)).await;
+            }
+            wait(Duration::from_millis(rng.u64(5..40))).await;
+        }
+    }
+
+    async fn try_submit(&self, api: &Api, path: &str, intent: &Value) -> bool {
+        match api.try_call("POST", path, intent.to_string().into_bytes()).await {
+            Ok(answer) if answer.status.is_success() => {
+                self.record.answered(&answer.json());
+                true
+            }
+            Ok(answer) => {
+                assert!(answer.status.is_server_error(), "{}: {}", answer.status, answer.text());
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Looks at what was answered, and notes what has ended.
+    async fn observe(&self, mut rng: Rng) {
+        let api = Api::with_patience(&self.fleet.proxy.url, Duration::from_secs(1));
+        while !self.over.get() {
+            if let Some(id) = self.record.some_id(rng.usize(..))
+                && let Ok(answer) = api.try_get(&format!("/v1/intents/{id}/history")).await
+                && answer.status.is_success()
+            {
+                self.record.seen(&answer.json());
+            }
+            wait(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Kills a leader, then stops one in order, with nothing else going wrong meanwhile.
+    async fn measure_failover(&self) -> Failover {
+        let leader = self.some_leader().await;
+        let killed = monotonic();
+        self.fleet.seats[leader].kill();
+        let after_kill = self.executed_after(killed, leader).await.duration_since(killed);
+        self.fleet.sit(leader);
+        self.fleet.proxy.until_up(SEATS).await;
+
+        let leader = self.some_leader().await;
+        let told = monotonic();
+        let seat = &self.fleet.seats[leader];
+        seat.signal("TERM");
+        let mut pace = tokio::time::interval(Duration::from_millis(5));
+        let given_back = loop {
+            pace.tick().await;
+            if let Some(moment) = seat.logged_after(told, "leader_lost") {
+                break moment;
+            }
+        };
+        let after_stop = self.executed_after(given_back, leader).await.duration_since(given_back);
+        assert_eq!(seat.ended().await, Some(0));
+        self.fleet.sit(leader);
+        self.fleet.proxy.until_up(SEATS).await;
+        Failover { after_kill, after_stop, drained: given_back.duration_since(told) }
+    }
+
+    async fn some_leader(&self) -> usize {
+        let looking = async {
+            loop {
+                if let Some(leader) = self.fleet.leader().await {
+                    return leader;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.expect("somebody leads")
+    }
+
+    /// When another seat than `gone` was ready to lead and a gateway then got an attempt.
+    async fn executed_after(&self, since: Instant, gone: usize) -> Instant {
+        let mut pace = tokio::time::interval(Duration::from_millis(5));
+        let looking = async {
+            loop {
+                pace.tick().await;
+                let others = self.fleet.seats.iter().enumerate().filter(|(number, _)| *number != gone);
+                let ready = others.filter_map(|(_, seat)| seat.logged_after(since, "leader_ready")).min();
+                let Some(ready) = ready else { continue };
+                let gateways = self.fleet.gateways.borrow();
+                let first = gateways.iter().filter_map(|gateway| gateway.ledger.first_after(ready)).min();
+                if let Some(first) = first {
+                    return first;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.expect("another instance executes")
+    }
+
+    async fn inflict(self: Rc<Self>, fault: Fault) {
+        let done = match fault {
+            Fault::Kill { leader, back_after } => match self.victim(leader).await {
+                Some(victim) => {
+                    self.fleet.seats[victim.0].kill();
+                    wait(back_after).await;
+                    self.fleet.sit(victim.0);
+                    format!("killed a {}", role(leader))
+                }
+                None => format!("found no {} to kill", role(leader)),
+            },
+            Fault::Stop { leader } => match self.victim(leader).await {
+                Some(victim) => {
+                    self.fleet.seats[victim.0].signal("TERM");
+                    let code = self.fleet.seats[victim.0].ended().await;
+                    assert_eq!(code, Some(0), "an orderly stop");
+                    self.fleet.sit(victim.0);
+                    format!("stopped a {}", role(leader))
+                }
+                None => format!("found no {} to stop", role(leader)),
+            },
+            Fault::Pause { leader, span } => match self.victim(leader).await {
+                Some(victim) => {
+                    self.fleet.seats[victim.0].signal("STOP");
+                    wait(span).await;
+                    self.fleet.seats[victim.0].signal("CONT");
+                    format!("paused a {} for {span:?}", role(leader))
+                }
+                None => format!("found no {} to pause", role(leader)),
+            },
+            Fault::StallStore { span } => {
+                self.stall_store(span).await;
+                format!("stalled the store for {span:?}")
+            }
+            Fault::GatewayDies { gateway, span } => {
+                let dying = self.fleet.gateways.borrow()[gateway].stop();
+                dying.await;
+                wait(span).await;
+                // Another fault may have brought it back meanwhile.
+                if let Ok(again) = { self.fleet.gateways.borrow()[gateway].restarted() } {
+                    self.fleet.gateways.borrow_mut()[gateway] = again;
+                }
+                format!("gateway {gateway} was dead for {span:?}")
+            }
+            Fault::ClockJump { seat, seconds } => {
+                set_clock(&self.fleet.site, seat, seconds);
+                format!("set the clock of seat {seat} by {seconds} s")
+            }
+        };
+        self.done.borrow_mut().push(done);
+    }
+}
+
+/// A seat to which something is being done; nothing else is, until this is dropped.
+struct Victim<'a>(usize, &'a Fleet);
+
+impl Drop for Victim<'_> {
+    fn drop(&mut self) {
+        self.1.seats[self.0].taken.set(false);
+    }
+}
+
+impl Chaos {
+    /// The leader's seat, or one of the others, unless something is being done to it already.
+    async fn victim(&self, leader: bool) -> Option<Victim<'_>> {
+        let leading = self.fleet.leader().await;
+        let free = |seat: &usize| !self.fleet.seats[*seat].taken.get();
+        let seat = match leader {
+            true => leading.filter(free),
+            false => (0..SEATS).filter(|seat| Some(*seat) != leading).find(free),
+        }?;
+        self.fleet.seats[seat].taken.set(true);
+        Some(Victim(seat, &self.fleet))
+    }
+
+    async fn stall_store(&self, span: Duration) {
+        match &self.stall {
+            Stall::Server(proxy) => {
+                proxy.stall(true);
+                wait(span).await;
+                proxy.stall(false);
+            }
+            Stall::File(path) => {
+                let path = path.clone();
+                let locked = tokio::task::spawn_blocking(move || {
+                    let connection = rusqlite::Connection::open(path).unwrap();
+                    connection.busy_timeout(PATIENCE).unwrap();
+                    connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+                    connection
+                });
+                let connection = locked.await.unwrap();
+                wait(span).await;
+                connection.execute_batch("ROLLBACK").unwrap();
+            }
+        }
+    }
+}
+
+fn role(leader: bool) -> &'static str {
+    if leader { "leader" } else { "follower" }
+}
+
+/// Two gateways, three policies each. Few and short enough that a run comes to an end.
+fn write_registry(site: &Site, gateways: &[StandIn]) {
+    let mut targets = Vec::new();
+    for (name, gateway) in ["a", "b"].iter().zip(gateways) {
+        let mut target = |policy: &str, mut fields: Value| {
+            let fixed = json!({
+                "submissionTarget": format!("{policy}-{name}"), "gatewayType": "sms", "gatewayUrl": gateway.url,
+                "terminalOutcomes": ["invalid_recipient"],
+            });
+            fields.as_object_mut().unwrap().extend(fixed.as_object().unwrap().clone());
+            targets.push(fields);
+        };
+        target("attempts", json!({ "policy": "max_attempts", "maxAttempts": 3 }));
+        target("once", json!({ "policy": "one_shot" }));
+        target("deadline", json!({ "policy": "deadline", "maxAcceptanceSeconds": 8 }));
+    }
+    std::fs::write(site.registry(), json!({ "targets": targets }).to_string()).unwrap();
+}
+
+/// Whether the wall clock of a single instance can be set: by a library that fakes it, and not on
+/// the embedded store, whose clock is the host's.
+fn can_set_clocks() -> bool {
+    std::path::Path::new(FAKETIME).exists()
+}
+
+fn clock_file(seat: usize) -> String {
+    format!("clock-{seat}")
+}
+
+fn set_clock(site: &Site, seat: usize, seconds: i64) {
+    std::fs::write(site.directory.path().join(clock_file(seat)), format!("{seconds:+}\n")).unwrap();
+}
+
+async fn wait(span: Duration) {
+    tokio::time::sleep(span).await;
+}
+
+/// Past the test runner, which keeps the words of a test that passes to itself.
+fn say(text: &str) {
+    let _nobody_may_listen = writeln!(std::io::stderr(), "{text}");
+}

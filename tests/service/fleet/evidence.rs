@@ -1,0 +1,313 @@
+//! What clients were told, what gateways got and what the store holds, and whether it fits together.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use submission_manager::core::intent::Status;
+use submission_manager::core::outcome::Outcome;
+use submission_manager::core::time::Timestamp;
+use submission_manager::gateway::standin::Ledger;
+use submission_manager::metrics::Metrics;
+use submission_manager::store::choice::StoreChoice;
+use submission_manager::store::sqlserver::PoolSettings;
+use submission_manager::store::{History, ListQuery, Store};
+
+use crate::support::{PATIENCE, Site};
+
+/// The clients' own record: every intent as it was first answered, and every history as it was
+/// first seen after its end.
+#[derive(Clone, Default)]
+pub struct Record(Arc<Mutex<Notes>>);
+
+#[derive(Clone, Default)]
+struct Notes {
+    answered: Vec<(String, String)>,
+    ended: HashMap<String, Ended>,
+}
+
+/// What can be seen of an intent that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ended {
+    status: String,
+    completed_at: String,
+    attempts: usize,
+}
+
+impl Record {
+    /// Notes an answer to a submission: an intent as JSON.
+    pub fn answered(&self, intent: &Value) {
+        let text = |field: &str| intent[field].as_str().unwrap_or_else(|| panic!("no {field} in {intent}")).to_owned();
+        self.0.lock().unwrap().answered.push((text("intentId"), text("createdAt")));
+    }
+
+    /// Notes a history as JSON, if its intent has ended.
+    pub fn seen(&self, history: &Value) {
+        let intent = &history["intent"];
+        let (Some(completed_at), Some(attempts)) = (intent["completedAt"].as_str(), history["attempts"].as_array())
+        else {
+            return;
+        };
+        let status = intent["status"].as_str().unwrap_or_default().to_owned();
+        let ended = Ended { status, completed_at: completed_at.to_owned(), attempts: attempts.len() };
+        let id = intent["intentId"].as_str().unwrap_or_default().to_owned();
+        self.0.lock().unwrap().ended.entry(id).or_insert(ended);
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.lock().unwrap().answered.len()
+    }
+
+    /// One of the answered ids.
+    pub fn some_id(&self, number: usize) -> Option<String> {
+        let notes = self.0.lock().unwrap();
+        notes.answered.get(number % notes.answered.len().max(1)).map(|(id, _)| id.clone())
+    }
+}
+
+/// Everything that is known after a run.
+pub struct Evidence {
+    record: Notes,
+    /// Intent and attempt number of every request that reached a gateway.
+    sent: Vec<(String, u32)>,
+    stored: Vec<History>,
+    /// When each term began, as far as its holder lived to say so.
+    terms: BTreeMap<i64, Timestamp>,
+}
+
+impl Evidence {
+    /// Reads the store and the ledgers; `logs` say when terms began.
+    pub async fn collect(site: &Site, ledgers: &[Ledger], record: &Record, logs: &[String]) -> Self {
+        let store = open(&site.store()).await;
+        let mut stored = Vec::new();
+        let mut query = ListQuery { limit: 500, ..ListQuery::default() };
+        loop {
+            let page = store.list(query.clone()).await.unwrap();
+            for intent in page.intents {
+                stored.push(store.history(intent.id).await.unwrap().expect("it was listed"));
+            }
+            query.behind = page.next;
+            if query.behind.is_none() {
+                break;
+            }
+        }
+        let received = ledgers.iter().flat_map(Ledger::entries);
+        let sent = received.map(|received| (received.idempotency_key, received.attempt)).collect();
+        let terms = logs.iter().filter_map(|line| term_began(line, site.lease_duration)).collect();
+        Self { record: record.0.lock().unwrap().clone(), sent, stored, terms }
+    }
+
+    pub fn interrupted(&self) -> usize {
+        let attempts = self.stored.iter().flat_map(|history| &history.attempts);
+        attempts.filter(|attempt| attempt.outcome == Outcome::interrupted()).count()
+    }
+
+    pub fn attempts_sent(&self) -> usize {
+        self.sent.len()
+    }
+
+    pub fn terms(&self) -> usize {
+        self.terms.len()
+    }
+
+    /// Panics with what does not fit together, if something does not.
+    pub fn hold(&self) {
+        let violations = self.violations();
+        assert!(violations.is_empty(), "{} violations: {violations:#?}", violations.len());
+    }
+
+    /// Everything that does not fit together, in words.
+    pub fn violations(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut sent: HashMap<&str, Vec<u32>> = HashMap::new();
+        for (id, number) in &self.sent {
+            sent.entry(id).or_default().push(*number);
+        }
+        let stored: HashMap<&str, &History> =
+            self.stored.iter().map(|history| (history.intent.id.as_str(), history)).collect();
+        for id in sent.keys().filter(|id| !stored.contains_key(*id)) {
+            found.push(format!("{id} was sent, but is not stored"));
+        }
+        for (id, created_at) in &self.record.answered {
+            match stored.get(id.as_str()) {
+                None => found.push(format!("{id} was answered, but is not stored")),
+                Some(history) if history.intent.created_at.to_string() != *created_at => {
+                    found.push(format!("{id} was answered as created at {created_at}: {history:?}"));
+                }
+                Some(_) => {}
+            }
+        }
+        for (id, ended) in &self.record.ended {
+            let now = stored.get(id.as_str()).and_then(|history| ended_of(history));
+            if now.as_ref() != Some(ended) {
+                found.push(format!("{id} changed after its end: {ended:?} became {now:?}"));
+            }
+        }
+        for history in &self.stored {
+            let sent = sent.get(history.intent.id.as_str()).map(Vec::as_slice).unwrap_or_default();
+            let faults = faults_of(history, sent).into_iter().chain(self.faults_of_terms(history));
+            found.extend(faults.map(|fault| format!("{fault}: sent {sent:?}, stored {history:?}")));
+        }
+        found
+    }
+
+    /// Attempts that began outside of their term.
+    fn faults_of_terms(&self, history: &History) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut last = 0;
+        for attempt in &history.attempts {
+            let epoch = attempt.lease_epoch;
+            let later = self.terms.range(epoch + 1..).map(|(_, began)| *began).min();
+            if later.is_some_and(|began| attempt.started_at >= began) {
+                faults.push(format!("attempt {} began in a term that had ended", attempt.attempt_number));
+            }
+            if self.terms.get(&epoch).is_some_and(|began| attempt.started_at < *began) || epoch < last {
+                faults.push(format!("attempt {} began before its term", attempt.attempt_number));
+            }
+            last = epoch;
+        }
+        faults
+    }
+}
+
+/// What is wrong with one intent, given the attempt numbers that reached a gateway.
+fn faults_of(history: &History, sent: &[u32]) -> Vec<String> {
+    let History { intent, attempts } = history;
+    let mut faults = Vec::new();
+    let mut fault = |wrong: bool, text: &str| {
+        if wrong {
+            faults.push(text.to_owned());
+        }
+    };
+    let numbers: Vec<_> = attempts.iter().map(|attempt| attempt.attempt_number).collect();
+    let unique: HashSet<_> = sent.iter().collect();
+    fault(!intent.state.is_terminal() || intent.attempt_open, "not ended");
+    fault(!numbers.iter().copied().eq(1..=intent.attempt_count), "attempt numbers have a gap");
+    fault(unique.len() != sent.len(), "an attempt number was sent twice");
+    fault(!unique.iter().all(|number| numbers.contains(number)), "an attempt was sent, but not recorded");
+    let one_shot = intent.target.as_str().starts_with("once");
+    fault(one_shot && (sent.len() > 1 || numbers.len() > 1), "a one_shot was attempted twice");
+    let accepted: Vec<_> = attempts.iter().filter(|a| matches!(a.outcome, Outcome::Accepted { .. })).collect();
+    fault(!accepted.iter().all(|a| unique.contains(&a.attempt_number)), "accepted without having been sent");
+    let ended_by_acceptance = attempts.last().is_some_and(|last| matches!(last.outcome, Outcome::Accepted { .. }));
+    fault(intent.state.status() == Status::Accepted && !ended_by_acceptance, "ended as accepted, but was not");
+    let ended_by_rejection = attempts.last().is_some_and(|last| matches!(last.outcome, Outcome::Rejected { .. }));
+    fault(intent.state.status() == Status::Rejected && !ended_by_rejection, "ended as rejected, but was not");
+    let in_order = attempts.windows(2).all(|pair| pair[0].finished_at <= pair[1].started_at);
+    fault(!in_order, "attempts overlap");
+    let end = intent.state.completed_at();
+    fault(attempts.iter().any(|attempt| end.is_some_and(|end| attempt.started_at > end)), "attempted after its end");
+    faults
+}
+
+fn ended_of(history: &History) -> Option<Ended> {
+    let completed_at = history.intent.state.completed_at()?.to_string();
+    let status = history.intent.state.status().as_str().to_owned();
+    Some(Ended { status, completed_at, attempts: history.attempts.len() })
+}
+
+/// Epoch and begin of a term, from the line that announces it.
+fn term_began(line: &str, lease_duration: std::time::Duration) -> Option<(i64, Timestamp)> {
+    let fields = line.split_once("leader_acquired ")?.1;
+    let field = |name: &str| fields.split_whitespace().find_map(|field| field.strip_prefix(name));
+    let expires_at = Timestamp::parse(field("expires_at=")?)?;
+    let micros = i64::try_from(lease_duration.as_micros()).ok()?;
+    Some((field("lease_epoch=")?.parse().ok()?, Timestamp::from_micros(expires_at.micros() - micros)))
+}
+
+async fn open(store: &str) -> Arc<dyn Store> {
+    let pool = PoolSettings { size: 4, timeout: PATIENCE };
+    let choice = StoreChoice::parse(store, None, pool).unwrap();
+    choice.open(false, Arc::new(Metrics::new().unwrap())).await.unwrap()
+}
+
+/// The checker is itself checked: each way of tampering with a sound record must be noticed.
+mod tests {
+    use submission_manager::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State, TargetName};
+    use submission_manager::store::Attempt;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_micros(second * 1_000_000)
+    }
+
+    fn attempt(number: u32, epoch: i64, started: i64, outcome: Outcome) -> Attempt {
+        let (started_at, finished_at) = (at(started), at(started + 1));
+        Attempt { attempt_number: number, lease_epoch: epoch, started_at, finished_at, outcome }
+    }
+
+    fn accepted() -> Outcome {
+        Outcome::Accepted { gateway_message_id: None }
+    }
+
+    fn history(id: &str, target: &str, state: State, attempts: Vec<Attempt>) -> History {
+        let intent = Intent {
+            seq: IntentSeq(1),
+            id: IntentId::parse(id).unwrap(),
+            target: TargetName::parse(target).unwrap(),
+            created_at: at(1),
+            state,
+            attempt_count: u32::try_from(attempts.len()).unwrap(),
+            attempt_open: false,
+        };
+        History { intent, attempts }
+    }
+
+    /// Two terms; one intent that was interrupted between them and then accepted, one that was
+    /// shot once without success.
+    fn sound() -> Evidence {
+        let retried = vec![attempt(1, 1, 2, Outcome::interrupted()), attempt(2, 2, 12, accepted())];
+        let shot = vec![attempt(1, 2, 11, Outcome::error("timeout"))];
+        let stored = vec![
+            history("retried", "attempts", State::Accepted { at: at(13) }, retried),
+            history("shot", "once", State::Exhausted { at: at(12), reason: ExhaustedReason::OneShot }, shot),
+        ];
+        let record = Record::default();
+        for id in ["retried", "shot"] {
+            record.answered(&serde_json::json!({ "intentId": id, "createdAt": at(1).to_string() }));
+        }
+        let intent =
+            serde_json::json!({ "intentId": "shot", "status": "exhausted", "completedAt": at(12).to_string() });
+        record.seen(&serde_json::json!({ "intent": intent, "attempts": [{}] }));
+        let sent = [("retried", 1), ("retried", 2), ("shot", 1)].map(|(id, number)| (id.to_owned(), number));
+        let terms = BTreeMap::from([(1, at(1)), (2, at(10))]);
+        let record = record.0.lock().unwrap().clone();
+        Evidence { record, sent: sent.into(), stored, terms }
+    }
+
+    #[test]
+    fn a_sound_record_is_sound() {
+        sound().hold();
+        assert_eq!(sound().interrupted(), 1);
+    }
+
+    #[test]
+    fn whatever_is_tampered_with_is_noticed() {
+        type Tamper = fn(&mut Evidence);
+        let tampered: [(&str, Tamper); 16] = [
+            ("answered, but is not stored", |e| drop(e.stored.remove(1))),
+            ("was sent, but is not stored", |e| e.sent.push(("nobody".to_owned(), 1))),
+            ("was answered as created at", |e| e.stored[0].intent.created_at = at(2)),
+            ("not ended", |e| e.stored[0].intent.state = State::Pending),
+            ("not ended", |e| e.stored[0].intent.attempt_open = true),
+            ("have a gap", |e| drop(e.stored[0].attempts.remove(0))),
+            ("have a gap", |e| e.stored[0].intent.attempt_count = 3),
+            ("was sent twice", |e| e.sent.push(("retried".to_owned(), 2))),
+            ("but not recorded", |e| e.sent.push(("retried".to_owned(), 3))),
+            ("one_shot was attempted twice", |e| e.sent.push(("shot".to_owned(), 2))),
+            ("accepted without having been sent", |e| drop(e.sent.remove(1))),
+            ("ended as accepted, but was not", |e| e.stored[1].intent.state = State::Accepted { at: at(12) }),
+            ("began in a term that had ended", |e| e.stored[0].attempts[1].lease_epoch = 1),
+            ("began before its term", |e| e.stored[0].attempts[0].lease_epoch = 2),
+            ("changed after its end", |e| e.stored[1].intent.state = State::Accepted { at: at(13) }),
+            ("attempted after its end", |e| e.stored[0].attempts[1].started_at = at(20)),
+        ];
+        for (objection, tamper) in tampered {
+            let mut evidence = sound();
+            tamper(&mut evidence);
+            let violations = evidence.violations();
+            assert!(violations.iter().any(|text| text.contains(objection)), "{objection}: {violations:#?}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Several instances on one store, behind a real HAProxy with the configuration that is shipped.
+
+mod chaos;
+pub mod evidence;
+mod haproxy;
+mod plan;
+mod rolling;
+
+use std::cell::{Cell, RefCell};
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
+use std::time::Duration;
+
+use submission_manager::gateway::standin::StandIn;
+use tokio::time::Instant;
+
+use self::evidence::{Evidence, Record};
+use self::haproxy::HaProxy;
+use crate::support::{Api, Instance, Site};
+
+pub const SEATS: usize = 3;
+
+/// Where an instance runs; who sits there changes.
+pub struct Seat {
+    address: SocketAddr,
+    instance: RefCell<Option<Instance>>,
+    /// Log lines of those that are gone.
+    past: RefCell<Vec<String>>,
+    /// Something is being done to whoever sits here.
+    taken: Cell<bool>,
+}
+
+impl Seat {
+    pub fn api(&self) -> Api {
+        Api::new(&format!("http://{}", self.address))
+    }
+
+    pub fn signal(&self, name: &str) {
+        if let Some(instance) = &*self.instance.borrow() {
+            instance.signal(name);
+        }
+    }
+
+    /// Kills it, if there is one.
+    pub fn kill(&self) {
+        if let Some(mut instance) = self.instance.take() {
+            instance.kill();
+            self.past.borrow_mut().extend(instance.log_lines());
+        }
+    }
+
+    /// Waits until it has ended by itself; its exit code.
+    pub async fn ended(&self) -> Option<i32> {
+        let mut instance = self.instance.take()?;
+        let mut pace = tokio::time::interval(Duration::from_millis(10));
+        let status = loop {
+            pace.tick().await;
+            if let Some(status) = instance.ended() {
+                break status;
+            }
+        };
+        self.past.borrow_mut().extend(instance.log_lines());
+        status.code()
+    }
+
+    pub fn logged_after(&self, since: Instant, text: &str) -> Option<Instant> {
+        self.instance.borrow().as_ref()?.logged_after(since, text)
+    }
+}
+
+/// Adds to the environment of the instance on a seat.
+type Settings = dyn Fn(usize, &mut Command);
+
+pub struct Fleet {
+    // Dropped in this order: nobody may write to what is gone.
+    pub seats: Vec<Seat>,
+    pub proxy: HaProxy,
+    pub gateways: RefCell<Vec<StandIn>>,
+    pub site: Site,
+    settings: Box<Settings>,
+}
+
+impl Fleet {
+    /// A fleet with all seats taken. `settings` adds to the environment of whoever sits there.
+    pub fn start(site: Site, gateways: Vec<StandIn>, settings: impl Fn(usize, &mut Command) + 'static) -> Self {
+        let addresses: Vec<_> = (0..SEATS).map(|_| free_address()).collect();
+        let proxy = HaProxy::start(&addresses);
+        let seat =
+            |address| Seat { address, instance: RefCell::default(), past: RefCell::default(), taken: Cell::default() };
+        let seats = addresses.into_iter().map(seat).collect();
+        let fleet = Self { seats, proxy, gateways: RefCell::new(gateways), site, settings: Box::new(settings) };
+        (0..SEATS).for_each(|seat| fleet.sit(seat));
+        fleet
+    }
+
+    /// Starts an instance on an empty seat.
+    pub fn sit(&self, seat: usize) {
+        let mut command = self.site.command();
+        let holder = format!("seat-{seat}-{}", self.seats[seat].past.borrow().len());
+        command.env("SM_LISTEN", self.seats[seat].address.to_string()).env("SM_HOLDER_ID", holder);
+        (self.settings)(seat, &mut command);
+        let old = self.seats[seat].instance.replace(Some(Instance::spawn(command)));
+        assert!(old.is_none(), "seat {seat} was taken");
+    }
+
+    /// The seat whose instance says that it leads.
+    pub async fn leader(&self) -> Option<usize> {
+        for (number, seat) in self.seats.iter().enumerate() {
+            let api = Api::with_patience(&format!("http://{}", seat.address), Duration::from_millis(500));
+            if let Ok(answer) = api.try_get("/readyz").await
+                && answer.text().starts_with("mode=leader")
+            {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    pub async fn evidence(&self, record: &Record) -> Evidence {
+        let ledgers: Vec<_> = self.gateways.borrow().iter().map(|gateway| gateway.ledger.clone()).collect();
+        Evidence::collect(&self.site, &ledgers, record, &self.log_lines()).await
+    }
+
+    /// All log lines, of the living and of the gone.
+    pub fn log_lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for seat in &self.seats {
+            lines.extend(seat.past.borrow().iter().cloned());
+            if let Some(instance) = &*seat.instance.borrow() {
+                lines.extend(instance.log_lines());
+            }
+        }
+        lines
+    }
+}
+
+/// An address for something that is started more than once. Outside of the range from which the
+/// kernel gives out ports, so that nobody else gets it meanwhile.
+fn free_address() -> SocketAddr {
+    for _ in 0..1000 {
+        let address = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(10_000..30_000)));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+    panic!("no free port");
+}
