@@ -394,3 +394,22 @@ async fn a_leader_whose_executor_is_stuck_loses_the_lease_and_does_not_seek_it()
     unblock.send(()).unwrap();
     until(&|| led(&stuck)).await;
 }
+
+#[actix::test]
+async fn an_intent_given_to_a_follower_starts_within_the_refresh_interval() {
+    let lab = Lab::new();
+    let leader = lab.start(settings(), always(accepted()));
+    leader.lease_after(0).await;
+    let follower = lab.start(LeaderSettings { holder_id: "other".into(), ..settings() }, always(accepted()));
+    for n in 0..5 {
+        pass(Duration::from_millis(730)).await;
+        let id = format!("{n}");
+        follower.submit(&id, &one_shot()).await;
+        let given = monotonic();
+        leader.calls(n + 1).await;
+        let gap = leader.gateway.moments.lock().unwrap()[n].duration_since(given);
+        assert!(gap <= settings().refresh_interval, "{gap:?}");
+        assert_eq!(follower.engine.metrics.schedule_held.get(), 0);
+    }
+    assert!(follower.engine.board.lease().is_none());
+}
