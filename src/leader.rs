@@ -38,9 +38,9 @@ use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::retention::RetentionActor;
 use crate::scheduler::{SchedulerActor, SchedulerParts, Stop};
+use crate::store::Build;
 use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
-use crate::store::{Build, StoreError};
 use crate::supervise::{Alive, Death, alive};
 use crate::trust::{Trust, TrustLeft};
 
@@ -131,6 +131,10 @@ pub struct LeaderActor {
     state: State,
     /// Terms given up in a row without a good one between; each makes the next wait longer.
     failures: u32,
+    /// When the last term ended; its lease may have lasted longer.
+    last_end: Option<Instant>,
+    /// A question for the lease is under way, and may be answered with yes.
+    asking: bool,
     /// Told when everything is over, once an orderly stop has been asked for.
     stopping: Option<oneshot::Sender<()>>,
     store_time: StoreTime,
@@ -152,6 +156,8 @@ struct Reign {
     progress: Progress,
     began: Instant,
     renewals: SpawnHandle,
+    /// What makes it ready; it must not go on, and renew, once the term has ended.
+    preparation: Option<SpawnHandle>,
 }
 
 impl Drop for Reign {
@@ -184,6 +190,8 @@ impl LeaderActor {
             parts,
             state: State::Following,
             failures: 0,
+            last_end: None,
+            asking: false,
             stopping: None,
             store_time: StoreTime::unset(),
             _alive: alive,
@@ -209,33 +217,50 @@ impl LeaderActor {
         matches!(self.state, State::Following) && self.stopping.is_none()
     }
 
+    /// Asks for the lease, unless the executor is stuck: then it is left to others.
     fn acquire(&mut self, ctx: &mut Context<Self>) {
-        if !self.seeks_lease() {
-            return;
-        }
-        let LeaderParts { store, settings, executor_arbiter, .. } = self.parts.clone();
-        let acquire = wrap_future::<_, Self>(async move {
-            // An instance whose executor is stuck leaves the lease to others.
-            if !responds(&executor_arbiter).await {
-                let dead = StoreError::Unavailable("the thread of the executor is gone".to_owned());
-                return (monotonic(), Err(dead));
-            }
-            let asked = monotonic();
-            (asked, store.acquire_lease(settings.lease_name, settings.holder_id, settings.timing.duration()).await)
-        });
-        ctx.spawn(acquire.map(move |(asked, result), actor, ctx| match result {
-            Ok(Some(lease)) if actor.seeks_lease() => actor.begin_term(asked, lease, ctx),
-            Ok(Some(lease)) => actor.give_back(lease.term, ctx),
-            Ok(None) => {
-                // Somebody else leads: whatever went wrong here before is over.
-                actor.failures = 0;
-                actor.acquire_later(ctx);
-            }
-            Err(error) => {
-                log::warn!("leader_acquire_failed holder_id={} store_error={error:?}", actor.parts.settings.holder_id);
-                actor.acquire_later(ctx);
+        let executor = self.parts.executor_arbiter.clone();
+        let ready = wrap_future::<_, Self>(async move { responds(&executor).await });
+        ctx.spawn(ready.map(|responds, actor, ctx| {
+            if !responds {
+                log::error!("executor_thread_died next=\"restart this instance\"");
+            } else if actor.seeks_lease() {
+                actor.ask(ctx);
             }
         }));
+    }
+
+    fn ask(&mut self, ctx: &mut Context<Self>) {
+        self.asking = true;
+        let LeaderParts { store, settings, .. } = self.parts.clone();
+        let asked = monotonic();
+        let acquire = wrap_future::<_, Self>(async move {
+            store.acquire_lease(settings.lease_name, settings.holder_id, settings.timing.duration()).await
+        });
+        ctx.spawn(acquire.map(move |result, actor, ctx| {
+            actor.asking = false;
+            match (result, actor.stopping.take()) {
+                (Ok(Some(lease)), Some(done)) => actor.give_back(lease.term, done, ctx),
+                (Ok(None) | Err(_), Some(done)) => actor.stop(done, ctx),
+                (Ok(Some(lease)), None) => actor.begin_term(asked, lease, ctx),
+                (Ok(None), None) => actor.refused(ctx),
+                (Err(error), None) => {
+                    let holder_id = &actor.parts.settings.holder_id;
+                    log::warn!("leader_acquire_failed holder_id={holder_id} store_error={error:?}");
+                    actor.acquire_later(ctx);
+                }
+            }
+        }));
+    }
+
+    /// Somebody holds the lease. Unless that may be an earlier term of this instance, whatever went
+    /// wrong here before is over.
+    fn refused(&mut self, ctx: &mut Context<Self>) {
+        let lasts = self.parts.settings.timing.duration();
+        if self.last_end.is_none_or(|end| monotonic().duration_since(end) > lasts) {
+            self.failures = 0;
+        }
+        self.acquire_later(ctx);
     }
 
     /// Jitter keeps instances that started together from asking together for ever; downwards, so
@@ -263,16 +288,22 @@ impl LeaderActor {
         );
         let (term, work) = (term.clone(), progress.work.clone());
         self.parts.board.show(Some(lease));
-        self.state = State::Preparing(Reign { term: term.clone(), trust, progress, began: asked, renewals });
+        let reign = Reign { term: term.clone(), trust, progress, began: asked, renewals, preparation: None };
+        self.state = State::Preparing(reign);
         self.watch_trust(term.clone(), ctx);
+        self.prepare(term, work, ctx);
+    }
 
+    fn prepare(&mut self, term: Term, work: Heartbeat, ctx: &mut Context<Self>) {
+        let State::Preparing(reign) = &mut self.state else { return };
         let (store, store_time) = (self.parts.store.clone(), self.store_time.clone());
-        let duration = timing.duration();
+        let duration = self.parts.settings.timing.duration();
         let prepare = wrap_future::<_, Self>(async move { prepare(&store, &term, &store_time, duration, &work).await });
-        ctx.spawn(prepare.map(|result, actor, ctx| match result {
+        let preparation = ctx.spawn(prepare.map(|result, actor, ctx| match result {
             Ok(prepared) => actor.lead(prepared, ctx),
             Err(failed) => actor.handle(failed, ctx),
         }));
+        reign.preparation = Some(preparation);
     }
 
     /// The term is prepared and was still held after that: start its children.
@@ -413,6 +444,8 @@ impl LeaderActor {
         let ended = std::mem::replace(&mut self.state, State::Following);
         if let State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) = &ended {
             ctx.cancel_future(reign.renewals);
+            reign.preparation.map(|preparation| ctx.cancel_future(preparation));
+            self.last_end = Some(monotonic());
             let level = if self.stopping.is_some() { log::Level::Info } else { log::Level::Warn };
             log::log!(level, "leader_lost {}{} why={why:?}", reign.term, self.lease_fields(store_error));
             self.parts.metrics.became_follower();
@@ -428,7 +461,10 @@ impl LeaderActor {
     /// the lease back.
     fn drain(&mut self, why: String, ctx: &mut Context<Self>) {
         let (reign, children) = match std::mem::replace(&mut self.state, State::Following) {
-            State::Preparing(reign) => (reign, None),
+            State::Preparing(mut reign) => {
+                reign.preparation.take().map(|preparation| ctx.cancel_future(preparation));
+                (reign, None)
+            }
             State::Leading(reign, children) => (reign, Some(children)),
             other => {
                 self.state = other;
@@ -467,12 +503,15 @@ impl LeaderActor {
         }));
     }
 
-    fn give_back(&self, term: Term, ctx: &mut Context<Self>) {
+    /// The lease came after it was decided to stop.
+    fn give_back(&mut self, term: Term, done: oneshot::Sender<()>, ctx: &mut Context<Self>) {
         let store = self.parts.store.clone();
-        ctx.spawn(wrap_future::<_, Self>(async move {
-            if let Err(error) = store.release_lease(term.clone()).await {
+        let release = wrap_future::<_, Self>(async move { (store.release_lease(term.clone()).await, term) });
+        ctx.spawn(release.map(|(released, term), actor, ctx| {
+            if let Err(error) = released {
                 log::warn!("leader_release_failed {term} store_error={error:?}");
             }
+            actor.stop(done, ctx);
         }));
     }
 }
@@ -538,6 +577,7 @@ impl Handler<StopLeading> for LeaderActor {
 
     fn handle(&mut self, StopLeading { done }: StopLeading, ctx: &mut Self::Context) {
         match self.state {
+            State::Following if self.asking => self.stopping = Some(done),
             State::Following | State::Stopped => self.stop(done, ctx),
             State::Preparing(_) | State::Leading(..) | State::Draining(_) => {
                 self.stopping = Some(done);

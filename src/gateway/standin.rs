@@ -100,6 +100,11 @@ impl StandIn {
         Ok(Self { url: format!("http://{address}"), ledger, keep, address, handle })
     }
 
+    /// Where it is, and what it got.
+    pub fn witness(&self) -> (String, Ledger) {
+        (self.url.clone(), self.ledger.clone())
+    }
+
     /// Ends it at once, whatever is under way.
     pub fn stop(&self) -> impl Future<Output = ()> + use<> {
         self.handle.stop(false)

@@ -23,12 +23,13 @@ pub async fn healthz() -> HttpResponse {
             body = ErrorJson),
     ))]
 pub async fn readyz(parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
+    let stopping = || parts.leaving.is_announced();
     let text = |mut answer: HttpResponseBuilder, body| answer.content_type(ContentType::plaintext()).body(body);
-    if parts.leaving.is_announced() {
+    // A ping may take long enough to be overtaken by a stop.
+    if stopping() || (parts.store.ping().await.map(|()| stopping())?) {
         let body = format!("mode=stopping holder_id={}\n", parts.board.holder_id);
         return Ok(text(HttpResponse::ServiceUnavailable(), body));
     }
-    parts.store.ping().await?;
     let role = match parts.board.lease() {
         Some(lease) => format!("mode=leader {} lease_expires_at={}\n", lease.term, lease.expires_at),
         None => format!("mode=follower holder_id={}\n", parts.board.holder_id),

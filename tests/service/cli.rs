@@ -52,7 +52,7 @@ async fn what_keeps_the_service_from_starting_is_said_in_one_line() {
         ("SM_STORE", store("foreign.db"), ["foreign.db", "belongs to another program"]),
         ("SM_STORE", "sqlite:/proc/data/submission.db".into(), ["/proc/data", "name another one with SM_STORE"]),
         ("SM_STORE", "sqlite:/proc/submission.db".into(), ["/proc/submission.db", "may be written by this user"]),
-        ("SM_LEASE_DURATION", "1s".into(), ["SM_LEASE_DURATION", "at most 400ms"]),
+        ("SM_LEASE_DURATION", "900ms".into(), ["SM_LEASE_DURATION", "at most 360ms"]),
         ("SM_LEASE_DURATION", "15".into(), ["--lease-duration", "SM_LEASE_DURATION: must be a whole number"]),
         ("SM_MAX_IN_FLIGHT", "0".into(), ["--max-in-flight", "SM_MAX_IN_FLIGHT: must be a whole number"]),
         ("SM_HOLDER_ID", "two words".into(), ["--holder-id", "SM_HOLDER_ID: must be"]),
@@ -87,7 +87,7 @@ async fn check_finds_all_faults_at_once() {
     assert!(code == 0 && stdout.contains("opens, schema up to date"), "{stdout}");
 
     std::fs::write(site.registry(), r#"{"targets": [{"policy": "deadline"}, {"policy": "never"}]}"#).unwrap();
-    let (code, _, stderr) = run(site.command().arg("check").env("SM_LEASE_DURATION", "1s"));
+    let (code, _, stderr) = run(site.command().arg("check").env("SM_LEASE_DURATION", "900ms"));
     assert_eq!(code, 1);
     for expected in [
         "targets[0].maxAcceptanceSeconds: is missing",

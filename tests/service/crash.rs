@@ -64,7 +64,7 @@ async fn kill_minus_nine_with_thousands_in_flight_loses_nothing_and_doubles_noth
     let api = second.api();
     second.wait_for_log("leader_ready");
     api.until_nothing_is_pending().await;
-    let evidence = Evidence::collect(&site, &[gateway.ledger], &record, &second.log_lines()).await;
+    let evidence = Evidence::collect(&site, &[gateway.witness()], &record, &second.log_lines()).await;
     evidence.hold();
     let interrupted = evidence.interrupted();
     assert!(interrupted > 0, "the kill hit no attempt; the test shows nothing");
@@ -90,7 +90,7 @@ async fn an_orderly_stop_finishes_what_is_under_way_and_a_follower_takes_over() 
     assert_eq!(leader.wait().code(), Some(0));
     assert_eq!(record.len(), 16 * 40);
     api.until_nothing_is_pending().await;
-    let evidence = Evidence::collect(&site, &[gateway.ledger], &record, &follower.log_lines()).await;
+    let evidence = Evidence::collect(&site, &[gateway.witness()], &record, &follower.log_lines()).await;
     evidence.hold();
     assert_eq!(
         evidence.interrupted(),

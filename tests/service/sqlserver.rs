@@ -268,8 +268,7 @@ impl Scene {
 
     /// Holds everything against each other; how many attempts were interrupted.
     async fn check(&self, record: &Record, instance: &Instance) -> usize {
-        let ledgers = std::slice::from_ref(&self.gateway.ledger);
-        let evidence = Evidence::collect(&self.site, ledgers, record, &instance.log_lines()).await;
+        let evidence = Evidence::collect(&self.site, &[self.gateway.witness()], record, &instance.log_lines()).await;
         evidence.hold();
         evidence.interrupted()
     }

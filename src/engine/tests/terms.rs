@@ -354,9 +354,12 @@ async fn a_leader_whose_executor_is_stuck_loses_the_lease_and_does_not_seek_it()
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(gateway.clone()) });
         Engine::start(open(), settings, factory, Arc::new(Metrics::new().unwrap()), Threads::own())
     };
+    let (call, called) = oneshot::channel();
+    let call = Mutex::new(Some(call));
     let stuck = start(
         settings("stuck"),
         script(move |_, _| {
+            call.lock().unwrap().take().map(|call| call.send(()));
             let _until_unblocked = blocked.lock().unwrap().recv();
             (Duration::ZERO, Some(accepted()))
         }),
@@ -374,6 +377,7 @@ async fn a_leader_whose_executor_is_stuck_loses_the_lease_and_does_not_seek_it()
     until(&|| led(&stuck)).await;
     let submitted = stuck.store.submit(new_intent("a", &one_shot(), b"{}")).await.unwrap();
     assert!(matches!(submitted, Submitted::Created(_)));
+    called.await.unwrap();
     until(&|| !led(&stuck)).await;
 
     let other = start(settings("other"), always(accepted()));

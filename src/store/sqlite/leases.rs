@@ -36,6 +36,7 @@ pub fn acquire(
             acquired_at = excluded.acquired_at, renewed_at = excluded.renewed_at, expires_at = excluded.expires_at",
         params![name, holder, epoch, now.micros(), expires_at.micros()],
     )?;
+    transaction.execute("DELETE FROM submission_manager_leases WHERE lease_name <> ?1", [&name])?;
     transaction.commit()?;
     Ok(Some(Lease { term: Term { lease_name: name, holder_id: holder, epoch }, expires_at, now }))
 }

@@ -197,14 +197,17 @@ pub const CONTRACTS: &str = "
 SELECT c.contract_id, c.snapshot FROM OPENJSON(@P1) WITH (id BIGINT) AS j
 JOIN submission_contracts AS c ON c.contract_id = j.id;";
 
-/// One store has one executor, also when instances do not agree on the name of its lease: all
-/// lease rows are kept until commit, and the epoch is one more than any before.
+/// One store has one executor, also when instances do not agree on the name of its lease: the
+/// lease rows, or where there are none the clock, are kept until commit, the epoch is one more than
+/// any before, and other names are gone. Time is taken when nobody else can write any more.
 pub const ACQUIRE_LEASE: &str = "
 DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @taken BIGINT = 0, @epoch BIGINT;
 IF NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE expires_at > @now)
 BEGIN
     BEGIN TRANSACTION;
     UPDATE submission_manager_leases SET renewed_at = renewed_at;
+    UPDATE submission_clock SET last_at = last_at;
+    SET @now = SYSUTCDATETIME();
     IF NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE expires_at > @now)
     BEGIN
         SET @epoch = (SELECT COALESCE(MAX(lease_epoch), 0) + 1 FROM submission_manager_leases);
@@ -220,6 +223,7 @@ BEGIN
             WHERE NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE lease_name = @P1);
             SET @taken = @@ROWCOUNT;
         END;
+        DELETE FROM submission_manager_leases WHERE lease_name <> @P1;
     END;
     COMMIT TRANSACTION;
 END;

@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use submission_manager::core::intent::Status;
+use submission_manager::core::contract::{Contract, Policy};
+use submission_manager::core::intent::{ExhaustedReason, State};
 use submission_manager::core::outcome::Outcome;
+use submission_manager::core::policy::{self, Decision};
 use submission_manager::core::time::Timestamp;
 use submission_manager::gateway::standin::Ledger;
 use submission_manager::metrics::Metrics;
+use submission_manager::registry::Registry;
 use submission_manager::store::choice::StoreChoice;
 use submission_manager::store::sqlserver::PoolSettings;
 use submission_manager::store::{History, ListQuery, Store};
@@ -65,19 +68,30 @@ impl Record {
     }
 }
 
+/// A request as its gateway got it.
+#[derive(Clone, Debug)]
+struct Sent {
+    id: String,
+    number: u32,
+    gateway: String,
+    /// What the payload says of whom it is, if it says so.
+    payload_id: Option<String>,
+}
+
 /// Everything that is known after a run.
 pub struct Evidence {
     record: Notes,
-    /// Intent and attempt number of every request that reached a gateway.
-    sent: Vec<(String, u32)>,
+    /// Every request that reached a gateway.
+    sent: Vec<Sent>,
     stored: Vec<History>,
     /// When each term began, as far as its holder lived to say so.
     terms: BTreeMap<i64, Timestamp>,
+    registry: Registry,
 }
 
 impl Evidence {
-    /// Reads the store and the ledgers; `logs` say when terms began.
-    pub async fn collect(site: &Site, ledgers: &[Ledger], record: &Record, logs: &[String]) -> Self {
+    /// Reads the store and what gateways got; `logs` say when terms began.
+    pub async fn collect(site: &Site, gateways: &[(String, Ledger)], record: &Record, logs: &[String]) -> Self {
         let store = open(&site.store()).await;
         let mut stored = Vec::new();
         let mut query = ListQuery { limit: 500, ..ListQuery::default() };
@@ -91,10 +105,21 @@ impl Evidence {
                 break;
             }
         }
-        let received = ledgers.iter().flat_map(Ledger::entries);
-        let sent = received.map(|received| (received.idempotency_key, received.attempt)).collect();
+        let mut sent = Vec::new();
+        for (url, ledger) in gateways {
+            sent.extend(ledger.entries().into_iter().map(|received| {
+                let payload: Value = serde_json::from_slice(&received.body).unwrap_or_default();
+                Sent {
+                    id: received.idempotency_key,
+                    number: received.attempt,
+                    gateway: url.clone(),
+                    payload_id: payload["id"].as_str().map(str::to_owned),
+                }
+            }));
+        }
+        let registry = Registry::load(&site.registry()).unwrap();
         let terms = logs.iter().filter_map(|line| term_began(line, site.lease_duration)).collect();
-        Self { record: record.0.lock().unwrap().clone(), sent, stored, terms }
+        Self { record: record.0.lock().unwrap().clone(), sent, stored, terms, registry }
     }
 
     pub fn interrupted(&self) -> usize {
@@ -119,9 +144,9 @@ impl Evidence {
     /// Everything that does not fit together, in words.
     pub fn violations(&self) -> Vec<String> {
         let mut found = Vec::new();
-        let mut sent: HashMap<&str, Vec<u32>> = HashMap::new();
-        for (id, number) in &self.sent {
-            sent.entry(id).or_default().push(*number);
+        let mut sent: HashMap<&str, Vec<&Sent>> = HashMap::new();
+        for request in &self.sent {
+            sent.entry(&request.id).or_default().push(request);
         }
         let stored: HashMap<&str, &History> =
             self.stored.iter().map(|history| (history.intent.id.as_str(), history)).collect();
@@ -145,7 +170,11 @@ impl Evidence {
         }
         for history in &self.stored {
             let sent = sent.get(history.intent.id.as_str()).map(Vec::as_slice).unwrap_or_default();
-            let faults = faults_of(history, sent).into_iter().chain(self.faults_of_terms(history));
+            let contract = &self.registry.contract(&history.intent.target).expect("it was submitted").contract;
+            let faults = faults_of(history, sent, contract)
+                .into_iter()
+                .chain(faults_of_policy(history, contract))
+                .chain(self.faults_of_terms(history));
             found.extend(faults.map(|fault| format!("{fault}: sent {sent:?}, stored {history:?}")));
         }
         found
@@ -170,8 +199,8 @@ impl Evidence {
     }
 }
 
-/// What is wrong with one intent, given the attempt numbers that reached a gateway.
-fn faults_of(history: &History, sent: &[u32]) -> Vec<String> {
+/// What is wrong with one intent, given the requests that reached a gateway.
+fn faults_of(history: &History, sent: &[&Sent], contract: &Contract) -> Vec<String> {
     let History { intent, attempts } = history;
     let mut faults = Vec::new();
     let mut fault = |wrong: bool, text: &str| {
@@ -180,23 +209,59 @@ fn faults_of(history: &History, sent: &[u32]) -> Vec<String> {
         }
     };
     let numbers: Vec<_> = attempts.iter().map(|attempt| attempt.attempt_number).collect();
-    let unique: HashSet<_> = sent.iter().collect();
+    let unique: HashSet<_> = sent.iter().map(|request| request.number).collect();
     fault(!intent.state.is_terminal() || intent.attempt_open, "not ended");
     fault(!numbers.iter().copied().eq(1..=intent.attempt_count), "attempt numbers have a gap");
     fault(unique.len() != sent.len(), "an attempt number was sent twice");
     fault(!unique.iter().all(|number| numbers.contains(number)), "an attempt was sent, but not recorded");
-    let one_shot = intent.target.as_str().starts_with("once");
+    let one_shot = matches!(contract.policy, Policy::OneShot);
     fault(one_shot && (sent.len() > 1 || numbers.len() > 1), "a one_shot was attempted twice");
-    let accepted: Vec<_> = attempts.iter().filter(|a| matches!(a.outcome, Outcome::Accepted { .. })).collect();
-    fault(!accepted.iter().all(|a| unique.contains(&a.attempt_number)), "accepted without having been sent");
-    let ended_by_acceptance = attempts.last().is_some_and(|last| matches!(last.outcome, Outcome::Accepted { .. }));
-    fault(intent.state.status() == Status::Accepted && !ended_by_acceptance, "ended as accepted, but was not");
-    let ended_by_rejection = attempts.last().is_some_and(|last| matches!(last.outcome, Outcome::Rejected { .. }));
-    fault(intent.state.status() == Status::Rejected && !ended_by_rejection, "ended as rejected, but was not");
-    let in_order = attempts.windows(2).all(|pair| pair[0].finished_at <= pair[1].started_at);
-    fault(!in_order, "attempts overlap");
+    let elsewhere = |request: &&&Sent| request.gateway != contract.gateway_url.as_str();
+    fault(sent.iter().any(|request| elsewhere(&request)), "sent to another gateway");
+    let foreign = |request: &&Sent| request.payload_id.as_ref().is_some_and(|id| id != intent.id.as_str());
+    fault(sent.iter().any(foreign), "sent with another intent's payload");
+    for attempt in attempts {
+        let heard = !matches!(attempt.outcome, Outcome::Error { .. });
+        fault(heard && !unique.contains(&attempt.attempt_number), "answered without having been sent");
+        let given = format!("gw-{}-{}", intent.id.as_str(), attempt.attempt_number);
+        fault(attempt.outcome.gateway_message_id().is_some_and(|id| id != given), "another message's answer");
+    }
     let end = intent.state.completed_at();
     fault(attempts.iter().any(|attempt| end.is_some_and(|end| attempt.started_at > end)), "attempted after its end");
+    faults
+}
+
+/// Where the intent did not go on or end as its policy says of its recorded attempts.
+fn faults_of_policy(history: &History, contract: &Contract) -> Vec<String> {
+    let History { intent, attempts } = history;
+    let mut faults = Vec::new();
+    let mut due = Some(intent.created_at);
+    let mut ended = None;
+    for attempt in attempts {
+        if due.is_none_or(|due| attempt.started_at < due) {
+            faults.push(format!("attempt {} was not due", attempt.attempt_number));
+        }
+        let (number, outcome) = (attempt.attempt_number, &attempt.outcome);
+        match policy::decide(contract, intent.created_at, number, outcome, attempt.finished_at) {
+            Decision::RetryAt(next) => due = Some(next),
+            decision => {
+                due = None;
+                ended = Some(decision);
+            }
+        }
+    }
+    let as_decided = match (&intent.state, &ended) {
+        (State::Accepted { .. }, Some(Decision::Accept)) => true,
+        (State::Rejected { reason, .. }, Some(Decision::Reject { reason: decided })) => reason == decided,
+        (State::Exhausted { reason, .. }, Some(Decision::Exhaust(decided))) => reason == decided,
+        (State::Exhausted { reason: ExhaustedReason::DeadlineExceeded, at }, None) => {
+            policy::deadline(contract, intent.created_at).is_some_and(|deadline| *at >= deadline)
+        }
+        _ => false,
+    };
+    if !as_decided {
+        faults.push(format!("did not end as its policy says ({ended:?})"));
+    }
     faults
 }
 
@@ -223,7 +288,7 @@ async fn open(store: &str) -> Arc<dyn Store> {
 
 /// The checker is itself checked: each way of tampering with a sound record must be noticed.
 mod tests {
-    use submission_manager::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State, TargetName};
+    use submission_manager::core::intent::{Intent, IntentId, IntentSeq, TargetName};
     use submission_manager::store::Attempt;
 
     use super::*;
@@ -237,8 +302,25 @@ mod tests {
         Attempt { attempt_number: number, lease_epoch: epoch, started_at, finished_at, outcome }
     }
 
-    fn accepted() -> Outcome {
-        Outcome::Accepted { gateway_message_id: None }
+    fn accepted(message: &str) -> Outcome {
+        Outcome::Accepted { gateway_message_id: Some(message.to_owned()) }
+    }
+
+    fn sent(id: &str, number: u32) -> Sent {
+        let (id, gateway) = (id.to_owned(), "http://gateway.test".to_owned());
+        Sent { payload_id: Some(id.clone()), id, number, gateway }
+    }
+
+    fn registry() -> Registry {
+        let target = |name: &str, policy: Value| {
+            let mut target = serde_json::json!({ "submissionTarget": name, "gatewayType": "sms",
+                "gatewayUrl": "http://gateway.test", "terminalOutcomes": ["invalid_recipient"] });
+            target.as_object_mut().unwrap().extend(policy.as_object().unwrap().clone());
+            target
+        };
+        let attempts = target("attempts", serde_json::json!({ "policy": "max_attempts", "maxAttempts": 2 }));
+        let once = target("once", serde_json::json!({ "policy": "one_shot" }));
+        Registry::parse(&serde_json::json!({ "targets": [attempts, once] }).to_string()).unwrap()
     }
 
     fn history(id: &str, target: &str, state: State, attempts: Vec<Attempt>) -> History {
@@ -257,7 +339,7 @@ mod tests {
     /// Two terms; one intent that was interrupted between them and then accepted, one that was
     /// shot once without success.
     fn sound() -> Evidence {
-        let retried = vec![attempt(1, 1, 2, Outcome::interrupted()), attempt(2, 2, 12, accepted())];
+        let retried = vec![attempt(1, 1, 2, Outcome::interrupted()), attempt(2, 2, 12, accepted("gw-retried-2"))];
         let shot = vec![attempt(1, 2, 11, Outcome::error("timeout"))];
         let stored = vec![
             history("retried", "attempts", State::Accepted { at: at(13) }, retried),
@@ -270,10 +352,10 @@ mod tests {
         let intent =
             serde_json::json!({ "intentId": "shot", "status": "exhausted", "completedAt": at(12).to_string() });
         record.seen(&serde_json::json!({ "intent": intent, "attempts": [{}] }));
-        let sent = [("retried", 1), ("retried", 2), ("shot", 1)].map(|(id, number)| (id.to_owned(), number));
+        let sent = vec![sent("retried", 1), sent("retried", 2), sent("shot", 1)];
         let terms = BTreeMap::from([(1, at(1)), (2, at(10))]);
         let record = record.0.lock().unwrap().clone();
-        Evidence { record, sent: sent.into(), stored, terms }
+        Evidence { record, sent, stored, terms, registry: registry() }
     }
 
     #[test]
@@ -285,19 +367,33 @@ mod tests {
     #[test]
     fn whatever_is_tampered_with_is_noticed() {
         type Tamper = fn(&mut Evidence);
-        let tampered: [(&str, Tamper); 16] = [
+        let tampered: [(&str, Tamper); 24] = [
             ("answered, but is not stored", |e| drop(e.stored.remove(1))),
-            ("was sent, but is not stored", |e| e.sent.push(("nobody".to_owned(), 1))),
+            ("was sent, but is not stored", |e| e.sent.push(sent("nobody", 1))),
             ("was answered as created at", |e| e.stored[0].intent.created_at = at(2)),
             ("not ended", |e| e.stored[0].intent.state = State::Pending),
             ("not ended", |e| e.stored[0].intent.attempt_open = true),
             ("have a gap", |e| drop(e.stored[0].attempts.remove(0))),
             ("have a gap", |e| e.stored[0].intent.attempt_count = 3),
-            ("was sent twice", |e| e.sent.push(("retried".to_owned(), 2))),
-            ("but not recorded", |e| e.sent.push(("retried".to_owned(), 3))),
-            ("one_shot was attempted twice", |e| e.sent.push(("shot".to_owned(), 2))),
-            ("accepted without having been sent", |e| drop(e.sent.remove(1))),
-            ("ended as accepted, but was not", |e| e.stored[1].intent.state = State::Accepted { at: at(12) }),
+            ("was sent twice", |e| e.sent.push(sent("retried", 2))),
+            ("but not recorded", |e| e.sent.push(sent("retried", 3))),
+            ("one_shot was attempted twice", |e| e.sent.push(sent("shot", 2))),
+            ("answered without having been sent", |e| drop(e.sent.remove(1))),
+            ("sent to another gateway", |e| e.sent[0].gateway = "http://other.test".to_owned()),
+            ("another intent's payload", |e| e.sent[0].payload_id = Some("shot".to_owned())),
+            ("another message's answer", |e| e.stored[0].attempts[1].outcome = accepted("gw-shot-1")),
+            ("not end as its policy says", |e| e.stored[1].intent.state = State::Accepted { at: at(12) }),
+            ("not end as its policy says", |e| {
+                let reason = ExhaustedReason::MaxAttempts;
+                e.stored[0].intent.state = State::Exhausted { at: at(13), reason };
+            }),
+            ("not end as its policy says", |e| e.stored[1].attempts.clear()),
+            ("not end as its policy says", |e| {
+                let rejected = Outcome::Rejected { reason: "provider_failure".to_owned(), gateway_message_id: None };
+                e.stored[0].attempts[1].outcome = rejected;
+            }),
+            ("attempt 2 was not due", |e| e.stored[0].attempts[0].outcome = accepted("gw-retried-1")),
+            ("attempt 2 was not due", |e| e.stored[0].attempts[1].started_at = at(7)),
             ("began in a term that had ended", |e| e.stored[0].attempts[1].lease_epoch = 1),
             ("began before its term", |e| e.stored[0].attempts[0].lease_epoch = 2),
             ("changed after its end", |e| e.stored[1].intent.state = State::Accepted { at: at(13) }),

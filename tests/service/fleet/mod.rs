@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use self::evidence::{Evidence, Record};
 use self::haproxy::HaProxy;
-use crate::support::{Api, Instance, Site};
+use crate::support::{Api, Instance, PATIENCE, Site};
 
 pub const SEATS: usize = 3;
 
@@ -49,16 +49,33 @@ impl Seat {
         }
     }
 
+    /// Whether there is one, and it has come as far as listening.
+    pub fn is_up(&self) -> bool {
+        self.instance.borrow().as_ref().is_some_and(|it| it.log_lines().iter().any(|line| line.contains("listening")))
+    }
+
+    /// Takes away one that has ended; whether the seat is empty now.
+    pub fn clear(&self) -> bool {
+        let ended = self.instance.borrow_mut().as_mut().is_none_or(|instance| instance.ended().is_some());
+        if ended {
+            self.kill();
+        }
+        ended
+    }
+
     /// Waits until it has ended by itself; its exit code.
     pub async fn ended(&self) -> Option<i32> {
         let mut instance = self.instance.take()?;
         let mut pace = tokio::time::interval(Duration::from_millis(10));
-        let status = loop {
-            pace.tick().await;
-            if let Some(status) = instance.ended() {
-                break status;
+        let ending = async {
+            loop {
+                pace.tick().await;
+                if let Some(status) = instance.ended() {
+                    return status;
+                }
             }
         };
+        let status = tokio::time::timeout(PATIENCE, ending).await.expect("it ends");
         self.past.borrow_mut().extend(instance.log_lines());
         status.code()
     }
@@ -103,6 +120,18 @@ impl Fleet {
         assert!(old.is_none(), "seat {seat} was taken");
     }
 
+    /// Waits until somebody leads.
+    pub async fn some_leader(&self) -> usize {
+        let looking = async {
+            loop {
+                if let Some(leader) = self.leader().await {
+                    return leader;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.expect("somebody leads")
+    }
+
     /// The seat whose instance says that it leads.
     pub async fn leader(&self) -> Option<usize> {
         for (number, seat) in self.seats.iter().enumerate() {
@@ -117,8 +146,8 @@ impl Fleet {
     }
 
     pub async fn evidence(&self, record: &Record) -> Evidence {
-        let ledgers: Vec<_> = self.gateways.borrow().iter().map(|gateway| gateway.ledger.clone()).collect();
-        Evidence::collect(&self.site, &ledgers, record, &self.log_lines()).await
+        let witnesses: Vec<_> = self.gateways.borrow().iter().map(StandIn::witness).collect();
+        Evidence::collect(&self.site, &witnesses, record, &self.log_lines()).await
     }
 
     /// All log lines, of the living and of the gone.

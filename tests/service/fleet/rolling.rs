@@ -1,6 +1,7 @@
 //! Replacing every instance under load: nobody outside notices.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -13,7 +14,9 @@ use crate::support::{Api, Site};
 #[actix::test]
 async fn replacing_every_instance_under_load_fails_no_request_and_interrupts_no_attempt() {
     let gateway = StandIn::start(true).unwrap();
-    let fleet = Fleet::start(Site::new(&gateway.url), vec![gateway], |_, command| {
+    let mut site = Site::new(&gateway.url);
+    site.lease_duration = Duration::from_secs(15);
+    let fleet = Fleet::start(site, vec![gateway], |_, command| {
         // The default: as long as the shipped configuration of HAProxy needs, and more.
         command.env_remove("SM_SHUTDOWN_DELAY");
     });
@@ -60,11 +63,7 @@ async fn a_follower_takes_intents_and_waits_for_their_outcome() {
     let gateway = StandIn::start(true).unwrap();
     let fleet = Fleet::start(Site::new(&gateway.url), vec![gateway], |_, _| ());
     fleet.proxy.until_up(SEATS).await;
-    let leader = loop {
-        if let Some(leader) = fleet.leader().await {
-            break leader;
-        }
-    };
+    let leader = fleet.some_leader().await;
     for (number, seat) in fleet.seats.iter().enumerate() {
         let answer = seat.api().submit(&format!("seat-{number}"), "once", json!({}), "?waitSeconds=30").await;
         assert_eq!(answer.json()["status"], "accepted", "seat {number}, while {leader} leads");
