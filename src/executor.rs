@@ -1,10 +1,12 @@
 //! `ExecutorActor`: makes the attempts of one term.
 //!
-//! State: its term and what is needed for a call. Receives `RunAttempt` from the scheduler, tells
-//! it `AttemptOver` when the slot is free again, and the leader `TermFailed` when a write is
-//! refused or in doubt. Each attempt is a task of its own: begin (written down), call, finish
-//! (recorded). Attempts under way outlive the actor and record themselves while their term lasts;
+//! State: its term and what is needed for a call. Receives `RunAttempts` from the scheduler and
+//! `AttemptsBegun` from the store (written down already); tells the scheduler `AttemptsOver` when a
+//! slot is free again, and the leader `TermFailed` when a write is refused or in doubt. Each attempt
+//! is a task of its own: begin (written down), call, finish (recorded). Attempts under way outlive the actor and record themselves while their term lasts;
 //! [`InFlight`] counts them. When the actor dies, the leader ends the term.
+
+mod outbox;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,48 +20,42 @@ use tokio::sync::Notify;
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
 use crate::core::outcome::Outcome;
-use crate::core::policy::{self, Decision};
+use crate::core::policy;
 use crate::core::schedule::Waiting;
 use crate::core::time::Timestamp;
 use crate::gateway::Gateway;
 use crate::leader::{Heartbeat, TermFailed};
 use crate::metrics::Metrics;
-use crate::store::actor::{FencedError, FencedResult};
+use crate::store::actor::{AttemptsBegun, FencedError, FencedResult};
 use crate::store::client::StoreClient;
-use crate::store::{Begun, FinishAttempt, OpenAttempt, StoreError};
+use crate::store::{Begun, BegunAtOnce, FencedWrites, FinishAttempt, OpenAttempt, StoreError};
 use crate::supervise::Alive;
 use crate::trust::Trust;
 
-/// Begin and make the next attempt of an intent.
+use self::outbox::Outbox;
+
+/// Begin and make the next attempts of these intents.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct RunAttempt {
-    pub waiting: Waiting,
-    pub report_to: Recipient<AttemptOver>,
-    /// Counts from here on, so that no attempt can hide in a mailbox.
-    pub count: InFlightCount,
+pub struct RunAttempts {
+    /// Each counts from here on, so that no attempt can hide in a mailbox.
+    pub due: Vec<(Waiting, InFlightCount)>,
+    pub report_to: Recipient<AttemptsOver>,
 }
 
-/// An attempt given to the executor is over, whatever came of it.
-#[derive(Message, Clone, Copy, Debug)]
+/// Attempts given to the executor take no slot any more, whatever came of them.
+#[derive(Message, Clone, Debug)]
 #[rtype(result = "()")]
+pub struct AttemptsOver(pub Vec<AttemptOver>);
+
+#[derive(Clone, Copy, Debug)]
 pub struct AttemptOver {
     pub waiting: Waiting,
-    pub next: Next,
-}
-
-/// What the scheduler should know about an intent whose attempt is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    Nothing,
     /// It was not begun: it is due only then, and otherwise as it was.
-    NotBefore(Timestamp),
-    /// It waits for another attempt; the store knows when.
-    Retry,
+    pub not_before: Option<Timestamp>,
 }
 
-/// What all attempts of a term share.
-pub struct Attempts {
+pub struct ExecutorParts {
     pub term: Term,
     pub trust: Trust,
     pub store: StoreClient,
@@ -68,14 +64,21 @@ pub struct Attempts {
     pub leader: Recipient<TermFailed>,
 }
 
+/// What all attempts of a term share.
+struct Attempts {
+    parts: ExecutorParts,
+    outbox: Rc<Outbox>,
+}
+
 pub struct ExecutorActor {
     attempts: Rc<Attempts>,
     _alive: Alive,
 }
 
 impl ExecutorActor {
-    pub fn new(attempts: Attempts, alive: Alive) -> Self {
-        Self { attempts: Rc::new(attempts), _alive: alive }
+    pub fn new(parts: ExecutorParts, alive: Alive) -> Self {
+        let outbox = Outbox::new(parts.store.clone(), parts.term.clone());
+        Self { attempts: Rc::new(Attempts { parts, outbox }), _alive: alive }
     }
 }
 
@@ -83,40 +86,50 @@ impl Actor for ExecutorActor {
     type Context = Context<Self>;
 }
 
-impl Handler<RunAttempt> for ExecutorActor {
+impl Handler<RunAttempts> for ExecutorActor {
     type Result = ();
 
-    fn handle(&mut self, RunAttempt { waiting, report_to, count }: RunAttempt, _: &mut Self::Context) {
-        let attempts = Rc::clone(&self.attempts);
-        let slot = Slot {
-            over: AttemptOver { waiting, next: Next::Nothing },
-            report_to,
-            finished: false,
-            leader: attempts.leader.clone(),
-            term: attempts.term.clone(),
-            _count: count,
-        };
-        actix::spawn(async move {
-            let next = attempts.run(waiting).await;
-            slot.end(next);
-        });
+    fn handle(&mut self, RunAttempts { due, report_to }: RunAttempts, _: &mut Self::Context) {
+        for (waiting, count) in due {
+            let attempts = Rc::clone(&self.attempts);
+            let slot = Slot::new(&attempts, None, Some((report_to.clone(), waiting)));
+            actix::spawn(async move {
+                let _until_recorded = count;
+                attempts.run(waiting, slot).await;
+            });
+        }
+    }
+}
+
+impl Handler<AttemptsBegun> for ExecutorActor {
+    type Result = ();
+
+    fn handle(&mut self, AttemptsBegun(begun): AttemptsBegun, _: &mut Self::Context) {
+        for BegunAtOnce { attempt, payload, permit } in begun {
+            let attempts = Rc::clone(&self.attempts);
+            let slot = Slot::new(&attempts, Some(permit.slot), None);
+            actix::spawn(async move {
+                let _until_recorded = permit.under_way;
+                attempts.make(attempt, payload, slot).await;
+            });
+        }
     }
 }
 
 impl Attempts {
     /// One attempt from begin to finish.
-    async fn run(&self, waiting: Waiting) -> Next {
-        if !self.trust.holds() {
+    async fn run(&self, waiting: Waiting, slot: Slot) {
+        if !self.parts.trust.holds() {
             // The schedule has let go of the intent, so this term must not go on as if nothing was.
             self.fail_term("begin", &FencedError::TermOver);
-            return Next::Nothing;
+            return slot.over(None);
         }
         let asked = monotonic();
-        match self.store.begin(&self.term, waiting).await {
-            Ok(Begun::Started { attempt, payload, .. }) => return self.make(attempt, payload).await,
+        match self.outbox.begin(waiting).await {
+            Ok(Begun::Started { attempt, payload, .. }) => return self.make(attempt, payload, slot).await,
             Ok(Begun::NotDue { due, now }) => {
-                self.store_time.observe(asked, now);
-                return Next::NotBefore(due);
+                self.parts.store_time.observe(asked, now);
+                return slot.over(Some(due));
             }
             Ok(Begun::Ended(_) | Begun::Stale) => {}
             Err(FencedError::Store(StoreError::Unexpected(what))) => {
@@ -125,20 +138,21 @@ impl Attempts {
             }
             Err(error) => self.fail_term("begin", &error),
         }
-        Next::Nothing
+        slot.over(None);
     }
 
-    async fn make(&self, attempt: OpenAttempt, payload: Bytes) -> Next {
-        if !self.trust.holds() {
+    async fn make(&self, attempt: OpenAttempt, payload: Bytes, slot: Slot) {
+        if !self.parts.trust.holds() {
             // Written down but never sent, because the answer came too late. The next term closes it.
             self.fail_term("begin", &FencedError::TermOver);
-            return Next::Nothing;
+            return slot.over(None);
         }
-        let outcome = self.gateway.attempt(&attempt, payload).await;
-        let finished_at = self.store_time.now().max(attempt.started_at);
-        let finish = Arc::new(decided(attempt, outcome, finished_at));
-        self.record(Arc::clone(&finish)).await;
-        if matches!(finish.decision, Decision::RetryAt(_)) { Next::Retry } else { Next::Nothing }
+        let outcome = self.parts.gateway.attempt(&attempt, payload).await;
+        let finished_at = self.parts.store_time.now().max(attempt.started_at);
+        let recording = self.record(Arc::new(decided(attempt, outcome, finished_at)));
+        // The gateway is done with it; writing that down takes no slot.
+        slot.over(None);
+        recording.await;
     }
 
     /// Records an outcome. The call was made, so its result is worth some patience: as long as
@@ -148,7 +162,7 @@ impl Attempts {
         const TRIES: u32 = 60; // 15 s of pauses: the default duration of a lease
         let attempt = &finish.attempt;
         for _ in 0..TRIES {
-            match self.store.finish(&self.term, Arc::clone(&finish)).await {
+            match self.outbox.finish(Arc::clone(&finish)).await {
                 Ok(_) => {
                     log::debug!(
                         "attempt_finished intent_id={:?} attempt={} outcome={} decision={:?}",
@@ -173,7 +187,7 @@ impl Attempts {
     }
 
     fn fail_term(&self, during: &str, error: &FencedError) {
-        self.leader.do_send(TermFailed::new(&self.term, during, error));
+        self.parts.leader.do_send(TermFailed::new(&self.parts.term, during, error));
     }
 }
 
@@ -205,18 +219,12 @@ pub async fn close_interrupted(
                 attempt.attempt_number,
                 attempt.lease_epoch
             );
-            store.finish(term, Arc::new(decided(attempt, Outcome::interrupted(), finished_at)))
+            Arc::new(decided(attempt, Outcome::interrupted(), finished_at))
         });
+        let done = store.fenced(FencedWrites { finishes: finishes.collect(), ..FencedWrites::new(term) }).await?;
         progress.beat();
-        let mut closed_now = 0;
-        for result in futures_util::future::join_all(finishes).await {
-            match result {
-                Ok(_) => closed_now += 1,
-                // That one alone cannot be closed; the store has said so in the log. Others go on.
-                Err(FencedError::Store(StoreError::Unexpected(_))) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        // One that cannot be closed fails alone, and the store has said so in the log.
+        let closed_now = done.finishes.iter().filter(|finished| finished.is_ok()).count();
         if closed_now == 0 {
             return Ok(closed);
         }
@@ -224,31 +232,45 @@ pub async fn close_interrupted(
     }
 }
 
-/// Held by a running attempt. However the attempt ends, the scheduler gets its slot back; if it
-/// ended by a panic, nobody knows what it did, so the term ends too.
+/// A place among the attempts in flight, held until the gateway has answered. However that ends,
+/// the place is free again and the scheduler told; if it ended by a panic, nobody knows what the
+/// attempt did, so the term ends too.
 struct Slot {
-    over: AttemptOver,
-    report_to: Recipient<AttemptOver>,
-    finished: bool,
-    leader: Recipient<TermFailed>,
-    term: Term,
-    _count: InFlightCount,
+    attempts: Rc<Attempts>,
+    place: Option<Box<dyn Send>>,
+    /// Who is to be told of the end, if the scheduler gave it out.
+    report: Option<(Recipient<AttemptsOver>, Waiting)>,
+    not_before: Option<Timestamp>,
+    ended: bool,
 }
 
 impl Slot {
-    /// The attempt ran to its end; without this it died.
-    fn end(mut self, next: Next) {
-        self.over.next = next;
-        self.finished = true;
+    fn new(
+        attempts: &Rc<Attempts>,
+        place: Option<Box<dyn Send>>,
+        report: Option<(Recipient<AttemptsOver>, Waiting)>,
+    ) -> Self {
+        Self { attempts: Rc::clone(attempts), place, report, not_before: None, ended: false }
+    }
+
+    /// The attempt came to its end; without this it died.
+    fn over(mut self, not_before: Option<Timestamp>) {
+        self.not_before = not_before;
+        self.ended = true;
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if !self.finished {
-            self.leader.do_send(TermFailed::in_doubt(&self.term, "an attempt died"));
+        if !self.ended {
+            let ExecutorParts { leader, term, .. } = &self.attempts.parts;
+            leader.do_send(TermFailed::in_doubt(term, "an attempt died"));
         }
-        self.report_to.do_send(self.over);
+        drop(self.place.take());
+        if let Some((report_to, waiting)) = self.report.take() {
+            let over = AttemptOver { waiting, not_before: self.not_before };
+            self.attempts.outbox.over(report_to, over);
+        }
     }
 }
 

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::{Lease, LeaseTiming, Term};
 use crate::core::schedule::Limits;
-use crate::executor::{Attempts, ExecutorActor, InFlight};
+use crate::executor::{ExecutorActor, ExecutorParts, InFlight};
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::retention::RetentionActor;
@@ -322,23 +322,25 @@ impl LeaderActor {
     fn start_children(&self, reign: &Reign, build: Build, ctx: &mut Context<Self>) -> Children {
         let parts = &self.parts;
         let term = reign.term.clone();
-        let (trust, gateway) = (reign.trust.clone(), Arc::clone(&parts.gateway));
+        let gateway = Arc::clone(&parts.gateway);
         let (store, store_time, leader) = (parts.store.clone(), self.store_time.clone(), ctx.address());
         let limits = parts.settings.limits;
 
         let (executor_alive, executor_death) = alive();
         let executor = {
             let (term, store, store_time) = (term.clone(), store.clone(), store_time.clone());
+            let trust = reign.trust.clone();
             let leader = leader.clone().recipient();
             ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
                 let gateway = gateway();
-                let attempts = Attempts { term, trust, store, store_time, gateway, leader };
-                ExecutorActor::new(attempts, executor_alive)
+                let parts = ExecutorParts { term, trust, store, store_time, gateway, leader };
+                ExecutorActor::new(parts, executor_alive)
             })
         };
         let (scheduler_alive, scheduler_death) = alive();
         let scheduler_parts = SchedulerParts {
             term: term.clone(),
+            trust: reign.trust.clone(),
             store: store.clone(),
             store_time,
             executor: executor.clone(),

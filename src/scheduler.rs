@@ -1,13 +1,14 @@
 //! `SchedulerActor`: decides which attempt is made next, for one term.
 //!
 //! State: the schedule (a bounded window on what waits), the cursor up to which it has seen the
-//! store's changes, a timer for what is due next. Receives `IntentsArrived` (look at the store
-//! now), `AttemptOver` (a slot is free) and `Stop`; sends `RunAttempt` to the executor and
-//! `TermFailed` to the leader. One look at the store at a time: a lane may only be judged complete
+//! store's changes, a timer for what is due next. Receives `IntentsWait` (look at the store
+//! now), `AttemptsOver` and `SlotFree` (there is room) and `Stop`; sends `RunAttempts` to the executor
+//! and `TermFailed` to the leader. Gives places to the store for new intents that nothing else is
+//! due before: those are begun in the transaction that takes them in, and never come here. One look at the store at a time: a lane may only be judged complete
 //! by a look that is later than every change already taken in. When it dies, the leader ends the
 //! term and the next one builds the schedule anew.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use actix::fut::wrap_future;
@@ -18,14 +19,16 @@ use tokio::time::Instant;
 
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
-use crate::core::schedule::{Limits, Schedule, Waiting};
-use crate::executor::{AttemptOver, ExecutorActor, InFlight, Next, RunAttempt};
+use crate::core::schedule::{GatewayId, Limits, Schedule, Waiting};
+use crate::core::time::Timestamp;
+use crate::executor::{AttemptOver, AttemptsOver, ExecutorActor, InFlight, RunAttempts};
 use crate::leader::{Heartbeat, TermFailed};
 use crate::metrics::Metrics;
-use crate::store::actor::{FencedError, IntentsArrived};
+use crate::store::actor::{FencedError, IntentsWait, Watcher};
 use crate::store::client::StoreClient;
-use crate::store::{Build, ChangeCursor, Refresh, RefreshRequest};
+use crate::store::{AtOnce, Build, ChangeCursor, Permit, Places, Refresh, RefreshRequest};
 use crate::supervise::Alive;
+use crate::trust::Trust;
 
 /// Changes taken in at one look; more are taken in by the next, at once.
 const CHANGES: usize = 2048;
@@ -41,6 +44,7 @@ pub struct Stop;
 
 pub struct SchedulerParts {
     pub term: Term,
+    pub trust: Trust,
     pub store: StoreClient,
     pub store_time: StoreTime,
     pub executor: Addr<ExecutorActor>,
@@ -55,13 +59,61 @@ pub struct SchedulerParts {
 
 pub struct SchedulerActor {
     parts: SchedulerParts,
-    schedule: Schedule,
+    schedule: SharedSchedule,
     cursor: ChangeCursor,
     looking: bool,
     look_again: bool,
     due_timer: Option<SpawnHandle>,
     _alive: Alive,
 }
+
+/// Also seen by the store, which takes places for intents that need not wait.
+#[derive(Clone)]
+struct SharedSchedule(Arc<Mutex<Schedule>>);
+
+impl SharedSchedule {
+    fn lock(&self) -> MutexGuard<'_, Schedule> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Places for attempts that are begun in the transaction that takes their intent in.
+struct PlacesAtOnce {
+    schedule: SharedSchedule,
+    trust: Trust,
+    in_flight: InFlight,
+    scheduler: Recipient<SlotFree>,
+}
+
+impl Places for PlacesAtOnce {
+    fn take(&self, gateway: GatewayId, now: Timestamp) -> Option<Permit> {
+        if !self.trust.holds() || !self.schedule.lock().take_at_once(gateway, now) {
+            return None;
+        }
+        let (schedule, scheduler) = (self.schedule.clone(), self.scheduler.clone());
+        let slot = SlotAtOnce { gateway, schedule, scheduler };
+        Some(Permit { slot: Box::new(slot), under_way: Box::new(self.in_flight.enter()) })
+    }
+}
+
+struct SlotAtOnce {
+    gateway: GatewayId,
+    schedule: SharedSchedule,
+    scheduler: Recipient<SlotFree>,
+}
+
+impl Drop for SlotAtOnce {
+    fn drop(&mut self) {
+        if self.schedule.lock().over_at_once(self.gateway) {
+            self.scheduler.do_send(SlotFree);
+        }
+    }
+}
+
+/// A place among the attempts in flight is free, and something may wait for it.
+#[derive(Message, Clone, Copy)]
+#[rtype(result = "()")]
+struct SlotFree;
 
 impl SchedulerActor {
     /// Starts from a first look at the store, made within the term.
@@ -70,7 +122,7 @@ impl SchedulerActor {
         build.lanes.iter().for_each(|lane| schedule.merge_page(lane));
         Self {
             parts,
-            schedule,
+            schedule: SharedSchedule(Arc::new(Mutex::new(schedule))),
             cursor: build.cursor,
             looking: false,
             look_again: false,
@@ -87,8 +139,8 @@ impl SchedulerActor {
         }
         self.looking = true;
         self.look_again = false;
-        let request =
-            RefreshRequest { cursor: self.cursor.clone(), limit: CHANGES, pages: self.schedule.wanted_pages() };
+        let pages = self.schedule.lock().wanted_pages();
+        let request = RefreshRequest { cursor: self.cursor.clone(), limit: CHANGES, pages };
         let asked = monotonic();
         let store = self.parts.store.clone();
         let look = wrap_future::<_, Self>(async move { store.refresh_schedule(request).await });
@@ -105,32 +157,43 @@ impl SchedulerActor {
         self.parts.progress.beat();
         self.parts.store_time.observe(asked, refresh.now);
         self.cursor = refresh.cursor;
-        refresh.pages.iter().for_each(|page| self.schedule.merge_page(page));
-        refresh.changed.iter().for_each(|waiting| self.schedule.merge(*waiting));
+        {
+            let mut schedule = self.schedule.lock();
+            refresh.pages.iter().for_each(|page| schedule.merge_page(page));
+            refresh.changed.iter().for_each(|waiting| schedule.merge(*waiting));
+        }
         self.start_due(ctx);
         if refresh.overdue {
             self.expire(ctx);
         }
-        if refresh.more || self.look_again || !self.schedule.wanted_pages().is_empty() {
+        if refresh.more || self.look_again || self.wants_pages() {
             self.look(ctx);
         }
+    }
+
+    fn wants_pages(&self) -> bool {
+        !self.schedule.lock().wanted_pages().is_empty()
     }
 
     /// Hands what is due to the executor and sets the timer for what is due next.
     fn start_due(&mut self, ctx: &mut Context<Self>) {
         let now = self.parts.store_time.now();
-        for waiting in self.schedule.take_due(now) {
+        let (due, next_due_in, held) = {
+            let mut schedule = self.schedule.lock();
+            (schedule.take_due(now), schedule.next_due_in(now), schedule.held())
+        };
+        if !due.is_empty() {
             // Past the mailbox's bound: the schedule's slots are the bound.
-            let (report_to, count) = (ctx.address().recipient(), self.parts.in_flight.enter());
-            self.parts.executor.do_send(RunAttempt { waiting, report_to, count });
+            let due = due.into_iter().map(|waiting| (waiting, self.parts.in_flight.enter())).collect();
+            self.parts.executor.do_send(RunAttempts { due, report_to: ctx.address().recipient() });
         }
         if let Some(timer) = self.due_timer.take() {
             ctx.cancel_future(timer);
         }
-        if let Some(span) = self.schedule.next_due_in(now) {
+        if let Some(span) = next_due_in {
             self.due_timer = Some(ctx.run_later(span, |actor, ctx| actor.start_due(ctx)));
         }
-        self.parts.metrics.schedule_held.set(i64::try_from(self.schedule.held()).unwrap_or(i64::MAX));
+        self.parts.metrics.schedule_held.set(i64::try_from(held).unwrap_or(i64::MAX));
     }
 
     fn expire(&mut self, ctx: &mut Context<Self>) {
@@ -162,7 +225,17 @@ impl Actor for SchedulerActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        self.parts.store.watch_arrivals(ctx.address().recipient());
+        let places = PlacesAtOnce {
+            schedule: self.schedule.clone(),
+            trust: self.parts.trust.clone(),
+            in_flight: self.parts.in_flight.clone(),
+            scheduler: ctx.address().recipient(),
+        };
+        self.parts.store.watch_arrivals(Watcher {
+            arrivals: ctx.address().recipient(),
+            at_once: AtOnce { term: self.parts.term.clone(), places: Arc::new(places) },
+            begun: self.parts.executor.clone().recipient(),
+        });
         ctx.run_interval(self.parts.refresh_interval, |actor, ctx| actor.look(ctx));
         ctx.run_interval(COUNT_INTERVAL, Self::count);
         self.count(ctx);
@@ -171,24 +244,35 @@ impl Actor for SchedulerActor {
     }
 }
 
-impl Handler<IntentsArrived> for SchedulerActor {
+impl Handler<IntentsWait> for SchedulerActor {
     type Result = ();
 
-    fn handle(&mut self, _: IntentsArrived, ctx: &mut Self::Context) {
+    fn handle(&mut self, _: IntentsWait, ctx: &mut Self::Context) {
         self.look(ctx);
     }
 }
 
-impl Handler<AttemptOver> for SchedulerActor {
+impl Handler<SlotFree> for SchedulerActor {
     type Result = ();
 
-    fn handle(&mut self, AttemptOver { waiting, next }: AttemptOver, ctx: &mut Self::Context) {
-        self.schedule.over(waiting);
-        if let Next::NotBefore(due) = next {
-            self.schedule.merge(Waiting { due, ..waiting });
+    fn handle(&mut self, _: SlotFree, ctx: &mut Self::Context) {
+        self.start_due(ctx);
+    }
+}
+
+impl Handler<AttemptsOver> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, AttemptsOver(over): AttemptsOver, ctx: &mut Self::Context) {
+        for AttemptOver { waiting, not_before } in over {
+            let mut schedule = self.schedule.lock();
+            schedule.over(waiting);
+            if let Some(due) = not_before {
+                schedule.merge(Waiting { due, ..waiting });
+            }
         }
         self.start_due(ctx);
-        if next == Next::Retry || (!self.looking && !self.schedule.wanted_pages().is_empty()) {
+        if !self.looking && self.wants_pages() {
             self.look(ctx);
         }
     }
@@ -198,6 +282,8 @@ impl Handler<Stop> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
+        self.schedule.lock().close();
+        self.parts.store.unwatch_arrivals(&self.parts.term);
         ctx.stop();
     }
 }

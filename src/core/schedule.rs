@@ -80,11 +80,15 @@ pub struct Schedule {
     in_flight: HashMap<IntentSeq, u32>,
     /// Retries that were seen before the end of the attempt before them.
     early: HashMap<IntentSeq, Waiting>,
+    /// Attempts in flight that were begun at once, without ever having waited.
+    at_once: usize,
+    closed: bool,
 }
 
 #[derive(Default)]
 struct Lane {
     waiting: BTreeMap<Place, Waiting>,
+    /// Both kinds: taken from here, and begun at once.
     in_flight: usize,
     /// From here on the store may hold intents that are not in `waiting`.
     unknown_from: Option<Place>,
@@ -101,7 +105,43 @@ impl Schedule {
             known: HashMap::new(),
             in_flight: HashMap::new(),
             early: HashMap::new(),
+            at_once: 0,
+            closed: false,
         }
+    }
+
+    /// Takes a slot for an intent that is not in the store yet, so that it need not wait at all.
+    /// No, if there is no free slot or another intent of the gateway is due before it.
+    pub fn take_at_once(&mut self, gateway: GatewayId, now: Timestamp) -> bool {
+        if self.closed || self.in_flight() >= self.limits.in_flight {
+            return false;
+        }
+        let lane = self.lanes.entry(gateway).or_default();
+        let first_due = lane.waiting.first_key_value().map(|(place, _)| place.due);
+        let free = lane.in_flight < self.limits.in_flight_per_gateway
+            && lane.unknown_from.is_none()
+            && first_due.is_none_or(|due| due > now);
+        if free {
+            lane.in_flight += 1;
+            self.at_once += 1;
+        }
+        self.relist(gateway);
+        free
+    }
+
+    /// A slot taken by [`Self::take_at_once`] is free again; whether an intent may wait for it.
+    pub fn over_at_once(&mut self, gateway: GatewayId) -> bool {
+        self.at_once = self.at_once.saturating_sub(1);
+        if let Some(lane) = self.lanes.get_mut(&gateway) {
+            lane.in_flight = lane.in_flight.saturating_sub(1);
+        }
+        self.relist(gateway);
+        !self.ready.is_empty()
+    }
+
+    /// From now on nothing is begun at once.
+    pub fn close(&mut self) {
+        self.closed = true;
     }
 
     /// Takes note of a waiting intent. Seeing one twice, or late, changes nothing.
@@ -169,7 +209,7 @@ impl Schedule {
     /// Takes out what is due at `now`, in order of due time, as far as there are free slots.
     pub fn take_due(&mut self, now: Timestamp) -> Vec<Waiting> {
         let mut due = Vec::new();
-        while self.in_flight.len() < self.limits.in_flight {
+        while self.in_flight() < self.limits.in_flight {
             let Some((place, gateway)) = self.ready.first().copied() else { break };
             if place.due > now {
                 break;
@@ -203,14 +243,14 @@ impl Schedule {
     /// How long from `now` until [`Self::take_due`] has something to give; `None` if only an
     /// event (a free slot, a merge) can change that.
     pub fn next_due_in(&self, now: Timestamp) -> Option<Duration> {
-        if self.in_flight.len() >= self.limits.in_flight {
+        if self.in_flight() >= self.limits.in_flight {
             return None;
         }
         self.ready.first().map(|(place, _)| place.due.since(now))
     }
 
     pub fn in_flight(&self) -> usize {
-        self.in_flight.len()
+        self.in_flight.len() + self.at_once
     }
 
     pub fn held(&self) -> usize {

@@ -81,6 +81,7 @@ pub fn start(parts: HttpParts, listener: TcpListener) -> std::io::Result<Server>
             .wrap(from_fn(measure::requests))
             .configure(|config| routes(config, parts.clone()))
     })
+    .workers(workers())
     .max_connections(MAX_CONNECTIONS)
     .client_request_timeout(HEAD_TIMEOUT)
     .keep_alive(KEEP_ALIVE)
@@ -88,6 +89,12 @@ pub fn start(parts: HttpParts, listener: TcpListener) -> std::io::Result<Server>
     .disable_signals()
     .listen(listener)?;
     Ok(server.run())
+}
+
+/// Half of the cores: taking requests in is less than half of the work, and more threads than cores
+/// only take turns.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
 }
 
 pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {

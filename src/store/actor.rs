@@ -1,9 +1,10 @@
 //! `StoreActor`: owns the store and commits in groups.
 //!
 //! State: the writes that wait for the next transaction, and whether one is being committed.
-//! Receives `Submit`, `Fenced` and `Ask`; sends `IntentsArrived` to whoever watches. Everything that waits when a commit ends goes into
-//! the next one: no timer, so a lonely write is as fast as can be and a thousand cost one commit.
-//! Each caller hears only after its own batch is durable.
+//! Receives `Submit`, `Fenced` and `Ask`; sends `IntentsWait` and `AttemptsBegun` to the children
+//! of a term. Everything that waits when a commit ends goes into the next one: no timer, so a
+//! lonely write is as fast as can be and a thousand cost one commit. Each caller hears only after
+//! its own batch is durable.
 //!
 //! When it dies, callers that wait are told that the store is unavailable, and a new one is
 //! started over the same store. A batch being committed then still commits; clients may repeat
@@ -12,18 +13,19 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
 use tokio::sync::oneshot;
 
 use super::{
-    Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, Receipt, Store, StoreError, StoreFuture,
-    Submitted, WriteBatch,
+    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, Receipt, Store,
+    StoreError, StoreFuture, Submitted, WriteBatch,
 };
 use crate::clock::monotonic;
 use crate::core::intent::Intent;
 use crate::core::lease::Term;
-use crate::core::schedule::Waiting;
+use crate::core::policy::Decision;
 use crate::metrics::Metrics;
 use crate::notices::Notices;
 use crate::supervise::Alive;
@@ -59,18 +61,12 @@ pub struct Submit {
     pub reply: Reply<Result<Submitted, StoreError>>,
 }
 
-/// A write that is done only if `term` holds the lease.
+/// Writes that are done only if their term holds the lease; answered together.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Fenced {
-    pub term: Term,
-    pub write: FencedWrite,
-}
-
-pub enum FencedWrite {
-    Begin { waiting: Waiting, reply: Reply<FencedResult<Begun>> },
-    Finish { finish: Arc<FinishAttempt>, reply: Reply<FencedResult<Finished>> },
-    Expire { limit: usize, reply: Reply<FencedResult<usize>> },
+    pub writes: FencedWrites,
+    pub reply: Reply<FencedResult<FencedReceipt>>,
 }
 
 type Question = Box<dyn FnOnce(Result<&dyn Store, StoreError>, Option<ReadPermit>, Arc<Metrics>) + Send>;
@@ -116,26 +112,42 @@ impl Drop for ReadPermit {
     }
 }
 
-/// New intents are in the store. Carries no data: whoever cares looks.
+/// Intents have begun to wait. Carries no data: whoever cares looks at the store.
 #[derive(Message, Clone, Copy)]
 #[rtype(result = "()")]
-pub struct IntentsArrived;
+pub struct IntentsWait;
+
+/// First attempts of new intents were written down together with them, and are now to be made.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct AttemptsBegun(pub Vec<BegunAtOnce>);
+
+/// Who cares for new intents: the children of a term.
+#[derive(Clone)]
+pub struct Watcher {
+    pub arrivals: Recipient<IntentsWait>,
+    pub at_once: AtOnce,
+    pub begun: Recipient<AttemptsBegun>,
+}
 
 /// Who is to be told of new intents; outlives a restart of the actor.
 #[derive(Clone, Default)]
-pub struct Arrivals(Arc<RwLock<Option<Recipient<IntentsArrived>>>>);
+pub struct Arrivals(Arc<RwLock<Option<Watcher>>>);
 
 impl Arrivals {
     /// Tells `watcher` from now on, in place of whoever was told before.
-    pub fn watch(&self, watcher: Recipient<IntentsArrived>) {
+    pub fn watch(&self, watcher: Watcher) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
     }
 
-    fn announce(&self) {
-        if let Some(watcher) = &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
-            // A full mailbox holds a wake-up already.
-            let _one_is_enough = watcher.try_send(IntentsArrived);
-        }
+    /// Tells the children of `term` no more; those of another one are not concerned.
+    pub fn unwatch(&self, term: &Term) {
+        let mut watcher = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        watcher.take_if(|watcher| watcher.at_once.term == *term);
+    }
+
+    fn watcher(&self) -> Option<Watcher> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -180,16 +192,18 @@ impl StoreActor {
             return;
         }
         self.committing = true;
-        let (batch, callers) = self.take_batch();
+        let (mut batch, callers) = self.take_batch();
         self.show_queue();
-        let started = monotonic();
+        let watcher = self.arrivals.watcher();
+        batch.at_once = watcher.as_ref().map(|watcher| watcher.at_once.clone());
+        let (started, writes) = (monotonic(), batch.len());
         let commit = self.store.commit(batch).into_actor(self).map(move |result, actor, ctx| {
             actor.committing = false;
-            actor.metrics.batch_committed(callers.len(), monotonic().duration_since(started));
+            actor.metrics.batch_committed(writes, monotonic().duration_since(started));
             match result {
-                Ok(receipt) => actor.answer(callers, receipt),
+                Ok(receipt) => actor.answer(callers, receipt, watcher.as_ref()),
                 Err(error) => {
-                    log::error!("commit_failed writes={} store_error={error:?}", callers.len());
+                    log::error!("commit_failed writes={writes} store_error={error:?}");
                     actor.metrics.store_failed(&error);
                     callers.refuse(&error);
                 }
@@ -212,38 +226,33 @@ impl StoreActor {
             callers.submits.push(reply);
         }
         self.submit_bytes = self.submit_bytes.saturating_sub(bytes);
-        if let Some(first) = self.fenced.front() {
-            let term = first.term.clone();
-            let mut writes = FencedWrites { term, begins: Vec::new(), finishes: Vec::new(), expire: None };
-            let mut taken = 0;
-            while let Some(next) = self.fenced.pop_front_if(|next| next.term == writes.term && taken < 2 * MAX_BATCH) {
-                taken += 1;
-                match next.write {
-                    FencedWrite::Begin { waiting, reply } => {
-                        writes.begins.push(waiting);
-                        callers.begins.push(reply);
-                    }
-                    FencedWrite::Finish { finish, reply } => {
-                        writes.finishes.push(Arc::clone(&finish));
-                        callers.finishes.push((finish, reply));
-                    }
-                    FencedWrite::Expire { limit, reply } => {
-                        writes.expire = Some(limit);
-                        callers.expires.push(reply);
-                    }
-                }
+        let mut taken = 0;
+        while let Some(Fenced { writes, reply }) = self.fenced.pop_front_if(|next| {
+            let same_term = batch.fenced.as_ref().is_none_or(|writes| writes.term == next.writes.term);
+            same_term && taken < 2 * MAX_BATCH
+        }) {
+            taken += writes.len();
+            callers.fenced.push(FencedCaller { reply, begins: writes.begins.len(), finishes: writes.finishes.clone() });
+            match &mut batch.fenced {
+                None => batch.fenced = Some(writes),
+                Some(together) => together.append(writes),
             }
-            batch.fenced = Some(writes);
         }
         (batch, callers)
     }
 
-    fn answer(&self, callers: Callers, receipt: Receipt) {
-        let mut arrived = false;
+    fn answer(&self, callers: Callers, receipt: Receipt, watcher: Option<&Watcher>) {
+        // Attempts first: whoever waits for an answer has it a moment later all the same.
+        receipt.begun.iter().for_each(|_| self.metrics.attempt_started(Duration::ZERO));
+        if let Some(watcher) = watcher.filter(|_| !receipt.begun.is_empty()) {
+            // Past the mailbox's bound: the places for attempts are the bound.
+            watcher.begun.do_send(AttemptsBegun(receipt.begun));
+        }
+        let mut waits = false;
         for (reply, result) in callers.submits.into_iter().zip(receipt.submits) {
             match &result {
-                Ok(Submitted::Created(_)) => {
-                    arrived = true;
+                Ok(Submitted::Created(intent)) => {
+                    waits |= !intent.attempt_open;
                     self.metrics.intents_created.inc();
                 }
                 Ok(Submitted::Existing(_)) => self.metrics.idempotent_hits.inc(),
@@ -252,51 +261,53 @@ impl StoreActor {
             }
             let _caller_may_be_gone = reply.send(result);
         }
-        if arrived {
-            self.arrivals.announce();
-        }
         match receipt.fenced {
-            Some(done) => self.answer_fenced(callers.begins, callers.finishes, callers.expires, done),
-            None => {
-                callers.begins.into_iter().for_each(|reply| drop(reply.send(Err(FencedError::TermOver))));
-                callers.finishes.into_iter().for_each(|(_, reply)| drop(reply.send(Err(FencedError::TermOver))));
-                callers.expires.into_iter().for_each(|reply| drop(reply.send(Err(FencedError::TermOver))));
-            }
+            Some(done) => waits |= self.answer_fenced(callers.fenced, done),
+            None => callers.fenced.into_iter().for_each(|caller| drop(caller.reply.send(Err(FencedError::TermOver)))),
+        }
+        if let Some(watcher) = watcher.filter(|_| waits) {
+            // A full mailbox holds a wake-up already.
+            let _one_is_enough = watcher.arrivals.try_send(IntentsWait);
         }
     }
 
-    fn answer_fenced(
-        &self,
-        begins: Vec<Reply<FencedResult<Begun>>>,
-        finishes: Vec<(Arc<FinishAttempt>, Reply<FencedResult<Finished>>)>,
-        expires: Vec<Reply<FencedResult<usize>>>,
-        done: FencedReceipt,
-    ) {
-        for (reply, result) in begins.into_iter().zip(done.begins) {
-            match &result {
-                Ok(Begun::Started { attempt, due, .. }) => {
-                    self.metrics.attempt_started(attempt.started_at.since(*due));
-                }
-                Ok(Begun::Ended(intent)) => self.expired(intent),
-                Ok(Begun::NotDue { .. } | Begun::Stale) => {}
-                Err(error) => self.failed_alone(error),
+    /// Gives everyone their part. Whether an intent waits for another attempt.
+    fn answer_fenced(&self, callers: Vec<FencedCaller>, done: FencedReceipt) -> bool {
+        let mut waits = false;
+        let (mut begins, mut finishes) = (done.begins.into_iter(), done.finishes.into_iter());
+        let mut expired = done.expired;
+        expired.iter().for_each(|intent| self.expired(intent));
+        for caller in callers {
+            let begins: Vec<_> = begins.by_ref().take(caller.begins).collect();
+            begins.iter().for_each(|begun| self.note_begun(begun));
+            let mine: Vec<_> = finishes.by_ref().take(caller.finishes.len()).collect();
+            for (finish, result) in caller.finishes.iter().zip(&mine) {
+                self.note_finished(finish, result);
+                waits |= matches!((result, &finish.decision), (Ok(Finished::Recorded), Decision::RetryAt(_)));
             }
-            let _caller_may_be_gone = reply.send(result.map_err(FencedError::Store));
+            let receipt = FencedReceipt { begins, finishes: mine, expired: std::mem::take(&mut expired) };
+            let _caller_may_be_gone = caller.reply.send(Ok(receipt));
         }
-        for ((finish, reply), result) in finishes.into_iter().zip(done.finishes) {
-            match &result {
-                Ok(Finished::Recorded) => {
-                    self.metrics.attempt_finished(&finish);
-                    self.notices.publish(&finish.attempt.intent_id);
-                }
-                Ok(Finished::NotOpen) => {}
-                Err(error) => self.failed_alone(error),
+        waits
+    }
+
+    fn note_begun(&self, begun: &Result<Begun, StoreError>) {
+        match begun {
+            Ok(Begun::Started { attempt, due, .. }) => self.metrics.attempt_started(attempt.started_at.since(*due)),
+            Ok(Begun::Ended(intent)) => self.expired(intent),
+            Ok(Begun::NotDue { .. } | Begun::Stale) => {}
+            Err(error) => self.failed_alone(error),
+        }
+    }
+
+    fn note_finished(&self, finish: &FinishAttempt, result: &Result<Finished, StoreError>) {
+        match result {
+            Ok(Finished::Recorded) => {
+                self.metrics.attempt_finished(finish);
+                self.notices.publish(&finish.attempt.intent_id);
             }
-            let _caller_may_be_gone = reply.send(result.map_err(FencedError::Store));
-        }
-        done.expired.iter().for_each(|intent| self.expired(intent));
-        for reply in expires {
-            let _caller_may_be_gone = reply.send(Ok(done.expired.len()));
+            Ok(Finished::NotOpen) => {}
+            Err(error) => self.failed_alone(error),
         }
     }
 
@@ -312,7 +323,8 @@ impl StoreActor {
     }
 
     fn show_queue(&self) {
-        let waiting = self.submits.len() + self.fenced.len();
+        let fenced: usize = self.fenced.iter().map(|fenced| fenced.writes.len()).sum();
+        let waiting = self.submits.len() + fenced;
         self.metrics.store_queue.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 }
@@ -321,22 +333,21 @@ impl StoreActor {
 #[derive(Default)]
 struct Callers {
     submits: Vec<Reply<Result<Submitted, StoreError>>>,
-    begins: Vec<Reply<FencedResult<Begun>>>,
-    finishes: Vec<(Arc<FinishAttempt>, Reply<FencedResult<Finished>>)>,
-    expires: Vec<Reply<FencedResult<usize>>>,
+    fenced: Vec<FencedCaller>,
+}
+
+/// Who waits for a part of the leader's writes, and how large that part is.
+struct FencedCaller {
+    reply: Reply<FencedResult<FencedReceipt>>,
+    begins: usize,
+    finishes: Vec<Arc<FinishAttempt>>,
 }
 
 impl Callers {
-    fn len(&self) -> usize {
-        self.submits.len() + self.begins.len() + self.finishes.len() + self.expires.len()
-    }
-
     fn refuse(self, error: &StoreError) {
-        let fenced = || FencedError::Store(error.clone());
         self.submits.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
-        self.begins.into_iter().for_each(|reply| drop(reply.send(Err(fenced()))));
-        self.finishes.into_iter().for_each(|(_, reply)| drop(reply.send(Err(fenced()))));
-        self.expires.into_iter().for_each(|reply| drop(reply.send(Err(fenced()))));
+        let fenced = || FencedError::Store(error.clone());
+        self.fenced.into_iter().for_each(|caller| drop(caller.reply.send(Err(fenced()))));
     }
 }
 

@@ -8,20 +8,16 @@ use std::time::Duration;
 
 use actix::dev::ToEnvelope;
 use actix::prelude::SendError;
-use actix::{Addr, Recipient};
-use actix::{Handler, Message};
+use actix::{Addr, Handler, Message};
 use tokio::sync::oneshot;
 
-use super::actor::{
-    Arrivals, Ask, Fenced, FencedError, FencedResult, FencedWrite, IntentsArrived, Reply, StoreActor, Submit,
-};
+use super::actor::{Arrivals, Ask, Fenced, FencedError, FencedResult, Reply, StoreActor, Submit, Watcher};
 use super::{
-    Backlog, Begun, Build, FinishAttempt, Finished, Found, History, IntentPage, ListQuery, NewIntent, OpenAttempt,
-    Purged, Refresh, RefreshRequest, Store, StoreError, StoreFuture, Submitted,
+    Backlog, Build, FencedReceipt, FencedWrites, Found, History, IntentPage, ListQuery, NewIntent, OpenAttempt, Purged,
+    Refresh, RefreshRequest, Store, StoreError, StoreFuture, Submitted,
 };
 use crate::core::intent::IntentId;
 use crate::core::lease::{Lease, Term};
-use crate::core::schedule::Waiting;
 use crate::supervise::Supervised;
 
 #[derive(Clone)]
@@ -39,17 +35,15 @@ impl StoreClient {
         self.call(|reply| Submit { new, reply }).await?
     }
 
-    pub async fn begin(&self, term: &Term, waiting: Waiting) -> FencedResult<Begun> {
-        self.fenced(term, |reply| FencedWrite::Begin { waiting, reply }).await
-    }
-
-    pub async fn finish(&self, term: &Term, finish: Arc<FinishAttempt>) -> FencedResult<Finished> {
-        self.fenced(term, |reply| FencedWrite::Finish { finish, reply }).await
+    /// Writes of a leader, done together, if their term holds the lease.
+    pub async fn fenced(&self, writes: FencedWrites) -> FencedResult<FencedReceipt> {
+        self.call(|reply| Fenced { writes, reply }).await.map_err(FencedError::Store)?
     }
 
     /// Exhausts up to `limit` waiting intents that are past their deadline; how many there were.
     pub async fn expire_overdue(&self, term: &Term, limit: usize) -> FencedResult<usize> {
-        self.fenced(term, |reply| FencedWrite::Expire { limit, reply }).await
+        let done = self.fenced(FencedWrites { expire: Some(limit), ..FencedWrites::new(term) }).await?;
+        Ok(done.expired.len())
     }
 
     pub async fn purge(&self, term: &Term, older_than: Duration, limit: usize) -> Result<Purged, StoreError> {
@@ -107,8 +101,13 @@ impl StoreClient {
     }
 
     /// Tells `watcher` of new intents from now on, and nobody else.
-    pub fn watch_arrivals(&self, watcher: Recipient<IntentsArrived>) {
+    pub fn watch_arrivals(&self, watcher: Watcher) {
         self.arrivals.watch(watcher);
+    }
+
+    /// Tells the children of `term` no more.
+    pub fn unwatch_arrivals(&self, term: &Term) {
+        self.arrivals.unwatch(term);
     }
 
     #[cfg(test)]
@@ -128,15 +127,6 @@ impl StoreClient {
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.call(|reply| Ask::new(false, reply, call)).await?
-    }
-
-    async fn fenced<T: Send + 'static>(
-        &self,
-        term: &Term,
-        write: impl FnOnce(Reply<FencedResult<T>>) -> FencedWrite,
-    ) -> FencedResult<T> {
-        let term = term.clone();
-        self.call(|reply| Fenced { term, write: write(reply) }).await.map_err(FencedError::Store)?
     }
 
     async fn call<M, T>(&self, message: impl FnOnce(Reply<T>) -> M) -> Result<T, StoreError>

@@ -25,7 +25,7 @@ use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetNa
 use crate::core::lease::{Lease, Term};
 use crate::core::outcome::Outcome;
 use crate::core::policy::Decision;
-use crate::core::schedule::{LanePage, LoadedPage, Waiting};
+use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Waiting};
 use crate::core::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,8 +79,38 @@ pub trait Store: Send + Sync + 'static {
 #[derive(Default)]
 pub struct WriteBatch {
     pub submits: Vec<NewIntent>,
+    /// If given, new intents may be begun in the same transaction. A store may leave them waiting
+    /// instead; so may it if the term in it does not hold the lease.
+    pub at_once: Option<AtOnce>,
     /// Writes of the leader; without effect unless the term in it holds the lease.
     pub fenced: Option<FencedWrites>,
+}
+
+/// Leave to begin new intents without letting them wait first.
+#[derive(Clone)]
+pub struct AtOnce {
+    pub term: Term,
+    pub places: Arc<dyn Places>,
+}
+
+/// Where attempts that are begun at once get their place among those in flight.
+pub trait Places: Send + Sync {
+    fn take(&self, gateway: GatewayId, now: Timestamp) -> Option<Permit>;
+}
+
+/// A place that was taken, in two guards.
+pub struct Permit {
+    /// To be dropped when the gateway has answered.
+    pub slot: Box<dyn Send>,
+    /// To be dropped when the outcome is recorded.
+    pub under_way: Box<dyn Send>,
+}
+
+/// A new intent whose first attempt was written down together with it; it must now be made.
+pub struct BegunAtOnce {
+    pub attempt: OpenAttempt,
+    pub payload: Bytes,
+    pub permit: Permit,
 }
 
 pub struct FencedWrites {
@@ -91,9 +121,42 @@ pub struct FencedWrites {
     pub expire: Option<usize>,
 }
 
+impl WriteBatch {
+    pub fn len(&self) -> usize {
+        self.submits.len() + self.fenced.as_ref().map_or(0, FencedWrites::len)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl FencedWrites {
+    pub fn new(term: &Term) -> Self {
+        Self { term: term.clone(), begins: Vec::new(), finishes: Vec::new(), expire: None }
+    }
+
+    pub fn len(&self) -> usize {
+        self.begins.len() + self.finishes.len() + usize::from(self.expire.is_some())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds what another writer of the same term wants.
+    pub fn append(&mut self, other: Self) {
+        self.begins.extend(other.begins);
+        self.finishes.extend(other.finishes);
+        self.expire = self.expire.max(other.expire);
+    }
+}
+
 /// The answers to a [`WriteBatch`], in its order.
 pub struct Receipt {
     pub submits: Vec<Result<Submitted, StoreError>>,
+    /// Which of the submits were begun at once.
+    pub begun: Vec<BegunAtOnce>,
     /// `None` if there were none, or the term was over: nothing of them was done then.
     pub fenced: Option<FencedReceipt>,
 }

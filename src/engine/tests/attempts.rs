@@ -171,7 +171,7 @@ async fn a_backlog_larger_than_memory_is_worked_off_completely() {
         let submits = (0..20)
             .map(|n| new_intent(&format!("{batch}-{n}"), &at_gateway(&format!("g{}", n % 4), one_shot()), b""))
             .collect();
-        store.commit(crate::store::WriteBatch { submits, fenced: None }).await.unwrap();
+        store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
     }
     let instance = lab.start(settings, always(accepted()));
     for batch in 0..30 {

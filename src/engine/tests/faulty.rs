@@ -32,6 +32,10 @@ impl Faults {
         self.0.lock().unwrap().get(call).map_or(0, Vec::len)
     }
 
+    pub fn clear(&self, call: &'static str) {
+        self.0.lock().unwrap().remove(call);
+    }
+
     fn take(&self, call: &'static str) -> Option<Fault> {
         self.0.lock().unwrap().get_mut(call)?.pop()
     }

@@ -30,7 +30,7 @@ use crate::gateway::Gateway;
 use crate::leader::CrashChild;
 use crate::store::conformance::{accepted, acquire_from, intent_id, new_intent, rejected, submit_to};
 use crate::store::sqlite::SqliteStore;
-use crate::store::{History, OpenAttempt, Submitted};
+use crate::store::{History, OpenAttempt, Submitted, WriteBatch};
 use crate::supervise::Crash;
 
 const SECOND: Duration = Duration::from_secs(1);

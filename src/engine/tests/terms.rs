@@ -157,14 +157,16 @@ async fn a_slow_renewal_stretches_no_lease_and_loses_no_intent() {
     instance.assert_no_number_sent_twice();
 }
 
-#[actix::test]
-async fn a_begin_that_is_answered_after_trust_ended_is_not_sent() {
+async fn not_sent_when_answered_after_trust_ended(call: &'static str) {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
-    instance.faults.add("begin", 1, Fault::SlowAnswer(13 * SECOND));
+    instance.faults.add(call, 1, Fault::SlowAnswer(13 * SECOND));
     instance.faults.add("renew", 3, Fault::SlowAnswer(20 * SECOND));
-    instance.submit("a", &max_attempts(3)).await;
+    match call {
+        "submit" => instance.submit("a", &max_attempts(3)).await,
+        _ => drop(submit_to(&lab.store(), new_intent("a", &max_attempts(3), b"{}")).await),
+    }
     let history = instance.end("a").await;
     assert_eq!(
         history.attempts[0].outcome,
@@ -173,6 +175,50 @@ async fn a_begin_that_is_answered_after_trust_ended_is_not_sent() {
     );
     let calls = instance.gateway.calls.lock().unwrap().clone();
     assert_eq!(calls, [("a".to_owned(), 2)]);
+}
+
+#[actix::test]
+async fn a_begin_that_is_answered_after_trust_ended_is_not_sent() {
+    not_sent_when_answered_after_trust_ended("begin").await;
+}
+
+#[actix::test]
+async fn a_begin_together_with_its_intent_that_is_answered_after_trust_ended_is_not_sent() {
+    not_sent_when_answered_after_trust_ended("submit").await;
+}
+
+#[actix::test]
+async fn a_new_intent_is_begun_in_the_transaction_that_takes_it_in() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), script(|_, _| (SECOND, Some(accepted()))));
+    instance.lease_after(0).await;
+    instance.faults.add("begin", 100, Fault::Fail);
+    instance.faults.add("refresh", 100, Fault::SlowAnswer(SECOND));
+    for n in 0..8 {
+        let submitted = instance.engine.store.submit(new_intent(&format!("{n}"), &one_shot(), b"{}")).await.unwrap();
+        let Submitted::Created(intent) = submitted else { panic!("{submitted:?}") };
+        assert!(intent.attempt_open && intent.attempt_count == 1, "{intent:?}");
+    }
+    let submitted = instance.engine.store.submit(new_intent("full", &one_shot(), b"{}")).await.unwrap();
+    assert!(matches!(submitted, Submitted::Created(intent) if !intent.attempt_open), "all eight places are taken");
+    assert_eq!(instance.calls(8).await.len(), 8);
+    instance.faults.clear("begin");
+    instance.end("full").await;
+    instance.assert_no_number_sent_twice();
+}
+
+#[actix::test]
+async fn a_new_intent_does_not_overtake_one_that_is_due() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), script(|_, _| (SECOND, Some(accepted()))));
+    instance.lease_after(0).await;
+    for n in 0..24 {
+        instance.submit(&format!("{n:02}"), &one_shot()).await;
+        pass(Duration::from_millis(100)).await;
+    }
+    instance.end("23").await;
+    let calls = instance.gateway.calls.lock().unwrap().clone();
+    assert!(calls.is_sorted(), "{calls:?}");
 }
 
 #[actix::test]

@@ -1,13 +1,17 @@
 //! Attempts: written down before they are made, finished once, and only by the term that leads.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Fixture, LONG, accepted, acquire_from, finished, new_intent, rejected, writes};
 use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
-use crate::core::intent::{ExhaustedReason, State};
+use crate::core::intent::{ExhaustedReason, State, Status};
+use crate::core::lease::Term;
 use crate::core::outcome::Outcome;
-use crate::core::schedule::Waiting;
-use crate::store::{Begun, FencedWrites, Finished, Purged, Submitted, WriteBatch};
+use crate::core::schedule::{GatewayId, Waiting};
+use crate::core::time::Timestamp;
+use crate::store::{AtOnce, Begun, BegunAtOnce, FencedWrites, Finished, Permit, Places, Purged, Submitted, WriteBatch};
 
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -132,7 +136,7 @@ pub async fn only_overdue_waiting_intents_expire(fixture: Fixture) {
 }
 
 /// Every write of a leader, made by a term that is over, on a store where each would do something.
-async fn assert_fenced(fixture: &Fixture, stale: &crate::core::lease::Term) {
+async fn assert_fenced(fixture: &Fixture, stale: &Term) {
     let term_now = fixture.acquire("somebody else").await.map(|lease| lease.term);
     let fresh = fixture.submit("fresh", &max_attempts(3)).await;
     let open = match &term_now {
@@ -163,7 +167,7 @@ async fn assert_fenced(fixture: &Fixture, stale: &crate::core::lease::Term) {
     assert_eq!(before, after);
 }
 
-async fn a_term_with_something_to_do(fixture: &Fixture, duration: Duration) -> crate::core::lease::Term {
+async fn a_term_with_something_to_do(fixture: &Fixture, duration: Duration) -> Term {
     let term = acquire_from(&*fixture.store, "lease", "old", duration).await.unwrap().term;
     let done = fixture.submit("done", &one_shot()).await;
     fixture.attempt(&term, &done, accepted()).await;
@@ -177,9 +181,9 @@ pub async fn a_stale_term_changes_nothing(fixture: Fixture) {
     fixture.pass(fixture.short).await;
     assert_fenced(&fixture, &stale).await;
     for wrong in [
-        crate::core::lease::Term { epoch: stale.epoch + 7, ..stale.clone() },
-        crate::core::lease::Term { holder_id: "somebody else".into(), ..stale.clone() },
-        crate::core::lease::Term { lease_name: "another lease".into(), ..stale },
+        Term { epoch: stale.epoch + 7, ..stale.clone() },
+        Term { holder_id: "somebody else".into(), ..stale.clone() },
+        Term { lease_name: "another lease".into(), ..stale },
     ] {
         assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(&wrong) }).await.is_none(), "{wrong:?}");
     }
@@ -199,6 +203,7 @@ pub async fn submissions_do_not_care_about_the_fence(fixture: Fixture) {
     let stale = fixture.lead("old").await;
     fixture.store.release_lease(stale.clone()).await.unwrap();
     let batch = WriteBatch {
+        at_once: None,
         submits: vec![new_intent("a", &one_shot(), b"{}")],
         fenced: Some(FencedWrites { expire: Some(1), ..writes(&stale) }),
     };
@@ -248,6 +253,7 @@ pub async fn one_bad_item_fails_alone(fixture: Fixture) {
     let now = fixture.now().await;
     let finishes = attempts.iter().map(|attempt| finished(attempt, accepted(), now)).collect();
     let batch = WriteBatch {
+        at_once: None,
         submits: vec![new_intent("neighbour", &one_shot(), b"")],
         fenced: Some(FencedWrites { finishes, ..writes(&term) }),
     };
@@ -257,4 +263,48 @@ pub async fn one_bad_item_fails_alone(fixture: Fixture) {
     assert_eq!(results, [true, false, true]);
     assert!(fixture.intent("bad").await.attempt_open, "nothing of the bad one was kept");
     assert!(fixture.intent("fine").await.state.is_terminal());
+}
+
+/// Gives out one place, whoever asks.
+#[derive(Default)]
+struct OnePlace(AtomicBool);
+
+impl Places for OnePlace {
+    fn take(&self, _: GatewayId, _: Timestamp) -> Option<Permit> {
+        let free = !self.0.swap(true, Ordering::SeqCst);
+        free.then(|| Permit { slot: Box::new(()), under_way: Box::new(()) })
+    }
+}
+
+/// A store may leave new intents waiting; what it begins at once must be as if begun later.
+pub async fn a_new_intent_may_be_begun_at_once(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let over = Term { epoch: term.epoch - 1, ..term.clone() };
+    let submit = async |ids: [&str; 2], term: &Term| {
+        let submits = ids.map(|id| new_intent(id, &max_attempts(3), b"{}")).into();
+        let at_once = Some(AtOnce { term: term.clone(), places: Arc::new(OnePlace::default()) });
+        fixture.store.commit(WriteBatch { submits, at_once, fenced: None }).await.unwrap()
+    };
+    assert!(submit(["x", "y"], &over).await.begun.is_empty(), "its term is over");
+    let receipt = submit(["a", "b"], &term).await;
+    let open: Vec<_> = receipt
+        .submits
+        .iter()
+        .filter(|submitted| matches!(submitted, Ok(Submitted::Created(intent)) if intent.attempt_open))
+        .collect();
+    assert_eq!(open.len(), receipt.begun.len());
+    assert!(receipt.begun.len() <= 1, "there was one place");
+    for BegunAtOnce { attempt, payload, .. } in receipt.begun {
+        assert_eq!((attempt.intent_id.as_str(), &payload[..], attempt.attempt_number), ("a", &b"{}"[..], 1));
+        assert_eq!(attempt.lease_epoch, term.epoch);
+        let left = fixture.store.open_attempts_before(term.epoch + 1, 9).await.unwrap();
+        assert_eq!(left.len(), 1, "a later term would find and close it");
+        assert_eq!(fixture.store.backlog().await.unwrap().waiting, 3, "it does not wait");
+        assert_eq!(fixture.finish(&term, &attempt, accepted()).await, Some(Finished::Recorded));
+        let history = fixture.history("a").await;
+        assert_eq!((history.attempts.len(), history.intent.attempt_count), (1, 1));
+        assert_eq!(history.intent.state.status(), Status::Accepted);
+    }
+    let again = submit(["a", "b"], &term).await;
+    assert!(again.begun.is_empty(), "they exist");
 }

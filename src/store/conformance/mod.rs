@@ -57,6 +57,7 @@ macro_rules! for_store {
             }
             attempts {
                 an_attempt_is_written_down_before_it_is_made,
+                a_new_intent_may_be_begun_at_once,
                 every_decision_is_applied,
                 an_attempt_is_finished_once,
                 a_retry_begins_when_it_is_due_and_not_before,
@@ -148,7 +149,7 @@ impl Fixture {
     }
 
     pub async fn fenced(&self, writes: FencedWrites) -> Option<FencedReceipt> {
-        let batch = WriteBatch { submits: Vec::new(), fenced: Some(writes) };
+        let batch = WriteBatch { fenced: Some(writes), ..WriteBatch::default() };
         self.store.commit(batch).await.expect("commit").fenced
     }
 
@@ -230,7 +231,7 @@ pub fn new_intent(id: &str, contract: &Contract, payload: &'static [u8]) -> NewI
 }
 
 pub async fn submit_to(store: &dyn Store, new: NewIntent) -> Submitted {
-    let receipt = store.commit(WriteBatch { submits: vec![new], fenced: None }).await.expect("commit");
+    let receipt = store.commit(WriteBatch { submits: vec![new], ..WriteBatch::default() }).await.expect("commit");
     receipt.submits.into_iter().next().unwrap().expect("submit")
 }
 

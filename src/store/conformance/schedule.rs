@@ -36,7 +36,7 @@ pub async fn the_first_look_shows_every_lane(fixture: Fixture) {
 
 pub async fn pages_of_a_lane_follow_one_another(fixture: Fixture) {
     let submits = (0..25).map(|n| new_intent(&format!("{n}"), &one_shot(), b"")).collect();
-    fixture.store.commit(WriteBatch { submits, fenced: None }).await.unwrap();
+    fixture.store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
     let build = fixture.store.build_schedule(10).await.unwrap();
     let mut page = build.lanes[0].clone();
     let mut seen = Vec::new();
@@ -75,7 +75,7 @@ pub async fn many_changes_with_one_timestamp_are_all_reported(fixture: Fixture) 
     let mut cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
     for batch in ["x", "a"] {
         let submits = (0..20).map(|n| new_intent(&format!("{batch}{n}"), &one_shot(), b"")).collect();
-        fixture.store.commit(WriteBatch { submits, fenced: None }).await.unwrap();
+        fixture.store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
         let mut seen = HashSet::new();
         for _ in 0..12 {
             let refresh = fixture.refresh(&cursor, 7).await;

@@ -103,7 +103,7 @@ pub async fn one_batch_may_hold_one_id_several_times(fixture: Fixture) {
         new_intent("a", &one_shot(), b"2"),
         new_intent("b", &max_attempts(3), b"1"),
     ];
-    let receipt = fixture.store.commit(WriteBatch { submits, fenced: None }).await.unwrap();
+    let receipt = fixture.store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
     let kinds: Vec<_> = receipt
         .submits
         .into_iter()

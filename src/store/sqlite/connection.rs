@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use super::PREPARED;
@@ -52,7 +53,12 @@ pub fn open_writer(path: &Path, create: bool) -> Result<Connection, OpenError> {
     let create = if create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
     let connection = Connection::open_with_flags(path, flags)
-        .and_then(|connection| connection.busy_timeout(BUSY_TIMEOUT).map(|()| connection))
+        .and_then(|connection| {
+            connection.busy_timeout(BUSY_TIMEOUT)?;
+            // Plans do not depend on values; otherwise statements are prepared anew when those change.
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+            Ok(connection)
+        })
         .map_err(|error| OpenError::from_sqlite(path, &error))?;
     connection.set_prepared_statement_cache_capacity(PREPARED.map_or(0, std::num::NonZeroUsize::get));
     Ok(connection)
@@ -64,7 +70,9 @@ pub fn open_existing(path: &Path) -> Result<Connection, OpenError> {
         return Err(OpenError::new(path, "there is no such file", "run 'submission-manager migrate' first"));
     }
     let connection = open_writer(path, false)?;
-    set_durable(&connection).map_err(|error| OpenError::from_sqlite(path, &error))?;
+    set_durable(&connection)
+        .and_then(|()| connection.pragma_update(None, "cache_size", -CACHE_KIB))
+        .map_err(|error| OpenError::from_sqlite(path, &error))?;
     Ok(connection)
 }
 
@@ -79,7 +87,11 @@ pub fn set_durable(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "synchronous", "FULL")
 }
 
-pub fn store_error(error: rusqlite::Error) -> StoreError {
+/// Memory for the writer's pages: enough for the inner pages of every index over tens of millions
+/// of intents. Taken only as it is needed.
+const CACHE_KIB: i64 = 64 * 1024;
+
+pub fn store_error(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(
             ErrorCode::DatabaseBusy

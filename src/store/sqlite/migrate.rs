@@ -7,7 +7,10 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::connection::{self, OpenError};
 
 /// Each in one transaction with the version it leads to; each safe to run again.
-const MIGRATIONS: [&str; 1] = [include_str!("../../../schema/sqlite/0001_spine.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../../../schema/sqlite/0001_spine.sql"),
+    include_str!("../../../schema/sqlite/0002_fewer_indexes.sql"),
+];
 
 /// Marks a file as ours ("SMGR"), so that another program's database is never touched.
 const APPLICATION_ID: i32 = 0x534d_4752;

@@ -167,7 +167,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, rusqlite::Error> + Send + 'static,
 ) -> Result<T, StoreError> {
     match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result.map_err(connection::store_error),
+        Ok(result) => result.map_err(|error| connection::store_error(&error)),
         Err(panic) => Err(StoreError::Unavailable(format!("a database call died: {panic}"))),
     }
 }

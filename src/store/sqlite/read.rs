@@ -3,7 +3,7 @@
 use rusqlite::types::{Type, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
-use crate::core::intent::{Intent, IntentId, IntentSeq, TargetName};
+use crate::core::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
 use crate::core::time::Timestamp;
 use crate::store::{Attempt, Found, History, IntentPage, ListQuery, columns};
 
@@ -42,9 +42,6 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
         conditions.push(sql);
         values.push(value);
     };
-    if let Some(status) = query.status {
-        condition("i.status = ?", Value::Text(status.as_str().to_owned()));
-    }
     if let Some(target) = &query.target {
         condition(
             "i.contract_id IN (SELECT contract_id FROM submission_contracts WHERE submission_target = ?)",
@@ -63,8 +60,24 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
     }
     let limit = query.limit.max(1);
     values.push(Value::Integer(i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX)));
+    // Not a parameter: only of a constant can be seen that an index of some statuses will do.
+    conditions.extend(query.status.map(|status| match status {
+        Status::Pending => "i.status = 'pending'",
+        Status::Accepted => "i.status = 'accepted'",
+        Status::Rejected => "i.status = 'rejected'",
+        Status::Exhausted => "i.status = 'exhausted'",
+    }));
     let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
-    let sql = format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} {filter} ORDER BY i.intent_seq DESC LIMIT ?");
+    let order = "ORDER BY i.intent_seq DESC";
+    let sql = if query.status == Some(Status::Pending) && query.target.is_none() {
+        // They may be few and old, or a million: found, and put in order, in their index alone.
+        let found = format!(
+            "SELECT i.intent_seq FROM submission_intents i INDEXED BY submission_intents_pending {filter} {order} LIMIT ?"
+        );
+        format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {order}")
+    } else {
+        format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} {filter} {order} LIMIT ?")
+    };
     let mut intents: Vec<Intent> =
         snapshot.prepare_cached(&sql)?.query_map(params_from_iter(values), intent_of)?.collect::<Result<_, _>>()?;
     let more = intents.len() > limit;

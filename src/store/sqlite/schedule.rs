@@ -21,8 +21,10 @@ pub fn open_attempts_before(
     let mut statement = connection.prepare_cached(
         "SELECT i.intent_seq, i.intent_id, c.snapshot, i.created_at, i.attempt_count, i.open_lease_epoch,
                     i.open_started_at
-             FROM submission_intents i JOIN submission_contracts c USING (contract_id)
-             WHERE i.open_lease_epoch < ?1 ORDER BY i.open_lease_epoch, i.intent_seq LIMIT ?2",
+             FROM submission_gateways g JOIN submission_intents i USING (gateway_id)
+                 JOIN submission_contracts c USING (contract_id)
+             WHERE i.status = 'pending' AND i.next_attempt_at IS NULL AND i.open_lease_epoch < ?1
+             ORDER BY i.open_lease_epoch, i.intent_seq LIMIT ?2",
     )?;
     let mut rows = statement.query(params![epoch, as_limit(limit)])?;
     let mut open = Vec::new();
@@ -108,7 +110,9 @@ pub fn refresh(
 
 pub fn backlog(connection: &Connection) -> Result<Backlog, rusqlite::Error> {
     connection
-        .prepare_cached("SELECT count(*) FROM submission_intents WHERE next_attempt_at IS NOT NULL")?
+        .prepare_cached(
+            "SELECT count(*) FROM submission_intents WHERE status = 'pending' AND next_attempt_at IS NOT NULL",
+        )?
         .query_row([], |row| Ok(Backlog { waiting: row.get::<_, i64>(0)?.unsigned_abs() }))
 }
 
@@ -116,7 +120,7 @@ fn load(connection: &Connection, page: LanePage) -> Result<LoadedPage, rusqlite:
     let waiting = connection
         .prepare_cached(
             "SELECT intent_seq, gateway_id, next_attempt_at, attempt_count FROM submission_intents
-             WHERE gateway_id = ?1 AND next_attempt_at IS NOT NULL AND (next_attempt_at, intent_seq) >= (?2, ?3)
+             WHERE gateway_id = ?1 AND status = 'pending' AND (next_attempt_at, intent_seq) >= (?2, ?3)
              ORDER BY next_attempt_at, intent_seq LIMIT ?4",
         )?
         .query_map(params![page.gateway.0, page.from.due.micros(), page.from.seq.0, as_limit(page.limit)], waiting_of)?

@@ -1,7 +1,8 @@
 //! A batch of writes in one transaction: submissions, begun and finished attempts together.
 //!
-//! Each item stands in a savepoint, so that a bad one fails alone. The leader's part is done only
-//! if its term holds the lease, looked up in this same transaction.
+//! A bad item fails alone: a batch that has one is done again with each item in a savepoint. Not
+//! at first, because a savepoint copies every page that its item touches. The leader's part is done
+//! only if its term holds the lease, looked up in this same transaction.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,12 +20,12 @@ use crate::core::contract::{Contract, ContractSnapshot};
 use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State};
 use crate::core::lease::Term;
 use crate::core::policy;
-use crate::core::schedule::Waiting;
+use crate::core::schedule::{GatewayId, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
-    Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt, Purged, Receipt, StoreError,
-    Submitted, WriteBatch,
+    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt, Purged,
+    Receipt, StoreError, Submitted, WriteBatch,
 };
 
 /// Contracts that are known to be in the database, so that a submission need not look.
@@ -46,12 +47,27 @@ pub fn commit(
     clock: &WallClock,
     batch: &WriteBatch,
 ) -> Result<Receipt, rusqlite::Error> {
-    let result = try_commit(connection, contracts, clock, batch);
+    let result = try_commit(connection, contracts, clock, batch, Items::Together);
+    let Err(error) = result else { return result };
+    // What was rolled back may include contracts; their numbers must not be used again.
+    *contracts = ContractCache::default();
+    if matches!(store_error(&error), StoreError::Unavailable(_)) {
+        return Err(error);
+    }
+    let result = try_commit(connection, contracts, clock, batch, Items::Apart);
     if result.is_err() {
-        // What was rolled back may include contracts; their numbers must not be used again.
         *contracts = ContractCache::default();
     }
     result
+}
+
+/// How the items of a batch stand in their transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Items {
+    /// A bad one is an error of the whole.
+    Together,
+    /// Each in a savepoint: a bad one fails alone.
+    Apart,
 }
 
 fn try_commit(
@@ -59,11 +75,21 @@ fn try_commit(
     contracts: &mut ContractCache,
     clock: &WallClock,
     batch: &WriteBatch,
+    items: Items,
 ) -> Result<Receipt, rusqlite::Error> {
     let (transaction, now) = begin(connection, clock)?;
     let mut submits = Vec::with_capacity(batch.submits.len());
+    let mut begun = Vec::new();
+    let at_once = match &batch.at_once {
+        Some(at_once) if leases::holds(&transaction, &at_once.term, now)? => Some(at_once),
+        _ => None,
+    };
     for new in &batch.submits {
-        let result = alone(&transaction, |tx| submit(tx, contracts, new, now))?;
+        let result = items.run(&transaction, |tx| submit(tx, contracts, new, now, at_once))?;
+        let result = result.map(|(submitted, begun_at_once)| {
+            begun.extend(begun_at_once);
+            submitted
+        });
         if result.is_err() {
             // A contract that was made for it is undone with it.
             contracts.ids.clear();
@@ -72,12 +98,12 @@ fn try_commit(
     }
     let fenced = match &batch.fenced {
         Some(writes) if leases::holds(&transaction, &writes.term, now)? => {
-            Some(fenced(&transaction, contracts, writes, now)?)
+            Some(fenced(&transaction, contracts, writes, now, items)?)
         }
         _ => None,
     };
     transaction.commit()?;
-    Ok(Receipt { submits, fenced })
+    Ok(Receipt { submits, begun, fenced })
 }
 
 fn fenced(
@@ -85,39 +111,45 @@ fn fenced(
     contracts: &mut ContractCache,
     writes: &FencedWrites,
     now: Timestamp,
+    items: Items,
 ) -> Result<FencedReceipt, rusqlite::Error> {
     let mut begins = Vec::with_capacity(writes.begins.len());
     for waiting in &writes.begins {
-        begins.push(alone(transaction, |tx| begin_attempt(tx, contracts, writes.term.epoch, waiting, now))?);
+        begins.push(items.run(transaction, |tx| begin_attempt(tx, contracts, writes.term.epoch, waiting, now))?);
     }
     let mut finishes = Vec::with_capacity(writes.finishes.len());
     for finish in &writes.finishes {
-        finishes.push(alone(transaction, |tx| finish_attempt(tx, finish, now))?);
+        finishes.push(items.run(transaction, |tx| finish_attempt(tx, finish, now))?);
     }
     let expired = match writes.expire {
-        Some(limit) => expire_overdue(transaction, limit, now)?,
+        Some(limit) => expire_overdue(transaction, limit, now, items)?,
         None => Vec::new(),
     };
     Ok(FencedReceipt { begins, finishes, expired })
 }
 
-/// Runs one item so that its failure undoes only itself. The outer error means that SQLite gave
-/// up the whole transaction.
-fn alone<T>(
-    transaction: &Transaction<'_>,
-    item: impl FnOnce(&Transaction<'_>) -> Result<T, rusqlite::Error>,
-) -> Result<Result<T, StoreError>, rusqlite::Error> {
-    transaction.prepare_cached("SAVEPOINT item")?.execute([])?;
-    let result = item(transaction);
-    match result {
-        Ok(done) => {
-            transaction.prepare_cached("RELEASE item")?.execute([])?;
-            Ok(Ok(done))
+impl Items {
+    /// Runs one item. The outer error means that the whole transaction is to be given up.
+    fn run<T>(
+        self,
+        transaction: &Transaction<'_>,
+        item: impl FnOnce(&Transaction<'_>) -> Result<T, rusqlite::Error>,
+    ) -> Result<Result<T, StoreError>, rusqlite::Error> {
+        if self == Self::Together {
+            return item(transaction).map(Ok);
         }
-        Err(error) if transaction.is_autocommit() => Err(error),
-        Err(error) => {
-            transaction.execute_batch("ROLLBACK TO item; RELEASE item")?;
-            Ok(Err(store_error(error)))
+        transaction.prepare_cached("SAVEPOINT item")?.execute([])?;
+        let result = item(transaction);
+        match result {
+            Ok(done) => {
+                transaction.prepare_cached("RELEASE item")?.execute([])?;
+                Ok(Ok(done))
+            }
+            Err(error) if transaction.is_autocommit() => Err(error),
+            Err(error) => {
+                transaction.execute_batch("ROLLBACK TO item; RELEASE item")?;
+                Ok(Err(store_error(&error)))
+            }
         }
     }
 }
@@ -127,15 +159,24 @@ fn submit(
     contracts: &mut ContractCache,
     new: &NewIntent,
     now: Timestamp,
-) -> Result<Submitted, rusqlite::Error> {
+    at_once: Option<&AtOnce>,
+) -> Result<(Submitted, Option<BegunAtOnce>), rusqlite::Error> {
     let contract = &new.contract.contract;
     let row = contract_row(transaction, contracts, &new.contract)?;
     let deadline = policy::deadline(contract, now);
+    let place = at_once.and_then(|at_once| {
+        let permit = at_once.places.take(GatewayId(row.gateway_id), now)?;
+        Some((permit, at_once.term.epoch))
+    });
+    let epoch = place.as_ref().map(|(_, epoch)| *epoch);
     let inserted = transaction
         .prepare_cached(
             "INSERT INTO submission_intents (intent_id, contract_id, gateway_id, payload_sha256, status,
-                 next_attempt_at, deadline_at, created_at, last_modified_at)
-             VALUES (?1, ?2, ?3, ?4, 'pending', ?5, ?6, ?5, ?5) ON CONFLICT (intent_id) DO NOTHING",
+                 attempt_count, next_attempt_at, open_lease_epoch, open_started_at, deadline_at, created_at,
+                 last_modified_at)
+             VALUES (?1, ?2, ?3, ?4, 'pending', ?7 IS NOT NULL, iif(?7 IS NULL, ?5, NULL), ?7,
+                 iif(?7 IS NULL, NULL, ?5), ?6, ?5, ?5)
+             ON CONFLICT (intent_id) DO NOTHING",
         )?
         .execute(params![
             new.id.as_str(),
@@ -143,25 +184,39 @@ fn submit(
             row.gateway_id,
             new.payload.sha256(),
             now.micros(),
-            deadline.map(Timestamp::micros)
+            deadline.map(Timestamp::micros),
+            epoch
         ])?;
     if inserted == 0 {
         let found = read::find(transaction, &new.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-        return Ok(found.resubmitted(&contract.target, &new.payload));
+        return Ok((found.resubmitted(&contract.target, &new.payload), None));
     }
     let seq = IntentSeq(transaction.last_insert_rowid());
     transaction
         .prepare_cached("INSERT INTO submission_payloads (intent_seq, payload) VALUES (?1, ?2)")?
         .execute(params![seq.0, new.payload.bytes().as_ref()])?;
-    Ok(Submitted::Created(Intent {
+    let intent = Intent {
         seq,
         id: new.id.clone(),
         target: contract.target.clone(),
         created_at: now,
         state: State::Pending,
-        attempt_count: 0,
-        attempt_open: false,
-    }))
+        attempt_count: u32::from(epoch.is_some()),
+        attempt_open: epoch.is_some(),
+    };
+    let begun = place.map(|(permit, lease_epoch)| {
+        let attempt = OpenAttempt {
+            seq,
+            intent_id: new.id.clone(),
+            contract: Arc::clone(contract),
+            created_at: now,
+            attempt_number: 1,
+            lease_epoch,
+            started_at: now,
+        };
+        BegunAtOnce { attempt, payload: new.payload.bytes().clone(), permit }
+    });
+    Ok((Submitted::Created(intent), begun))
 }
 
 fn contract_row(
@@ -301,7 +356,12 @@ fn finish_attempt(
     Ok(Finished::Recorded)
 }
 
-fn expire_overdue(transaction: &Transaction<'_>, limit: usize, now: Timestamp) -> Result<Vec<Intent>, rusqlite::Error> {
+fn expire_overdue(
+    transaction: &Transaction<'_>,
+    limit: usize,
+    now: Timestamp,
+    items: Items,
+) -> Result<Vec<Intent>, rusqlite::Error> {
     let overdue: Vec<i64> = transaction
         .prepare_cached(
             "SELECT intent_seq FROM submission_intents
@@ -312,8 +372,8 @@ fn expire_overdue(transaction: &Transaction<'_>, limit: usize, now: Timestamp) -
         .collect::<Result<_, _>>()?;
     let mut expired = Vec::with_capacity(overdue.len());
     for seq in overdue {
-        let exhausted = alone(transaction, |tx| exhaust(tx, IntentSeq(seq), ExhaustedReason::DeadlineExceeded, now))?;
-        match exhausted {
+        let reason = ExhaustedReason::DeadlineExceeded;
+        match items.run(transaction, |tx| exhaust(tx, IntentSeq(seq), reason, now))? {
             Ok(intent) => expired.push(intent),
             Err(error) => log::error!("intent_not_expired intent_seq={seq} store_error={error:?}"),
         }

@@ -167,7 +167,7 @@ async fn a_call_that_is_given_up_leaves_nothing_behind() {
     assert!(given_up.is_err(), "it was to be given up half-way: {given_up:?}");
     let look = "SELECT CAST(@@TRANCOUNT AS BIGINT) AS open_transactions, (SELECT COUNT_BIG(*) FROM t) AS written";
     let results = run(look).await.unwrap();
-    let number = |name: &str| rows::need::<i64>(&results[0][0], name).unwrap();
+    let number = |name: &'static str| rows::need::<i64>(&results[0][0], name).unwrap();
     assert_eq!((number("open_transactions"), number("written")), (0, 1), "it ran to its end, and this is the answer");
 }
 
@@ -181,7 +181,9 @@ async fn an_unreachable_server_is_unavailable_and_says_no_password() {
         Err(StoreError::Unavailable(what)) => assert!(!what.contains("tr0ub4dor"), "{what}"),
         other => panic!("{other:?}"),
     }
-    let submit = store.commit(WriteBatch { submits: vec![new_intent("a", &max_attempts(1), b"")], fenced: None }).await;
+    let submit = store
+        .commit(WriteBatch { submits: vec![new_intent("a", &max_attempts(1), b"")], ..WriteBatch::default() })
+        .await;
     assert!(matches!(submit, Err(StoreError::Unavailable(_))));
 }
 
@@ -200,7 +202,7 @@ async fn a_batch_costs_a_tenth_of_its_items_alone() {
     let singles = crate::clock::monotonic().duration_since(started);
     let started = crate::clock::monotonic();
     let submits = (0..COUNT).map(|n| new_intent(&format!("batch {n}"), &one_shot(), b"{}")).collect();
-    let receipt = store.commit(WriteBatch { submits, fenced: None }).await.unwrap();
+    let receipt = store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
     let batch = crate::clock::monotonic().duration_since(started);
     assert!(receipt.submits.iter().all(|result| matches!(result, Ok(Submitted::Created(_)))));
     let ratio = singles.as_secs_f64() / batch.as_secs_f64();

@@ -40,39 +40,39 @@ pub async fn commit(database: &Database, contracts: &Contracts, batch: WriteBatc
 async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<Receipt, StoreError> {
     let mut submits = Vec::new();
     for new in batch.submits {
-        let single = WriteBatch { submits: vec![new], fenced: None };
+        let single = WriteBatch { submits: vec![new], ..WriteBatch::default() };
         submits.push(match try_commit(database, contracts, &single).await {
             Ok(receipt) => receipt.submits.into_iter().next().unwrap_or_else(|| Err(lost("submission"))),
             Err(error) => Err(error),
         });
     }
-    let Some(writes) = batch.fenced else { return Ok(Receipt { submits, fenced: None }) };
+    let Some(writes) = batch.fenced else { return Ok(Receipt { submits, begun: Vec::new(), fenced: None }) };
     let alone = |begins: Vec<Waiting>, finishes: Vec<Arc<FinishAttempt>>, expire| {
         let fenced = FencedWrites { term: writes.term.clone(), begins, finishes, expire };
-        WriteBatch { submits: Vec::new(), fenced: Some(fenced) }
+        WriteBatch { fenced: Some(fenced), ..WriteBatch::default() }
     };
     let mut all = FencedReceipt { begins: Vec::new(), finishes: Vec::new(), expired: Vec::new() };
     for waiting in writes.begins {
         match try_commit(database, contracts, &alone(vec![waiting], Vec::new(), None)).await {
             Ok(Receipt { fenced: Some(done), .. }) => all.begins.extend(done.begins),
-            Ok(Receipt { fenced: None, .. }) => return Ok(Receipt { submits, fenced: None }),
+            Ok(Receipt { fenced: None, .. }) => return Ok(Receipt { submits, begun: Vec::new(), fenced: None }),
             Err(error) => all.begins.push(Err(error)),
         }
     }
     for finish in writes.finishes {
         match try_commit(database, contracts, &alone(Vec::new(), vec![finish], None)).await {
             Ok(Receipt { fenced: Some(done), .. }) => all.finishes.extend(done.finishes),
-            Ok(Receipt { fenced: None, .. }) => return Ok(Receipt { submits, fenced: None }),
+            Ok(Receipt { fenced: None, .. }) => return Ok(Receipt { submits, begun: Vec::new(), fenced: None }),
             Err(error) => all.finishes.push(Err(error)),
         }
     }
     if writes.expire.is_some() {
         match try_commit(database, contracts, &alone(Vec::new(), Vec::new(), writes.expire)).await? {
             Receipt { fenced: Some(done), .. } => all.expired = done.expired,
-            Receipt { fenced: None, .. } => return Ok(Receipt { submits, fenced: None }),
+            Receipt { fenced: None, .. } => return Ok(Receipt { submits, begun: Vec::new(), fenced: None }),
         }
     }
-    Ok(Receipt { submits, fenced: Some(all) })
+    Ok(Receipt { submits, begun: Vec::new(), fenced: Some(all) })
 }
 
 async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBatch) -> Result<Receipt, StoreError> {
@@ -101,7 +101,9 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
     let results = database.run(Batch { sql: statements::writes(parts).into(), values }).await?;
     let mut results = Results::new(results)?;
     let submits = if parts.submits { submitted(&batch.submits, &results.next()?, results.now)? } else { Vec::new() };
-    let Some(writes) = fenced.filter(|_| results.held) else { return Ok(Receipt { submits, fenced: None }) };
+    let Some(writes) = fenced.filter(|_| results.held) else {
+        return Ok(Receipt { submits, begun: Vec::new(), fenced: None });
+    };
     let begins = if parts.begins {
         let rows = results.next()?;
         begun(database, contracts, &writes.term, &writes.begins, &rows, results.now).await?
@@ -110,7 +112,7 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
     };
     let finishes = if parts.finishes { finished(&writes.finishes, &results.next()?)? } else { Vec::new() };
     let expired = if parts.expire { intents(&results.next()?)? } else { Vec::new() };
-    Ok(Receipt { submits, fenced: Some(FencedReceipt { begins, finishes, expired }) })
+    Ok(Receipt { submits, begun: Vec::new(), fenced: Some(FencedReceipt { begins, finishes, expired }) })
 }
 
 /// The result sets of a batch of writes, taken in order.
