@@ -119,7 +119,7 @@ impl Schedule {
         let lane = self.lanes.entry(gateway).or_default();
         let first_due = lane.waiting.first_key_value().map(|(place, _)| place.due);
         let free = lane.in_flight < self.limits.in_flight_per_gateway
-            && lane.unknown_from.is_none()
+            && lane.unknown_from.is_none_or(|place| place.due > now)
             && first_due.is_none_or(|due| due > now);
         if free {
             lane.in_flight += 1;
@@ -320,6 +320,27 @@ mod tests {
         assert_eq!(schedule.next_due_in(at(5)), Some(Duration::from_micros(5)));
         assert_eq!(seqs(&schedule.take_due(at(30))), [2, 3, 1]);
         assert_eq!(seqs(&schedule.take_due(at(40))), [4]);
+    }
+
+    #[test]
+    fn a_new_intent_is_begun_at_once_unless_another_is_due_or_no_slot_is_free() {
+        let mut schedule = Schedule::new(Limits { capacity: MIN_LANE, ..limits(3, 2) });
+        for seq in 0..9 {
+            schedule.merge(waiting(seq, 1, 100 + seq));
+        }
+        let gateway = GatewayId(1);
+        assert!(schedule.take_at_once(gateway, at(99)), "the others are due later, also those not in memory");
+        assert!(!schedule.take_at_once(gateway, at(100)), "one is due");
+        assert!(schedule.take_at_once(gateway, at(99)));
+        assert!(!schedule.take_at_once(gateway, at(99)), "the gateway is full");
+        assert!(schedule.take_at_once(GatewayId(2), at(99)));
+        assert!(!schedule.take_at_once(GatewayId(3), at(99)), "all slots are taken");
+        assert!(schedule.take_due(at(100)).is_empty());
+        schedule.over_at_once(GatewayId(2));
+        assert!(schedule.over_at_once(gateway), "one waits for that");
+        assert_eq!(seqs(&schedule.take_due(at(100))), [0]);
+        schedule.close();
+        assert!(!schedule.take_at_once(GatewayId(2), at(99)));
     }
 
     #[test]
