@@ -14,6 +14,7 @@
 //! from outside. `ARCHITECTURE.md` tells the same as a story.
 
 pub mod app;
+pub mod bench;
 pub mod cli;
 pub mod clock;
 pub mod config;

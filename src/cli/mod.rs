@@ -12,7 +12,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, StoreConfig};
 use crate::metrics::Metrics;
-use crate::{app, logging};
+use crate::{app, bench, logging};
 
 /// Hands submissions to HTTP gateways: durable, attempted at once, retried as the contract allows.
 #[derive(Parser)]
@@ -44,6 +44,12 @@ enum Command {
     #[command(after_help = "Example:\n  submission-manager submit --id order-1001 --target sms.realtime \\\n    \
         --payload '{\"to\":\"+46700000001\",\"message\":\"Hello\"}' --wait 10")]
     Submit(client::SubmitArgs),
+    /// Drive a deployment, or one started for it, and report what it held
+    #[command(
+        after_help = "Examples:\n  submission-manager bench\n  submission-manager bench --suite --json bench.json\n  \
+        submission-manager bench --rate 4000 --gateway-millis 50"
+    )]
+    Bench(bench::BenchArgs),
     /// Show what happened to an intent
     #[command(after_help = "Example:\n  submission-manager history order-1001")]
     History(client::HistoryArgs),
@@ -66,6 +72,10 @@ pub fn run() -> ExitCode {
         Command::Check(config) => block_on(check::run(config)),
         Command::Migrate(config) => block_on(migrate(config)),
         Command::Submit(args) => block_on(client::submit(args)),
+        Command::Bench(args) => {
+            logging::start_quiet();
+            block_on(bench::run(args))
+        }
         Command::History(args) => block_on(client::history(args)),
     };
     match result {

@@ -93,7 +93,7 @@ pub fn start(parts: HttpParts, listener: TcpListener) -> std::io::Result<Server>
 
 /// Half of the cores: taking requests in is less than half of the work, and more threads than cores
 /// only take turns.
-fn workers() -> usize {
+pub fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
 }
 

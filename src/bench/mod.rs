@@ -1,0 +1,186 @@
+//! `bench`: drives a deployment, its own or one that is named, and says what it held.
+//!
+//! Speed is compared inside one run on one machine, never as an absolute number: next to what the
+//! service achieved stands what the same machine can do with the same libraries and no
+//! orchestration ([`ceilings`]), and the ratio. Nothing here is used by the service.
+
+mod ceilings;
+mod clients;
+mod fill;
+mod gateway;
+mod report;
+mod service;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use self::ceilings::Ceilings;
+use self::clients::{Load, Pace};
+use self::gateway::BenchGateway;
+use self::report::{Case, Held, Latencies};
+use self::service::{Deployment, Fill};
+use crate::clock::monotonic;
+use crate::config::span;
+
+#[derive(Args)]
+pub struct BenchArgs {
+    /// Drive this deployment instead of starting one; its targets must lead to gateways that accept
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// With --url: the target to submit to
+    #[arg(long, value_name = "TARGET", requires = "url")]
+    target: Option<String>,
+    /// For how long intents are submitted
+    #[arg(long, default_value = "8s", value_parser = span, value_name = "TIME")]
+    duration: Duration,
+    /// Closed loop: so many clients, each submits when the one before is answered
+    #[arg(long, default_value = "64", value_name = "CLIENTS")]
+    connections: usize,
+    /// Open loop: so many submissions a second, whether answered or not; latency counts from when each was due
+    #[arg(long, value_name = "PER-SECOND")]
+    rate: Option<u32>,
+    /// Bytes of payload
+    #[arg(long, default_value = "200", value_name = "BYTES")]
+    payload: usize,
+    /// How long the gateways take to answer
+    #[arg(long, default_value = "0", value_name = "MILLISECONDS")]
+    gateway_millis: u64,
+    /// How many percent of the intents fail at their first attempt
+    #[arg(long, default_value = "0", value_name = "PERCENT")]
+    retried: u32,
+    /// Finished intents that are in the store beforehand
+    #[arg(long, default_value = "0", value_name = "INTENTS")]
+    finished: u64,
+    /// Intents that wait in the store, due tomorrow
+    #[arg(long, default_value = "0", value_name = "INTENTS")]
+    waiting: u64,
+    /// Targets in the registry, each with a gateway URL of its own
+    #[arg(long, default_value = "2", value_name = "TARGETS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    targets: u32,
+    /// Run all the mixes that docs/performance.md shows, one after the other
+    #[arg(long, conflicts_with_all = ["url", "rate"])]
+    suite: bool,
+    /// Leave out what this machine can do without the service
+    #[arg(long)]
+    no_ceilings: bool,
+    /// Where stores are made; on the disk that is to be measured
+    #[arg(long, value_name = "DIRECTORY")]
+    directory: Option<PathBuf>,
+    /// Save the results as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub async fn run(args: BenchArgs) -> Result<(), String> {
+    if cfg!(debug_assertions) {
+        eprintln!("this is a debug build: its numbers mean nothing; use cargo run --release -- bench");
+    }
+    let ceilings = if args.no_ceilings || args.url.is_some() {
+        None
+    } else {
+        Some(Ceilings::measure(args.payload, args.connections, args.directory.as_deref()).await?)
+    };
+    if let Some(ceilings) = &ceilings {
+        print!("{ceilings}");
+    }
+    let mut cases = Vec::new();
+    for case in if args.suite { suite(&args) } else { vec![Case::of(&args)] } {
+        let held = hold(&args, &case, ceilings.as_ref()).await?;
+        print!("{}", held.text());
+        cases.push(held);
+    }
+    if let Some(path) = &args.json {
+        let json = report::json(ceilings.as_ref(), &cases);
+        std::fs::write(path, json).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+impl Case {
+    fn of(args: &BenchArgs) -> Self {
+        Self {
+            name: "as asked".to_owned(),
+            pace: args.rate.map_or(Pace::Closed { clients: args.connections }, |rate| Pace::Open { rate }),
+            payload: args.payload,
+            gateway_millis: args.gateway_millis,
+            retried: args.retried,
+            fill: Fill { finished: args.finished, waiting: args.waiting, targets: args.targets },
+        }
+    }
+}
+
+/// The mixes of docs/performance.md.
+fn suite(args: &BenchArgs) -> Vec<Case> {
+    let base = Case::of(args);
+    let case = |name: &str, change: &dyn Fn(&mut Case)| {
+        let mut case = Case { name: name.to_owned(), ..base.clone() };
+        change(&mut case);
+        case
+    };
+    let slow = |case: &mut Case, millis| {
+        case.gateway_millis = millis;
+        case.pace = Pace::Closed { clients: args.connections };
+    };
+    vec![
+        case("all accepted", &|_| {}),
+        case("one client", &|case| case.pace = Pace::Closed { clients: 1 }),
+        case("10% retried", &|case| case.retried = 10),
+        case("gateways at 50 ms", &|case| slow(case, 50)),
+        case("gateways at 500 ms", &|case| slow(case, 500)),
+        case("payloads of 20 KiB", &|case| case.payload = 20 * 1024),
+    ]
+}
+
+/// One case from start to end.
+async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Result<Held, String> {
+    eprintln!("{}: {}", case.name, case.describe());
+    let gateway = BenchGateway::start(Duration::from_millis(case.gateway_millis), case.retried)?;
+    let mut deployment = match &args.url {
+        Some(url) => Deployment::at(url, args.target.as_deref().unwrap_or("sms.realtime")),
+        None => Deployment::start(&gateway.url, &case.fill, args.directory.as_deref()).await?,
+    };
+    let before = deployment.usage();
+    let load = Load {
+        url: deployment.url.clone(),
+        targets: deployment.targets.clone(),
+        pace: case.pace,
+        payload: case.payload,
+        duration: args.duration,
+    };
+    let submitted = clients::drive(load, progress()).await?;
+    let end_to_end = deployment.until_terminal(&submitted, progress()).await?;
+    let usage = deployment.usage();
+    let to_terminal = deployment.times_to_terminal(&submitted).await?;
+    let held = Held {
+        case: case.clone(),
+        submitted: submitted.answered(),
+        errors: submitted.errors(),
+        submit_rate: submitted.rate(),
+        end_to_end_rate: submitted.answered() as f64 / end_to_end.as_secs_f64(),
+        submit: Latencies::of(submitted.latencies()),
+        first_attempt: args.url.is_none().then(|| Latencies::of(submitted.to_first_attempt(&gateway.arrivals))),
+        to_terminal: Latencies::of(to_terminal),
+        cost: usage.zip(before).map(|(after, before)| after.since(&before, submitted.answered())),
+        leader_ready: deployment.leader_ready,
+        ratio: ceilings.map(|ceilings| ceilings.ratio(submitted.answered() as f64 / end_to_end.as_secs_f64())),
+    };
+    deployment.stop();
+    gateway.stop().await;
+    Ok(held)
+}
+
+/// Says now and then how it goes, where somebody watches.
+fn progress() -> impl FnMut(&dyn Fn() -> String) {
+    let watched = std::io::stderr().is_terminal();
+    let mut last = monotonic();
+    move |say| {
+        if watched && monotonic().duration_since(last) >= Duration::from_millis(500) {
+            last = monotonic();
+            eprint!("\r\x1b[K  {}", say());
+            let _nobody_may_watch = std::io::stderr().flush();
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What was held, for people and as JSON.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::ceilings::Ceilings;
+use super::clients::Pace;
+use super::service::{Cost, Fill};
+
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub name: String,
+    pub pace: Pace,
+    pub payload: usize,
+    pub gateway_millis: u64,
+    pub retried: u32,
+    pub fill: Fill,
+}
+
+impl Case {
+    pub fn describe(&self) -> String {
+        let pace = match self.pace {
+            Pace::Closed { clients: 1 } => "one client".to_owned(),
+            Pace::Closed { clients } => format!("{clients} clients"),
+            Pace::Open { rate } => format!("{rate} a second"),
+        };
+        let Self { payload, gateway_millis, retried, fill, .. } = self;
+        let mut text =
+            format!("{pace}, payloads of {payload} bytes, gateways at {gateway_millis} ms, {retried}% retried");
+        if fill.finished + fill.waiting > 0 || fill.targets > 2 {
+            let Fill { finished, waiting, targets } = fill;
+            text += &format!("; {finished} finished and {waiting} waiting before, {targets} targets");
+        }
+        text
+    }
+}
+
+/// Percentiles of a latency.
+#[derive(Clone, Copy, Debug)]
+pub struct Latencies {
+    p50: Duration,
+    p90: Duration,
+    p99: Duration,
+    max: Duration,
+}
+
+impl Latencies {
+    pub fn of(mut all: Vec<Duration>) -> Self {
+        all.sort_unstable();
+        let at = |share: f64| {
+            let last = all.len().saturating_sub(1);
+            let index = ((all.len() as f64 * share).ceil() as usize).saturating_sub(1).min(last);
+            all.get(index).copied().unwrap_or_default()
+        };
+        Self { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
+    }
+
+    fn text(&self) -> String {
+        let millis = |span: Duration| format!("{:.1}", span.as_secs_f64() * 1000.0);
+        let Self { p50, p90, p99, max } = *self;
+        format!("p50 {} p90 {} p99 {} max {} ms", millis(p50), millis(p90), millis(p99), millis(max))
+    }
+
+    fn json(&self) -> Value {
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        let Self { p50, p90, p99, max } = *self;
+        json!({ "p50Micros": micros(p50), "p90Micros": micros(p90), "p99Micros": micros(p99), "maxMicros": micros(max) })
+    }
+}
+
+/// What a deployment did in one case.
+pub struct Held {
+    pub case: Case,
+    pub submitted: usize,
+    pub errors: usize,
+    pub submit_rate: f64,
+    pub end_to_end_rate: f64,
+    pub submit: Latencies,
+    /// From the answer on.
+    pub first_attempt: Option<Latencies>,
+    pub to_terminal: Latencies,
+    pub cost: Option<Cost>,
+    pub leader_ready: Option<Duration>,
+    /// To the composed ceiling.
+    pub ratio: Option<f64>,
+}
+
+impl Held {
+    pub fn text(&self) -> String {
+        const MIB: f64 = 1024.0 * 1024.0;
+        let Self { case, submitted, errors, submit_rate, end_to_end_rate, .. } = self;
+        let mut lines = vec![
+            format!("{} ({})", case.name, case.describe()),
+            format!(
+                "  {submitted} intents, {errors} errors; {submit_rate:.0} submitted and {end_to_end_rate:.0} ended a second"
+            ),
+            format!("  submit          {}", self.submit.text()),
+        ];
+        lines.extend(self.first_attempt.map(|first| format!("  first attempt   {} after the answer", first.text())));
+        lines.push(format!("  to terminal     {}", self.to_terminal.text()));
+        lines.extend(self.cost.map(|cost| {
+            let (kib, idle, peak) =
+                (cost.disk_bytes / 1024.0, cost.idle_memory as f64 / MIB, cost.peak_memory as f64 / MIB);
+            let cpu = cost.cpu_seconds;
+            format!("  per thousand    {cpu:.3} CPU seconds, {kib:.0} KiB of disk; memory {idle:.0} MiB idle, {peak:.0} at most")
+        }));
+        lines
+            .extend(self.leader_ready.map(|span| format!("  leader          ready {span:.0?} after taking the lease")));
+        lines.extend(self.ratio.map(|ratio| format!("  ratio           {ratio:.2} of the composed ceiling")));
+        lines.join("\n") + "\n"
+    }
+
+    fn json(&self) -> Value {
+        let Case { name, pace, payload, gateway_millis, retried, fill } = &self.case;
+        let pace = match pace {
+            Pace::Closed { clients } => json!({ "clients": clients }),
+            Pace::Open { rate } => json!({ "perSecond": rate }),
+        };
+        json!({
+            "name": name, "pace": pace, "payloadBytes": payload, "gatewayMillis": gateway_millis,
+            "retriedPercent": retried, "finishedBefore": fill.finished, "waitingBefore": fill.waiting,
+            "targets": fill.targets, "submitted": self.submitted, "errors": self.errors,
+            "submitsPerSecond": self.submit_rate, "endToEndPerSecond": self.end_to_end_rate,
+            "submit": self.submit.json(), "firstAttemptAfterAnswer": self.first_attempt.map(|first| first.json()),
+            "toTerminal": self.to_terminal.json(),
+            "cpuSecondsPerThousand": self.cost.map(|cost| cost.cpu_seconds),
+            "diskBytesPerThousand": self.cost.map(|cost| cost.disk_bytes),
+            "idleMemoryBytes": self.cost.map(|cost| cost.idle_memory),
+            "peakMemoryBytes": self.cost.map(|cost| cost.peak_memory),
+            "leaderReadyMillis": self.leader_ready.map(|span| span.as_millis() as u64),
+            "ratioToComposedCeiling": self.ratio,
+        })
+    }
+}
+
+pub fn json(ceilings: Option<&Ceilings>, cases: &[Held]) -> String {
+    let ceilings = ceilings.map(|ceilings| {
+        let Ceilings { http_in, http_out, store } = *ceilings;
+        let composed = ceilings.composed();
+        json!({ "inPerSecond": http_in, "outPerSecond": http_out, "storePerSecond": store, "composedPerSecond": composed })
+    });
+    let report = json!({ "ceilings": ceilings, "cases": cases.iter().map(Held::json).collect::<Vec<_>>() });
+    format!("{report:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let millis = |number| Duration::from_millis(number);
+        let latencies = Latencies::of((1..=200).rev().map(millis).collect());
+        assert_eq!((latencies.p50, latencies.p90), (millis(100), millis(180)));
+        assert_eq!((latencies.p99, latencies.max), (millis(198), millis(200)));
+        let lonely = Latencies::of(vec![millis(7)]);
+        assert_eq!((lonely.p50, lonely.max), (millis(7), millis(7)));
+        assert_eq!(Latencies::of(Vec::new()).max, Duration::ZERO);
+    }
+
+    #[test]
+    fn the_composed_ceiling_is_one_part_after_the_other() {
+        let ceilings = Ceilings { http_in: 30_000.0, http_out: 30_000.0, store: 30_000.0 };
+        assert!((ceilings.composed() - 10_000.0).abs() < 1e-6);
+        assert!((ceilings.ratio(6_000.0) - 0.6).abs() < 1e-9);
+    }
+}
