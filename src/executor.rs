@@ -1,13 +1,14 @@
 //! `ExecutorActor`: makes the attempts of one term.
 //!
 //! State: its term and what is needed for a call. Receives `RunAttempts` from the scheduler and
-//! `AttemptsBegun` from the store (written down already); tells the scheduler `AttemptsOver` when a
-//! slot is free again, and the leader `TermFailed` when a write is refused or in doubt. Each attempt
+//! `AttemptsBegun` from the store (written down already); gives slots back through [`Dispatch`], which
+//! says what is due next, and tells the leader `TermFailed` when a write is refused or in doubt. Each attempt
 //! is a task of its own: begin (written down), call, finish (recorded). Attempts under way outlive the actor and record themselves while their term lasts;
 //! [`InFlight`] counts them. When the actor dies, the leader ends the term.
 
 mod outbox;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,14 +41,16 @@ use self::outbox::Outbox;
 pub struct RunAttempts {
     /// Each counts from here on, so that no attempt can hide in a mailbox.
     pub due: Vec<(Waiting, InFlightCount)>,
-    pub report_to: Recipient<AttemptsOver>,
+    pub dispatch: Arc<dyn Dispatch>,
 }
 
-/// Attempts given to the executor take no slot any more, whatever came of them.
-#[derive(Message, Clone, Debug)]
-#[rtype(result = "()")]
-pub struct AttemptsOver(pub Vec<AttemptOver>);
+/// Where free slots are given back, and what is due next comes from.
+pub trait Dispatch: Send + Sync {
+    /// These attempts take no slot any more; the ones that may now be begun.
+    fn next(&self, over: Vec<AttemptOver>) -> Vec<(Waiting, InFlightCount)>;
+}
 
+/// An attempt given to the executor takes no slot any more, whatever came of it.
 #[derive(Clone, Copy, Debug)]
 pub struct AttemptOver {
     pub waiting: Waiting,
@@ -68,6 +71,7 @@ pub struct ExecutorParts {
 struct Attempts {
     parts: ExecutorParts,
     outbox: Rc<Outbox>,
+    over: RefCell<Vec<AttemptOver>>,
 }
 
 pub struct ExecutorActor {
@@ -78,7 +82,7 @@ pub struct ExecutorActor {
 impl ExecutorActor {
     pub fn new(parts: ExecutorParts, alive: Alive) -> Self {
         let outbox = Outbox::new(parts.store.clone(), parts.term.clone());
-        Self { attempts: Rc::new(Attempts { parts, outbox }), _alive: alive }
+        Self { attempts: Rc::new(Attempts { parts, outbox, over: RefCell::default() }), _alive: alive }
     }
 }
 
@@ -89,15 +93,20 @@ impl Actor for ExecutorActor {
 impl Handler<RunAttempts> for ExecutorActor {
     type Result = ();
 
-    fn handle(&mut self, RunAttempts { due, report_to }: RunAttempts, _: &mut Self::Context) {
-        for (waiting, count) in due {
-            let attempts = Rc::clone(&self.attempts);
-            let slot = Slot::new(&attempts, None, Some((report_to.clone(), waiting)));
-            actix::spawn(async move {
-                let _until_recorded = count;
-                attempts.run(waiting, slot).await;
-            });
-        }
+    fn handle(&mut self, RunAttempts { due, dispatch }: RunAttempts, _: &mut Self::Context) {
+        run_all(&self.attempts, due, &dispatch);
+    }
+}
+
+/// Begins and makes attempts, each in a task of its own.
+fn run_all(attempts: &Rc<Attempts>, due: Vec<(Waiting, InFlightCount)>, dispatch: &Arc<dyn Dispatch>) {
+    for (waiting, count) in due {
+        let attempts = Rc::clone(attempts);
+        let slot = Slot::new(&attempts, None, Some((Arc::clone(dispatch), waiting)));
+        actix::spawn(async move {
+            let _until_recorded = count;
+            attempts.run(waiting, slot).await;
+        });
     }
 }
 
@@ -186,6 +195,19 @@ impl Attempts {
         log::error!("attempt_not_recorded intent_id={:?} attempt={}", attempt.intent_id, attempt.attempt_number);
     }
 
+    /// Gives a slot back and begins what may come next, once for all that end in this turn of the
+    /// loop. What waits for a slot then need not wait for the scheduler too.
+    fn take_next(self: &Rc<Self>, over: AttemptOver, dispatch: Arc<dyn Dispatch>) {
+        self.over.borrow_mut().push(over);
+        if self.over.borrow().len() == 1 {
+            let attempts = Rc::clone(self);
+            actix::spawn(async move {
+                let due = dispatch.next(attempts.over.take());
+                run_all(&attempts, due, &dispatch);
+            });
+        }
+    }
+
     fn fail_term(&self, during: &str, error: &FencedError) {
         self.parts.leader.do_send(TermFailed::new(&self.parts.term, during, error));
     }
@@ -238,8 +260,8 @@ pub async fn close_interrupted(
 struct Slot {
     attempts: Rc<Attempts>,
     place: Option<Box<dyn Send>>,
-    /// Who is to be told of the end, if the scheduler gave it out.
-    report: Option<(Recipient<AttemptsOver>, Waiting)>,
+    /// Where it is given back, if the scheduler gave it out.
+    dispatch: Option<(Arc<dyn Dispatch>, Waiting)>,
     not_before: Option<Timestamp>,
     ended: bool,
 }
@@ -248,9 +270,9 @@ impl Slot {
     fn new(
         attempts: &Rc<Attempts>,
         place: Option<Box<dyn Send>>,
-        report: Option<(Recipient<AttemptsOver>, Waiting)>,
+        dispatch: Option<(Arc<dyn Dispatch>, Waiting)>,
     ) -> Self {
-        Self { attempts: Rc::clone(attempts), place, report, not_before: None, ended: false }
+        Self { attempts: Rc::clone(attempts), place, dispatch, not_before: None, ended: false }
     }
 
     /// The attempt came to its end; without this it died.
@@ -267,9 +289,9 @@ impl Drop for Slot {
             leader.do_send(TermFailed::in_doubt(term, "an attempt died"));
         }
         drop(self.place.take());
-        if let Some((report_to, waiting)) = self.report.take() {
+        if let Some((dispatch, waiting)) = self.dispatch.take() {
             let over = AttemptOver { waiting, not_before: self.not_before };
-            self.attempts.outbox.over(report_to, over);
+            self.attempts.take_next(over, dispatch);
         }
     }
 }

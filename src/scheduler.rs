@@ -2,7 +2,7 @@
 //!
 //! State: the schedule (a bounded window on what waits), the cursor up to which it has seen the
 //! store's changes, a timer for what is due next. Receives `IntentsWait` (look at the store
-//! now), `AttemptsOver` and `SlotFree` (there is room) and `Stop`; sends `RunAttempts` to the executor
+//! now), `SlotFree` (there is room) and `Stop`; sends `RunAttempts` to the executor
 //! and `TermFailed` to the leader. Gives places to the store for new intents that nothing else is
 //! due before: those are begun in the transaction that takes them in, and never come here. One look at the store at a time: a lane may only be judged complete
 //! by a look that is later than every change already taken in. When it dies, the leader ends the
@@ -21,7 +21,7 @@ use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
 use crate::core::schedule::{GatewayId, Limits, Schedule, Waiting};
 use crate::core::time::Timestamp;
-use crate::executor::{AttemptOver, AttemptsOver, ExecutorActor, InFlight, RunAttempts};
+use crate::executor::{AttemptOver, Dispatch, ExecutorActor, InFlight, InFlightCount, RunAttempts};
 use crate::leader::{Heartbeat, TermFailed};
 use crate::metrics::Metrics;
 use crate::store::actor::{FencedError, IntentsWait, Watcher};
@@ -110,6 +110,34 @@ impl Drop for SlotAtOnce {
     }
 }
 
+/// What is due next, for the executor to take when it has a slot free.
+struct DueNext {
+    schedule: SharedSchedule,
+    store_time: StoreTime,
+    in_flight: InFlight,
+    scheduler: Recipient<SlotFree>,
+}
+
+impl Dispatch for DueNext {
+    fn next(&self, over: Vec<AttemptOver>) -> Vec<(Waiting, InFlightCount)> {
+        let due = {
+            let mut schedule = self.schedule.lock();
+            for AttemptOver { waiting, not_before } in over {
+                schedule.over(waiting);
+                if let Some(due) = not_before {
+                    schedule.merge(Waiting { due, ..waiting });
+                }
+            }
+            // Counted while the schedule is locked: a stop sees either the intent or the attempt.
+            let due = schedule.take_due(self.store_time.now()).into_iter();
+            due.map(|waiting| (waiting, self.in_flight.enter())).collect()
+        };
+        // Its timer, and what it holds in memory, may no longer be right.
+        self.scheduler.do_send(SlotFree);
+        due
+    }
+}
+
 /// A place among the attempts in flight is free, and something may wait for it.
 #[derive(Message, Clone, Copy)]
 #[rtype(result = "()")]
@@ -185,7 +213,13 @@ impl SchedulerActor {
         if !due.is_empty() {
             // Past the mailbox's bound: the schedule's slots are the bound.
             let due = due.into_iter().map(|waiting| (waiting, self.parts.in_flight.enter())).collect();
-            self.parts.executor.do_send(RunAttempts { due, report_to: ctx.address().recipient() });
+            let dispatch = Arc::new(DueNext {
+                schedule: self.schedule.clone(),
+                store_time: self.parts.store_time.clone(),
+                in_flight: self.parts.in_flight.clone(),
+                scheduler: ctx.address().recipient(),
+            });
+            self.parts.executor.do_send(RunAttempts { due, dispatch });
         }
         if let Some(timer) = self.due_timer.take() {
             ctx.cancel_future(timer);
@@ -256,21 +290,6 @@ impl Handler<SlotFree> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, _: SlotFree, ctx: &mut Self::Context) {
-        self.start_due(ctx);
-    }
-}
-
-impl Handler<AttemptsOver> for SchedulerActor {
-    type Result = ();
-
-    fn handle(&mut self, AttemptsOver(over): AttemptsOver, ctx: &mut Self::Context) {
-        for AttemptOver { waiting, not_before } in over {
-            let mut schedule = self.schedule.lock();
-            schedule.over(waiting);
-            if let Some(due) = not_before {
-                schedule.merge(Waiting { due, ..waiting });
-            }
-        }
         self.start_due(ctx);
         if !self.looking && self.wants_pages() {
             self.look(ctx);

@@ -23,7 +23,7 @@ pub enum Pace {
 }
 
 /// Submissions under way at once in an open loop; what is due beyond that is late, and counts so.
-const MAX_OUTSTANDING: usize = 4096;
+const MAX_OUTSTANDING: u32 = 4096;
 
 pub struct Load {
     pub url: String,
@@ -39,7 +39,6 @@ pub struct Submitted {
     pub run: String,
     pub began: Instant,
     entries: Vec<Entry>,
-    ended: Instant,
 }
 
 #[derive(Clone, Copy)]
@@ -60,7 +59,8 @@ impl Submitted {
     }
 
     pub fn rate(&self) -> f64 {
-        self.answered() as f64 / self.ended.duration_since(self.began).as_secs_f64()
+        let last = self.entries.iter().filter_map(|entry| entry.answered).max().unwrap_or(self.began);
+        self.answered() as f64 / last.duration_since(self.began).as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
     pub fn latencies(&self) -> Vec<Duration> {
@@ -101,7 +101,7 @@ pub async fn drive(load: Load, mut progress: impl FnMut(&dyn Fn() -> String)) ->
         }
     }
     let entries = shared.entries.take();
-    Ok(Submitted { run, began, entries, ended: monotonic() })
+    Ok(Submitted { run, began, entries })
 }
 
 struct Shared {
@@ -132,8 +132,7 @@ async fn closed(client: Rc<Client>, shared: Rc<Shared>, until: Instant) {
 }
 
 async fn open(client: Rc<Client>, shared: Rc<Shared>, began: Instant, until: Instant, rate: u32) {
-    let places = Arc::new(Semaphore::new(MAX_OUTSTANDING));
-    let mut under_way = Vec::new();
+    let places = Arc::new(Semaphore::new(MAX_OUTSTANDING as usize));
     for number in 0.. {
         let due = began + Duration::from_secs_f64(f64::from(number) / f64::from(rate.max(1)));
         if due >= until {
@@ -144,12 +143,12 @@ async fn open(client: Rc<Client>, shared: Rc<Shared>, began: Instant, until: Ins
         }
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
         let (client, shared) = (Rc::clone(&client), Rc::clone(&shared));
-        under_way.push(actix::spawn(async move {
+        actix::spawn(async move {
             shared.submit(&client, due).await;
             drop(place);
-        }));
+        });
     }
-    join_all(under_way).await;
+    let _all_are_back = places.acquire_many(MAX_OUTSTANDING).await;
 }
 
 struct Client {

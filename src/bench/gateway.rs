@@ -12,6 +12,8 @@ use crate::clock::monotonic;
 pub struct BenchGateway {
     pub url: String,
     pub arrivals: Arrivals,
+    /// How long it took in truth: timers and a busy machine add to what was asked for.
+    served: Arc<Mutex<(u32, Duration)>>,
     handle: ServerHandle,
 }
 
@@ -37,12 +39,19 @@ impl BenchGateway {
     /// `retried`: so many percent of the intents fail at their first attempt.
     pub fn start(latency: Duration, retried: u32) -> Result<Self, String> {
         let arrivals = Arrivals::default();
-        let noted = arrivals.clone();
+        let (noted, served) = (arrivals.clone(), Arc::<Mutex<(u32, Duration)>>::default());
+        let spans = Arc::clone(&served);
         let server = HttpServer::new(move || {
-            let noted = noted.clone();
+            let (noted, spans) = (noted.clone(), Arc::clone(&spans));
             let answer = move |request: HttpRequest, _: web::Bytes| {
-                let noted = noted.clone();
-                async move { answer(&request, &noted, latency, retried).await }
+                let (noted, spans) = (noted.clone(), Arc::clone(&spans));
+                async move {
+                    let began = monotonic();
+                    let response = answer(&request, &noted, latency, retried).await;
+                    let mut served = spans.lock().unwrap_or_else(PoisonError::into_inner);
+                    *served = (served.0 + 1, served.1 + monotonic().duration_since(began));
+                    response
+                }
             };
             App::new().app_data(web::PayloadConfig::new(64 * 1024 * 1024)).default_service(web::to(answer))
         })
@@ -55,7 +64,13 @@ impl BenchGateway {
         let server = server.run();
         let handle = server.handle();
         actix::spawn(server);
-        Ok(Self { url, arrivals, handle })
+        Ok(Self { url, arrivals, served, handle })
+    }
+
+    /// How long an answer took on average.
+    pub fn mean_latency(&self) -> Duration {
+        let (count, total) = *self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        total.checked_div(count).unwrap_or_default()
     }
 
     pub async fn stop(&self) {

@@ -165,6 +165,7 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
         to_terminal: Latencies::of(to_terminal),
         cost: usage.zip(before).map(|(after, before)| after.since(&before, submitted.answered())),
         leader_ready: deployment.leader_ready,
+        gateway_latency: (case.gateway_millis > 0).then(|| gateway.mean_latency()),
         ratio: ceilings.map(|ceilings| ceilings.ratio(submitted.answered() as f64 / end_to_end.as_secs_f64())),
     };
     deployment.stop();

@@ -69,6 +69,9 @@ impl Latencies {
     }
 }
 
+/// Attempts at once by default, which is what the service is started with.
+const SLOTS: usize = 256;
+
 /// What a deployment did in one case.
 pub struct Held {
     pub case: Case,
@@ -84,6 +87,8 @@ pub struct Held {
     pub leader_ready: Option<Duration>,
     /// To the composed ceiling.
     pub ratio: Option<f64>,
+    /// How long the gateways took in truth, if that is what limits.
+    pub gateway_latency: Option<Duration>,
 }
 
 impl Held {
@@ -107,6 +112,11 @@ impl Held {
         }));
         lines
             .extend(self.leader_ready.map(|span| format!("  leader          ready {span:.0?} after taking the lease")));
+        lines.extend(self.gateway_latency.map(|latency| {
+            let (most, millis) = (SLOTS as f64 / latency.as_secs_f64(), latency.as_secs_f64() * 1000.0);
+            let share = end_to_end_rate / most;
+            format!("  gateways        {millis:.1} ms in truth: {SLOTS} at once allow {most:.0} a second; {share:.2} of that")
+        }));
         lines.extend(self.ratio.map(|ratio| format!("  ratio           {ratio:.2} of the composed ceiling")));
         lines.join("\n") + "\n"
     }
@@ -130,6 +140,7 @@ impl Held {
             "peakMemoryBytes": self.cost.map(|cost| cost.peak_memory),
             "leaderReadyMillis": self.leader_ready.map(|span| span.as_millis() as u64),
             "ratioToComposedCeiling": self.ratio,
+            "gatewayMicrosInTruth": self.gateway_latency.map(|latency| latency.as_micros() as u64),
         })
     }
 }

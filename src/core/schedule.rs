@@ -139,7 +139,7 @@ impl Schedule {
         !self.ready.is_empty()
     }
 
-    /// From now on nothing is begun at once.
+    /// From now on nothing is given out any more.
     pub fn close(&mut self) {
         self.closed = true;
     }
@@ -209,7 +209,7 @@ impl Schedule {
     /// Takes out what is due at `now`, in order of due time, as far as there are free slots.
     pub fn take_due(&mut self, now: Timestamp) -> Vec<Waiting> {
         let mut due = Vec::new();
-        while self.in_flight() < self.limits.in_flight {
+        while !self.closed && self.in_flight() < self.limits.in_flight {
             let Some((place, gateway)) = self.ready.first().copied() else { break };
             if place.due > now {
                 break;
@@ -341,6 +341,8 @@ mod tests {
         assert_eq!(seqs(&schedule.take_due(at(100))), [0]);
         schedule.close();
         assert!(!schedule.take_at_once(GatewayId(2), at(99)));
+        schedule.over_at_once(gateway);
+        assert!(schedule.take_due(at(200)).is_empty());
     }
 
     #[test]

@@ -7,10 +7,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use actix::Recipient;
 use tokio::sync::oneshot;
 
-use super::{AttemptOver, AttemptsOver};
 use crate::core::lease::Term;
 use crate::core::schedule::Waiting;
 use crate::store::actor::{FencedError, FencedResult};
@@ -29,8 +27,6 @@ pub struct Outbox {
 struct Letters {
     begins: Vec<(Waiting, Answer<Begun>)>,
     finishes: Vec<(Arc<FinishAttempt>, Answer<Finished>)>,
-    over: Vec<AttemptOver>,
-    scheduler: Option<Recipient<AttemptsOver>>,
     /// They will be sent when the tasks that are ready now have had their turn.
     leaving: bool,
 }
@@ -52,13 +48,6 @@ impl Outbox {
         answered.await.unwrap_or_else(|_| Err(lost()))
     }
 
-    pub fn over(self: &Rc<Self>, scheduler: Recipient<AttemptsOver>, over: AttemptOver) {
-        self.post(|letters| {
-            letters.over.push(over);
-            letters.scheduler = Some(scheduler);
-        });
-    }
-
     fn post(self: &Rc<Self>, write: impl FnOnce(&mut Letters)) {
         let mut letters = self.waiting.borrow_mut();
         write(&mut letters);
@@ -68,14 +57,7 @@ impl Outbox {
     }
 
     async fn send(self: Rc<Self>) {
-        let Letters { begins, finishes, over, scheduler, .. } = self.waiting.take();
-        if let Some(scheduler) = scheduler {
-            // Past the mailbox's bound: there are only so many slots.
-            scheduler.do_send(AttemptsOver(over));
-        }
-        if begins.is_empty() && finishes.is_empty() {
-            return;
-        }
+        let Letters { begins, finishes, .. } = self.waiting.take();
         let (begins, begin_answers): (Vec<_>, Vec<_>) = begins.into_iter().unzip();
         let (finishes, finish_answers): (Vec<_>, Vec<_>) = finishes.into_iter().unzip();
         let writes = FencedWrites { begins, finishes, ..FencedWrites::new(&self.term) };
