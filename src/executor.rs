@@ -6,6 +6,7 @@
 //! is a task of its own: begin (written down), call, finish (recorded). Attempts under way outlive the actor and record themselves while their term lasts;
 //! [`InFlight`] counts them. When the actor dies, the leader ends the term.
 
+mod calls;
 mod outbox;
 
 use std::cell::RefCell;
@@ -22,7 +23,7 @@ use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
 use crate::core::outcome::Outcome;
 use crate::core::policy;
-use crate::core::schedule::Waiting;
+use crate::core::schedule::{Limits, Waiting};
 use crate::core::time::Timestamp;
 use crate::gateway::Gateway;
 use crate::leader::{Heartbeat, TermFailed};
@@ -33,6 +34,7 @@ use crate::store::{Begun, BegunAtOnce, FencedWrites, FinishAttempt, OpenAttempt,
 use crate::supervise::Alive;
 use crate::trust::Trust;
 
+use self::calls::Calls;
 use self::outbox::Outbox;
 
 /// Begin and make the next attempts of these intents.
@@ -56,6 +58,8 @@ pub struct AttemptOver {
     pub waiting: Waiting,
     /// It was not begun: it is due only then, and otherwise as it was.
     pub not_before: Option<Timestamp>,
+    /// How long the call took, if there was one.
+    pub call: Option<Duration>,
 }
 
 pub struct ExecutorParts {
@@ -65,12 +69,14 @@ pub struct ExecutorParts {
     pub store_time: StoreTime,
     pub gateway: Rc<dyn Gateway>,
     pub leader: Recipient<TermFailed>,
+    pub limits: Limits,
 }
 
 /// What all attempts of a term share.
 struct Attempts {
     parts: ExecutorParts,
     outbox: Rc<Outbox>,
+    calls: Calls,
     over: RefCell<Vec<AttemptOver>>,
 }
 
@@ -82,7 +88,8 @@ pub struct ExecutorActor {
 impl ExecutorActor {
     pub fn new(parts: ExecutorParts, alive: Alive) -> Self {
         let outbox = Outbox::new(parts.store.clone(), parts.term.clone());
-        Self { attempts: Rc::new(Attempts { parts, outbox, over: RefCell::default() }), _alive: alive }
+        let calls = Calls::new(parts.limits);
+        Self { attempts: Rc::new(Attempts { parts, outbox, calls, over: RefCell::default() }), _alive: alive }
     }
 }
 
@@ -151,16 +158,20 @@ impl Attempts {
     }
 
     async fn make(&self, attempt: OpenAttempt, payload: Bytes, slot: Slot) {
+        let calling = self.calls.enter(&attempt.contract.gateway_url).await;
         if !self.parts.trust.holds() {
             // Written down but never sent, because the answer came too late. The next term closes it.
             self.fail_term("begin", &FencedError::TermOver);
             return slot.over(None);
         }
+        let called = monotonic();
         let outcome = self.parts.gateway.attempt(&attempt, payload).await;
+        drop(calling);
+        let took = monotonic().duration_since(called);
         let finished_at = self.parts.store_time.now().max(attempt.started_at);
         let recording = self.record(Arc::new(decided(attempt, outcome, finished_at)));
         // The gateway is done with it; writing that down takes no slot.
-        slot.over(None);
+        slot.called(took);
         recording.await;
     }
 
@@ -263,6 +274,7 @@ struct Slot {
     /// Where it is given back, if the scheduler gave it out.
     dispatch: Option<(Arc<dyn Dispatch>, Waiting)>,
     not_before: Option<Timestamp>,
+    call: Option<Duration>,
     ended: bool,
 }
 
@@ -272,12 +284,18 @@ impl Slot {
         place: Option<Box<dyn Send>>,
         dispatch: Option<(Arc<dyn Dispatch>, Waiting)>,
     ) -> Self {
-        Self { attempts: Rc::clone(attempts), place, dispatch, not_before: None, ended: false }
+        Self { attempts: Rc::clone(attempts), place, dispatch, not_before: None, call: None, ended: false }
     }
 
     /// The attempt came to its end; without this it died.
     fn over(mut self, not_before: Option<Timestamp>) {
         self.not_before = not_before;
+        self.ended = true;
+    }
+
+    /// The gateway was called, and is done with it.
+    fn called(mut self, took: Duration) {
+        self.call = Some(took);
         self.ended = true;
     }
 }
@@ -290,7 +308,7 @@ impl Drop for Slot {
         }
         drop(self.place.take());
         if let Some((dispatch, waiting)) = self.dispatch.take() {
-            let over = AttemptOver { waiting, not_before: self.not_before };
+            let over = AttemptOver { waiting, not_before: self.not_before, call: self.call };
             self.attempts.take_next(over, dispatch);
         }
     }

@@ -333,7 +333,7 @@ impl LeaderActor {
             let leader = leader.clone().recipient();
             ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
                 let gateway = gateway();
-                let parts = ExecutorParts { term, trust, store, store_time, gateway, leader };
+                let parts = ExecutorParts { term, trust, store, store_time, gateway, leader, limits };
                 ExecutorActor::new(parts, executor_alive)
             })
         };

@@ -122,8 +122,8 @@ impl Dispatch for DueNext {
     fn next(&self, over: Vec<AttemptOver>) -> Vec<(Waiting, InFlightCount)> {
         let due = {
             let mut schedule = self.schedule.lock();
-            for AttemptOver { waiting, not_before } in over {
-                schedule.over(waiting);
+            for AttemptOver { waiting, not_before, call } in over {
+                schedule.over(waiting, call);
                 if let Some(due) = not_before {
                     schedule.merge(Waiting { due, ..waiting });
                 }

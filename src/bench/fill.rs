@@ -61,6 +61,8 @@ pub fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(),
         from = to;
     }
     connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE);").map_err(text)?;
+    // What was filled in is on disk before anything is measured.
+    std::fs::File::open(path).and_then(|file| file.sync_all()).map_err(|error| error.to_string())?;
     eprintln!("\r\x1b[K  the store holds {} finished and {} waiting intents", fill.finished, fill.waiting);
     Ok(())
 }

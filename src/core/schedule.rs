@@ -59,11 +59,19 @@ pub struct LoadedPage {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
+    /// Calls under way at once.
     pub in_flight: usize,
     pub in_flight_per_gateway: usize,
     /// Intents held in memory over all lanes, about: each lane may hold [`MIN_LANE`] all the same.
     pub capacity: usize,
 }
+
+/// Of a gateway that answers quickly, one in eight more may be begun ahead: writing that down takes
+/// a few milliseconds, which would otherwise be lost between two calls. They wait for a call to end,
+/// so there is nothing ahead of a gateway that takes its time.
+const AHEAD: usize = 8;
+/// What quickly means. An attempt that was begun ahead waits for about an eighth of this.
+pub const QUICK: Duration = Duration::from_millis(250);
 
 /// A lane holds at least this many, so that it need not be reloaded for every attempt.
 const MIN_LANE: usize = 8;
@@ -94,6 +102,15 @@ struct Lane {
     unknown_from: Option<Place>,
     /// How the lane stands in `ready`.
     listed: Option<Place>,
+    /// The last call was quick.
+    quick: bool,
+}
+
+impl Lane {
+    fn has_slot(&self, limits: &Limits) -> bool {
+        let ahead = if self.quick { limits.in_flight_per_gateway / AHEAD } else { 0 };
+        self.in_flight < limits.in_flight_per_gateway + ahead
+    }
 }
 
 impl Schedule {
@@ -113,12 +130,12 @@ impl Schedule {
     /// Takes a slot for an intent that is not in the store yet, so that it need not wait at all.
     /// No, if there is no free slot or another intent of the gateway is due before it.
     pub fn take_at_once(&mut self, gateway: GatewayId, now: Timestamp) -> bool {
-        if self.closed || self.in_flight() >= self.limits.in_flight {
+        if self.closed || !self.has_slot(gateway) {
             return false;
         }
         let lane = self.lanes.entry(gateway).or_default();
         let first_due = lane.waiting.first_key_value().map(|(place, _)| place.due);
-        let free = lane.in_flight < self.limits.in_flight_per_gateway
+        let free = lane.has_slot(&self.limits)
             && lane.unknown_from.is_none_or(|place| place.due > now)
             && first_due.is_none_or(|due| due > now);
         if free {
@@ -209,9 +226,9 @@ impl Schedule {
     /// Takes out what is due at `now`, in order of due time, as far as there are free slots.
     pub fn take_due(&mut self, now: Timestamp) -> Vec<Waiting> {
         let mut due = Vec::new();
-        while !self.closed && self.in_flight() < self.limits.in_flight {
+        while !self.closed {
             let Some((place, gateway)) = self.ready.first().copied() else { break };
-            if place.due > now {
+            if place.due > now || !self.has_slot(gateway) {
                 break;
             }
             let Some(waiting) = self.known.get(&place.seq).copied() else { break };
@@ -225,14 +242,16 @@ impl Schedule {
         due
     }
 
-    /// An attempt taken by [`Self::take_due`] is over, whatever came of it: its slot is free.
-    pub fn over(&mut self, taken: Waiting) {
+    /// An attempt taken by [`Self::take_due`] is over, whatever came of it: its slot is free. Says
+    /// how long the call took, if there was one.
+    pub fn over(&mut self, taken: Waiting, call: Option<Duration>) {
         if self.in_flight.get(&taken.seq) != Some(&taken.attempt_count) {
             return;
         }
         self.in_flight.remove(&taken.seq);
         if let Some(lane) = self.lanes.get_mut(&taken.gateway) {
             lane.in_flight = lane.in_flight.saturating_sub(1);
+            lane.quick = call.map_or(lane.quick, |span| span < QUICK);
         }
         self.relist(taken.gateway);
         if let Some(retry) = self.early.remove(&taken.seq) {
@@ -243,14 +262,19 @@ impl Schedule {
     /// How long from `now` until [`Self::take_due`] has something to give; `None` if only an
     /// event (a free slot, a merge) can change that.
     pub fn next_due_in(&self, now: Timestamp) -> Option<Duration> {
-        if self.in_flight() >= self.limits.in_flight {
-            return None;
-        }
-        self.ready.first().map(|(place, _)| place.due.since(now))
+        let (place, _) = self.ready.first().filter(|(_, gateway)| self.has_slot(*gateway))?;
+        Some(place.due.since(now))
     }
 
     pub fn in_flight(&self) -> usize {
         self.in_flight.len() + self.at_once
+    }
+
+    /// Whether there is a slot in all for an attempt at this gateway.
+    fn has_slot(&self, gateway: GatewayId) -> bool {
+        let quick = self.lanes.get(&gateway).is_some_and(|lane| lane.quick);
+        let ahead = if quick { self.limits.in_flight / AHEAD } else { 0 };
+        self.in_flight() < self.limits.in_flight + ahead
     }
 
     pub fn held(&self) -> usize {
@@ -272,7 +296,7 @@ impl Schedule {
     /// Brings `ready` in line with a lane that changed; drops a lane that holds nothing.
     fn relist(&mut self, gateway: GatewayId) {
         let Some(lane) = self.lanes.get_mut(&gateway) else { return };
-        let open = lane.in_flight < self.limits.in_flight_per_gateway;
+        let open = lane.has_slot(&self.limits);
         let first = lane.waiting.first_key_value().map(|(place, _)| *place).filter(|_| open);
         if first != lane.listed {
             if let Some(old) = lane.listed {
@@ -323,6 +347,20 @@ mod tests {
     }
 
     #[test]
+    fn of_a_gateway_that_is_quick_a_few_are_begun_ahead() {
+        let mut schedule = Schedule::new(limits(16, 16));
+        (0..60).for_each(|seq| schedule.merge(waiting(seq, 1, seq)));
+        let first = schedule.take_due(at(100));
+        assert_eq!(first.len(), 16);
+        schedule.over(first[0], Some(Duration::from_millis(50)));
+        assert_eq!(schedule.take_due(at(100)).len(), 3, "its own slot, and two ahead");
+        for (taken, left) in first[1..].iter().zip([0, 0, 1, 1, 1]) {
+            schedule.over(*taken, Some(QUICK));
+            assert_eq!(schedule.take_due(at(100)).len(), left, "slow again: what is ahead is not made up for");
+        }
+    }
+
+    #[test]
     fn a_new_intent_is_begun_at_once_unless_another_is_due_or_no_slot_is_free() {
         let mut schedule = Schedule::new(Limits { capacity: MIN_LANE, ..limits(3, 2) });
         for seq in 0..9 {
@@ -355,9 +393,9 @@ mod tests {
         let first = schedule.take_due(at(100));
         assert_eq!(seqs(&first), [1, 2, 6], "two for gateway 1, then gateway 2");
         assert_eq!(schedule.next_due_in(at(100)), None, "all slots are taken");
-        schedule.over(first[2]);
+        schedule.over(first[2], None);
         assert_eq!(schedule.next_due_in(at(100)), None, "gateway 1 is still full");
-        schedule.over(first[0]);
+        schedule.over(first[0], None);
         assert_eq!(seqs(&schedule.take_due(at(100))), [3]);
     }
 
@@ -373,7 +411,7 @@ mod tests {
         let retry = Waiting { attempt_count: 1, ..waiting(1, 1, 20) };
         schedule.merge(retry);
         assert!(schedule.take_due(at(30)).is_empty(), "not before the attempt before it is over");
-        schedule.over(taken[0]);
+        schedule.over(taken[0], None);
         schedule.merge(waiting(1, 1, 10));
         assert_eq!(schedule.take_due(at(20)), [retry], "the retry was kept although seen before the end");
     }
@@ -385,7 +423,7 @@ mod tests {
         let all: Vec<_> = (0..20).map(|n| waiting(n, 1, 100 + n)).collect();
         schedule.merge_page(&LoadedPage { page: page(Place::START, 8), waiting: all[..8].to_vec() });
         for taken in schedule.take_due(at(104)) {
-            schedule.over(taken);
+            schedule.over(taken, None);
         }
         let wanted = schedule.wanted_pages();
         assert_eq!(wanted, [page(Place { due: at(107), seq: IntentSeq(8) }, 5)]);
@@ -395,7 +433,7 @@ mod tests {
         schedule.merge_page(&LoadedPage { page: wanted[0], waiting: all[8..13].to_vec() });
         assert_eq!(schedule.held(), MIN_LANE);
         for taken in schedule.take_due(at(60)) {
-            schedule.over(taken);
+            schedule.over(taken, None);
         }
         assert_eq!(schedule.wanted_pages(), [page(Place { due: at(50), seq: IntentSeq(58) }, 8)]);
     }
@@ -451,7 +489,7 @@ mod tests {
                 }
                 prop_assert_eq!(schedule.in_flight(), under_way.len());
                 if !under_way.is_empty() && round % 3 != 0 {
-                    schedule.over(under_way.swap_remove(round % under_way.len()));
+                    schedule.over(under_way.swap_remove(round % under_way.len()), None);
                 }
                 for page in schedule.wanted_pages() {
                     schedule.merge_page(&load(&store, page));
