@@ -70,7 +70,7 @@ impl Latencies {
 }
 
 /// Attempts at once by default, which is what the service is started with.
-const SLOTS: usize = 256;
+pub const SLOTS: usize = 256;
 
 /// What a deployment did in one case.
 pub struct Held {
