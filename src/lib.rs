@@ -11,7 +11,7 @@
 //!
 //! Around that: [`app`] is the service as a whole, [`cli`] the command line, [`config`] its
 //! settings, [`clock`] the only place that reads a clock, [`metrics`] and [`logging`] what is seen
-//! from outside. `ARCHITECTURE.md` tells the same as a story.
+//! from outside, [`bench`] what it is driven and measured by. `ARCHITECTURE.md` tells the same as a story.
 
 pub mod app;
 pub mod bench;

@@ -153,3 +153,28 @@ fn every_command_has_help_with_an_example() {
     let (code, _, stderr) = run(Command::new(BINARY).arg("--colour"));
     assert!(code == 2 && stderr.contains("--colour"), "{stderr}");
 }
+
+#[actix::test]
+async fn bench_drives_a_deployment_and_saves_what_it_held() {
+    let (site, gateway) = site();
+    let instance = site.start();
+    instance.wait_for_log("leader_ready");
+    let json = site.directory.path().join("bench.json");
+    let bench = async |arguments: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.args(["bench", "--no-ceilings", "--duration", "300ms", "--json"]).arg(&json).args(arguments);
+        let (code, stdout, stderr) = tokio::task::spawn_blocking(move || run(&mut command)).await.unwrap();
+        assert_eq!(code, 0, "{stdout}{stderr}");
+        let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        let case = report["cases"][0].clone();
+        assert!(case["submitted"].as_u64().unwrap() > 0 && case["errors"] == 0, "{case}");
+        (stdout, case)
+    };
+    let (stdout, case) =
+        bench(&["--connections", "4", "--finished", "50", "--waiting", "2000", "--targets", "3"]).await;
+    assert!(stdout.contains("CPU seconds") && stdout.contains("ready"), "{stdout}");
+    assert!(case["firstAttemptAfterAnswer"]["p99Micros"].is_u64() && case["peakMemoryBytes"].is_u64(), "{case}");
+    // Against one that runs already; it has what was submitted.
+    let (_, case) = bench(&["--url", &instance.url, "--target", "once", "--rate", "50"]).await;
+    assert_eq!(gateway.ledger.len() as u64, case["submitted"].as_u64().unwrap() + 1, "and the one before the others");
+}
