@@ -165,7 +165,7 @@ async fn bench_drives_a_deployment_and_saves_what_it_held() {
         command.args(["bench", "--no-ceilings", "--duration", "300ms", "--json"]).arg(&json).args(arguments);
         let (code, stdout, stderr) = tokio::task::spawn_blocking(move || run(&mut command)).await.unwrap();
         assert_eq!(code, 0, "{stdout}{stderr}");
-        let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
         let case = report["cases"][0].clone();
         assert!(case["submitted"].as_u64().unwrap() > 0 && case["errors"] == 0, "{case}");
         (stdout, case)

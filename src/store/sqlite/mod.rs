@@ -1,9 +1,10 @@
 //! The embedded store: one SQLite file, shared safely by all instances on one machine.
 //!
 //! One connection writes, one transaction at a time, `synchronous=FULL`: what was answered is on
-//! disk. A few others read, never waiting for the writer (WAL). Each call runs on a blocking
+//! disk. A few others read, never waiting for the writer (WAL); one copies the log into the file. Each call runs on a blocking
 //! thread. Several processes may use the file: `BEGIN IMMEDIATE` puts their writes in one order.
 
+mod checkpoint;
 mod connection;
 mod leases;
 mod migrate;
@@ -22,6 +23,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 pub use connection::OpenError;
 
+use self::checkpoint::Checkpointer;
 use self::write::ContractCache;
 use super::{
     Backlog, Build, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Receipt, Refresh, RefreshRequest,
@@ -42,6 +44,7 @@ pub struct SqliteStore {
     writer: Arc<Mutex<Writer>>,
     readers: Arc<Readers>,
     reserved: Arc<Readers>,
+    checkpointer: Arc<Checkpointer>,
 }
 
 struct Writer {
@@ -65,6 +68,7 @@ impl SqliteStore {
             writer: Arc::new(Mutex::new(Writer { connection, contracts: ContractCache::default() })),
             readers: Readers::open(path, READERS)?,
             reserved: Readers::open(path, RESERVED_READERS)?,
+            checkpointer: Checkpointer::open(path)?,
         })
     }
 
@@ -174,7 +178,14 @@ async fn blocking<T: Send + 'static>(
 
 impl Store for SqliteStore {
     fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
-        self.write(move |writer, clock| write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch))
+        let checkpointer = Arc::clone(&self.checkpointer);
+        let commit = self
+            .write(move |writer, clock| write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch));
+        Box::pin(async move {
+            let receipt = commit.await?;
+            checkpointer.committed();
+            Ok(receipt)
+        })
     }
 
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {

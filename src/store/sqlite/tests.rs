@@ -158,3 +158,23 @@ fn unusable_files_are_refused_with_what_to_do_and_left_alone() {
     let missing = SqliteStore::open(&at("missing.db"), WallClock::system()).err().unwrap().to_string();
     assert!(missing.contains("migrate"), "{missing}");
 }
+
+#[tokio::test]
+async fn the_log_is_copied_into_the_file_beside_the_writer() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("test.db");
+    SqliteStore::migrate(&path).unwrap();
+    let store = SqliteStore::open(&path, WallClock::system()).unwrap();
+    let length = || std::fs::metadata(&path).unwrap().len();
+    let before = length();
+    for n in 0..100 {
+        submit_to(&store, new_intent(&format!("{n}"), &max_attempts(1), &[b'x'; 8192])).await;
+    }
+    let mut pace = tokio::time::interval(Duration::from_millis(5));
+    let copied = async {
+        while length() < before + 30 * 8192 {
+            pace.tick().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), copied).await.expect("far below what the writer would wait for");
+}
