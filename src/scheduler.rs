@@ -24,7 +24,7 @@ use crate::core::time::Timestamp;
 use crate::executor::{AttemptOver, Dispatch, ExecutorActor, InFlight, InFlightCount, RunAttempts};
 use crate::leader::{Heartbeat, TermFailed};
 use crate::metrics::Metrics;
-use crate::store::actor::{FencedError, IntentsWait, Watcher};
+use crate::store::actor::{AttemptsInDoubt, FencedError, IntentsWait, Watcher};
 use crate::store::client::StoreClient;
 use crate::store::{AtOnce, Build, ChangeCursor, Permit, Places, Refresh, RefreshRequest};
 use crate::supervise::Alive;
@@ -87,12 +87,17 @@ struct PlacesAtOnce {
 
 impl Places for PlacesAtOnce {
     fn take(&self, gateway: GatewayId, now: Timestamp) -> Option<Permit> {
-        if !self.trust.holds() || !self.schedule.lock().take_at_once(gateway, now) {
-            return None;
-        }
+        let under_way = {
+            let mut schedule = self.schedule.lock();
+            if !self.trust.holds() || !schedule.take_at_once(gateway, now) {
+                return None;
+            }
+            // Counted while the schedule is locked: whoever closes it sees all that were given out.
+            self.in_flight.enter()
+        };
         let (schedule, scheduler) = (self.schedule.clone(), self.scheduler.clone());
         let slot = SlotAtOnce { gateway, schedule, scheduler };
-        Some(Permit { slot: Box::new(slot), under_way: Box::new(self.in_flight.enter()) })
+        Some(Permit { slot: Box::new(slot), under_way: Box::new(under_way) })
     }
 }
 
@@ -266,6 +271,7 @@ impl Actor for SchedulerActor {
             scheduler: ctx.address().recipient(),
         };
         self.parts.store.watch_arrivals(Watcher {
+            doubt: ctx.address().recipient(),
             arrivals: ctx.address().recipient(),
             at_once: AtOnce { term: self.parts.term.clone(), places: Arc::new(places) },
             begun: self.parts.executor.clone().recipient(),
@@ -283,6 +289,15 @@ impl Handler<IntentsWait> for SchedulerActor {
 
     fn handle(&mut self, _: IntentsWait, ctx: &mut Self::Context) {
         self.look(ctx);
+    }
+}
+
+impl Handler<AttemptsInDoubt> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, _: AttemptsInDoubt, _: &mut Self::Context) {
+        let why = "new intents may have been begun, and nobody knows";
+        self.parts.leader.do_send(TermFailed::in_doubt(&self.parts.term, why));
     }
 }
 

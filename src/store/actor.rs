@@ -122,9 +122,33 @@ pub struct IntentsWait;
 #[rtype(result = "()")]
 pub struct AttemptsBegun(pub Vec<BegunAtOnce>);
 
+/// First attempts may have been written down that nobody will make: only a new term can tell.
+#[derive(Message, Clone, Copy)]
+#[rtype(result = "()")]
+pub struct AttemptsInDoubt;
+
+/// Says [`AttemptsInDoubt`] unless what was begun in a batch is known and handed on, whatever
+/// becomes of the commit, of its answer and of this actor.
+struct Doubt(Option<Recipient<AttemptsInDoubt>>);
+
+impl Doubt {
+    fn resolve(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        if let Some(watcher) = self.0.take() {
+            watcher.do_send(AttemptsInDoubt);
+        }
+    }
+}
+
 /// Who cares for new intents: the children of a term.
 #[derive(Clone)]
 pub struct Watcher {
+    pub doubt: Recipient<AttemptsInDoubt>,
     pub arrivals: Recipient<IntentsWait>,
     pub at_once: AtOnce,
     pub begun: Recipient<AttemptsBegun>,
@@ -196,12 +220,17 @@ impl StoreActor {
         self.show_queue();
         let watcher = self.arrivals.watcher();
         batch.at_once = watcher.as_ref().map(|watcher| watcher.at_once.clone());
+        let watched = watcher.as_ref().filter(|_| !batch.submits.is_empty());
+        let doubt = Doubt(watched.map(|watcher| watcher.doubt.clone()));
         let (started, writes) = (monotonic(), batch.len());
         let commit = self.store.commit(batch).into_actor(self).map(move |result, actor, ctx| {
             actor.committing = false;
             actor.metrics.batch_committed(writes, monotonic().duration_since(started));
             match result {
-                Ok(receipt) => actor.answer(callers, receipt, watcher.as_ref()),
+                Ok(receipt) => {
+                    actor.answer(callers, receipt, watcher.as_ref());
+                    doubt.resolve();
+                }
                 Err(error) => {
                     log::error!("commit_failed writes={writes} store_error={error:?}");
                     actor.metrics.store_failed(&error);

@@ -15,6 +15,8 @@ use crate::store::{
 pub enum Fault {
     /// The call fails without having had an effect.
     Fail,
+    /// The call has its effect, and is answered with an error.
+    FailAfter,
     /// The call has its effect, and its answer takes so long.
     SlowAnswer(Duration),
 }
@@ -55,6 +57,13 @@ impl Faulty {
         match self.faults.take(call) {
             None => run(&*self.inner),
             Some(Fault::Fail) => Box::pin(async { Err(StoreError::Unavailable("told to fail".to_owned())) }),
+            Some(Fault::FailAfter) => {
+                let running = run(&*self.inner);
+                Box::pin(async move {
+                    running.await?;
+                    Err(StoreError::Unavailable("told to fail afterwards".to_owned()))
+                })
+            }
             Some(Fault::SlowAnswer(span)) => {
                 let running = run(&*self.inner);
                 Box::pin(async move {

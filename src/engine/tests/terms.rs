@@ -208,6 +208,20 @@ async fn a_new_intent_is_begun_in_the_transaction_that_takes_it_in() {
 }
 
 #[actix::test]
+async fn a_commit_in_doubt_ends_the_term_so_that_what_it_began_is_closed() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    let first = instance.lease_after(0).await.term;
+    instance.faults.add("submit", 1, Fault::FailAfter);
+    let refused = instance.engine.store.submit(new_intent("a", &max_attempts(3), b"{}")).await;
+    assert!(refused.is_err(), "{refused:?}");
+    let history = instance.end("a").await;
+    assert_eq!(history.attempts[0].outcome, Outcome::interrupted(), "begun, but nobody was told to make it");
+    assert_eq!(history.attempts[1].outcome, accepted());
+    assert!(history.attempts[1].lease_epoch > first.epoch);
+}
+
+#[actix::test]
 async fn a_new_intent_does_not_overtake_one_that_is_due() {
     let lab = Lab::new();
     let instance = lab.start(settings(), script(|_, _| (SECOND, Some(accepted()))));
