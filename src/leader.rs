@@ -18,6 +18,7 @@
 //! trust is revoked and its children stop with it; a new leader waits for the lease to expire.
 
 mod board;
+mod children;
 mod prepare;
 mod progress;
 
@@ -26,25 +27,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::fut::wrap_future;
-use actix::{Actor, ActorFutureExt, Addr, ArbiterHandle, AsyncContext, Context, Handler, Message, SpawnHandle};
+use actix::{Actor, ActorFutureExt, ArbiterHandle, AsyncContext, Context, Handler, Message, SpawnHandle};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::{Lease, LeaseTiming, Term};
 use crate::core::schedule::Limits;
-use crate::executor::{ExecutorActor, ExecutorParts, InFlight};
+use crate::executor::InFlight;
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
-use crate::retention::RetentionActor;
-use crate::scheduler::{SchedulerActor, SchedulerParts, Stop};
-use crate::store::Build;
+use crate::scheduler::Stop;
 use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
-use crate::supervise::{Alive, Death, alive};
+use crate::supervise::Alive;
 use crate::trust::{Trust, TrustLeft};
 
 pub use self::board::LeadershipBoard;
+use self::children::Children;
 use self::prepare::{Prepared, prepare};
 pub use self::progress::Heartbeat;
 use self::progress::{Progress, responds};
@@ -163,24 +163,6 @@ struct Reign {
 impl Drop for Reign {
     fn drop(&mut self) {
         self.trust.revoke();
-    }
-}
-
-/// The actors of a term. Dropping this stops the scheduler, without whom nothing begins; nobody
-/// else knows the executor, so that ends with it.
-struct Children {
-    scheduler: Addr<SchedulerActor>,
-    retention: Option<Addr<RetentionActor>>,
-    #[cfg(test)]
-    executor: Addr<ExecutorActor>,
-}
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        self.scheduler.do_send(Stop);
-        if let Some(retention) = &self.retention {
-            retention.do_send(Stop);
-        }
     }
 }
 
@@ -315,62 +297,8 @@ impl LeaderActor {
         reign.trust.extend(asked, self.parts.settings.timing.trusted_span());
         log::info!("leader_ready {} interrupted_attempts={closed} lanes={}", reign.term, build.lanes.len());
         self.parts.board.show(Some(lease));
-        let children = self.start_children(&reign, build, ctx);
+        let children = Children::start(&self.parts, &reign, &self.store_time, build, ctx.address());
         self.state = State::Leading(reign, children);
-    }
-
-    fn start_children(&self, reign: &Reign, build: Build, ctx: &mut Context<Self>) -> Children {
-        let parts = &self.parts;
-        let term = reign.term.clone();
-        let gateway = Arc::clone(&parts.gateway);
-        let (store, store_time, leader) = (parts.store.clone(), self.store_time.clone(), ctx.address());
-        let limits = parts.settings.limits;
-
-        let (executor_alive, executor_death) = alive();
-        let executor = {
-            let (term, store, store_time) = (term.clone(), store.clone(), store_time.clone());
-            let trust = reign.trust.clone();
-            let leader = leader.clone().recipient();
-            ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
-                let gateway = gateway();
-                let parts = ExecutorParts { term, trust, store, store_time, gateway, leader, limits };
-                ExecutorActor::new(parts, executor_alive)
-            })
-        };
-        let (scheduler_alive, scheduler_death) = alive();
-        let scheduler_parts = SchedulerParts {
-            term: term.clone(),
-            trust: reign.trust.clone(),
-            store: store.clone(),
-            store_time,
-            executor: executor.clone(),
-            in_flight: parts.in_flight.clone(),
-            leader: leader.clone().recipient(),
-            metrics: Arc::clone(&parts.metrics),
-            limits,
-            refresh_interval: parts.settings.refresh_interval,
-            progress: reign.progress.work.clone(),
-        };
-        let scheduler = SchedulerActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| {
-            SchedulerActor::new(scheduler_parts, build, scheduler_alive)
-        });
-        let retention = parts.settings.retention.map(|keep_for| {
-            let (term, store, leader) = (term.clone(), store.clone(), leader.clone().recipient());
-            RetentionActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| RetentionActor {
-                term,
-                store,
-                leader,
-                keep_for,
-            })
-        });
-        watch(&leader, &term, "executor", executor_death);
-        watch(&leader, &term, "scheduler", scheduler_death);
-        Children {
-            scheduler,
-            retention,
-            #[cfg(test)]
-            executor,
-        }
     }
 
     fn renew(&mut self, ctx: &mut Context<Self>) {
@@ -520,15 +448,6 @@ impl LeaderActor {
 
 /// A term that lasted this long clears the record of those that failed before.
 const GOOD_TERM: Duration = Duration::from_secs(60);
-
-/// Tells the leader when a child of a term is gone.
-fn watch(leader: &Addr<LeaderActor>, term: &Term, child: &'static str, death: Death) {
-    let (leader, term) = (leader.clone(), term.clone());
-    actix::spawn(async move {
-        death.comes().await;
-        leader.do_send(ChildStopped { term, child });
-    });
-}
 
 impl Actor for LeaderActor {
     type Context = Context<Self>;

@@ -317,7 +317,6 @@ impl Handler<Stop> for SchedulerActor {
 
     fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
         self.schedule.lock().close();
-        self.parts.store.unwatch_arrivals(&self.parts.term);
         ctx.stop();
     }
 }

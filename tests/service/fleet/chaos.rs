@@ -436,6 +436,7 @@ fn set_clock(site: &Site, seat: usize, seconds: i64) {
     std::fs::write(site.directory.path().join(clock_file(seat)), format!("{seconds:+}\n")).unwrap();
 }
 
+/// Paces load and faults; nothing is concluded from its having passed.
 async fn wait(span: Duration) {
     tokio::time::sleep(span).await;
 }

@@ -1,0 +1,108 @@
+//! The actors of a term: started when it is prepared, stopped when it ends.
+
+use std::sync::Arc;
+
+use actix::{Actor, Addr};
+
+use super::{ChildStopped, LeaderActor, LeaderParts, Reign};
+use crate::clock::StoreTime;
+use crate::core::lease::Term;
+use crate::executor::{ExecutorActor, ExecutorParts};
+use crate::retention::RetentionActor;
+use crate::scheduler::{SchedulerActor, SchedulerParts, Stop};
+use crate::store::Build;
+use crate::store::client::StoreClient;
+use crate::supervise::{Death, alive};
+
+/// Dropping this stops the scheduler, without whom nothing begins, and lets the store forget both;
+/// nobody else knows the executor, so that ends with it.
+pub struct Children {
+    pub scheduler: Addr<SchedulerActor>,
+    retention: Option<Addr<RetentionActor>>,
+    store: StoreClient,
+    term: Term,
+    #[cfg(test)]
+    pub executor: Addr<ExecutorActor>,
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        self.scheduler.do_send(Stop);
+        if let Some(retention) = &self.retention {
+            retention.do_send(Stop);
+        }
+        // Also when the scheduler is dead.
+        self.store.unwatch_arrivals(&self.term);
+    }
+}
+
+impl Children {
+    pub fn start(
+        parts: &LeaderParts,
+        reign: &Reign,
+        store_time: &StoreTime,
+        build: Build,
+        leader: Addr<LeaderActor>,
+    ) -> Self {
+        let term = reign.term.clone();
+        let (store, store_time) = (parts.store.clone(), store_time.clone());
+        let limits = parts.settings.limits;
+
+        let (executor_alive, executor_death) = alive();
+        let executor = {
+            let (term, store, store_time) = (term.clone(), store.clone(), store_time.clone());
+            let (trust, gateway) = (reign.trust.clone(), Arc::clone(&parts.gateway));
+            let leader = leader.clone().recipient();
+            ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
+                let gateway = gateway();
+                let parts = ExecutorParts { term, trust, store, store_time, gateway, leader, limits };
+                ExecutorActor::new(parts, executor_alive)
+            })
+        };
+        let (scheduler_alive, scheduler_death) = alive();
+        let scheduler_parts = SchedulerParts {
+            term: term.clone(),
+            trust: reign.trust.clone(),
+            store: store.clone(),
+            store_time,
+            executor: executor.clone(),
+            in_flight: parts.in_flight.clone(),
+            leader: leader.clone().recipient(),
+            metrics: Arc::clone(&parts.metrics),
+            limits,
+            refresh_interval: parts.settings.refresh_interval,
+            progress: reign.progress.work.clone(),
+        };
+        let scheduler = SchedulerActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| {
+            SchedulerActor::new(scheduler_parts, build, scheduler_alive)
+        });
+        let retention = parts.settings.retention.map(|keep_for| {
+            let (term, store, leader) = (term.clone(), store.clone(), leader.clone().recipient());
+            RetentionActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| RetentionActor {
+                term,
+                store,
+                leader,
+                keep_for,
+            })
+        });
+        tell_of_death(&leader, &term, "executor", executor_death);
+        tell_of_death(&leader, &term, "scheduler", scheduler_death);
+        Self {
+            scheduler,
+            retention,
+            store,
+            term,
+            #[cfg(test)]
+            executor,
+        }
+    }
+}
+
+/// Tells the leader when a child of a term is gone.
+fn tell_of_death(leader: &Addr<LeaderActor>, term: &Term, child: &'static str, death: Death) {
+    let (leader, term) = (leader.clone(), term.clone());
+    actix::spawn(async move {
+        death.comes().await;
+        leader.do_send(ChildStopped { term, child });
+    });
+}
