@@ -15,10 +15,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::config::{Config, ConfigError, Switch};
 use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
-use crate::gateway::client::{CertificateError, HttpGateway, tls_config};
+use crate::gateway::client::HttpGateway;
 use crate::http::{self, HttpParts, Leaving};
 use crate::leader::GatewayFactory;
 use crate::metrics::Metrics;
+use crate::outgoing::{CertificateError, tls_config};
 use crate::registry::{CurrentRegistry, Registry, RegistryError};
 use crate::store::choice::ChoiceError;
 

@@ -7,7 +7,7 @@
 //! - what becomes of it is decided by [`core`], which is pure;
 //! - it is driven by the actors [`leader`], [`scheduler`], [`executor`] and [`retention`], wired
 //!   together in [`engine`], kept alive by [`supervise`], allowed to act by [`trust`];
-//! - it leaves by [`gateway`].
+//! - it leaves by [`gateway`], over [`outgoing`].
 //!
 //! Around that: [`app`] is the service as a whole, [`cli`] the command line, [`config`] its
 //! settings, [`clock`] the only place that reads a clock, [`metrics`] and [`logging`] what is seen
@@ -28,6 +28,7 @@ pub mod leader;
 pub mod logging;
 pub mod metrics;
 pub mod notices;
+pub mod outgoing;
 pub mod registry;
 pub mod retention;
 pub mod scheduler;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::gateway::client::tls_config;
 use crate::metrics::Metrics;
+use crate::outgoing::tls_config;
 use crate::registry::Registry;
 
 pub async fn run(config: Config) -> Result<(), String> {

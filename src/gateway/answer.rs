@@ -5,12 +5,7 @@
 use serde_json::{Map, Value};
 
 use crate::core::outcome::Outcome;
-
-/// Answers longer than this are not read to their end.
-pub const MAX_ANSWER_BYTES: usize = 64 * 1024;
-
-/// How much of a strange answer an error text repeats.
-const SHOWN_CHARS: usize = 200;
+use crate::outgoing::{quoted, shown};
 
 pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     if !(200..300).contains(&http_status) {
@@ -42,20 +37,6 @@ fn filled(value: Option<&Value>) -> Option<String> {
         _ => return None,
     };
     Some(text).filter(|text| !text.is_empty())
-}
-
-/// The beginning of a body for an error text, without anything that could disturb a log.
-fn quoted(body: &[u8]) -> String {
-    let text = shown(String::from_utf8_lossy(body).trim());
-    if text.is_empty() { String::new() } else { format!(": {text}") }
-}
-
-pub fn shown(text: &str) -> String {
-    let mut kept: String = text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().nth(SHOWN_CHARS).is_some() {
-        kept.push('…');
-    }
-    kept
 }
 
 #[cfg(test)]
@@ -103,7 +84,7 @@ mod tests {
     fn nonsense_is_quoted_only_in_part() {
         let Outcome::Error { text } = read(200, "<html>".repeat(1000).as_bytes()) else { panic!("not an error") };
         assert!(text.starts_with("gateway's answer is not the expected JSON (") && text.ends_with('…'), "{text}");
-        assert!(text.chars().count() < 2 * SHOWN_CHARS);
+        assert!(text.chars().count() < 400);
         assert!(matches!(read(200, b"\xff\xfe{}"), Outcome::Error { .. }));
         assert!(matches!(read(200, br#"{"status":7}"#), Outcome::Error { .. }));
         assert!(matches!(read(200, br#"["accepted",null,"x"]"#), Outcome::Error { .. }));
