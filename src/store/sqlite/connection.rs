@@ -7,7 +7,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use super::PREPARED;
-use super::checkpoint::CHECKPOINT_PAGES;
+use super::checkpoint::WRITERS_CHECKPOINT;
 use crate::clock::WallClock;
 use crate::core::time::Timestamp;
 use crate::store::StoreError;
@@ -73,7 +73,7 @@ pub fn open_existing(path: &Path) -> Result<Connection, OpenError> {
     let connection = open_writer(path, false)?;
     set_durable(&connection)
         .and_then(|()| connection.pragma_update(None, "cache_size", -CACHE_KIB))
-        .and_then(|()| connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES))
+        .and_then(|()| connection.pragma_update(None, "wal_autocheckpoint", WRITERS_CHECKPOINT))
         .map_err(|error| OpenError::from_sqlite(path, &error))?;
     Ok(connection)
 }

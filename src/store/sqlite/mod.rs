@@ -62,13 +62,14 @@ impl SqliteStore {
     pub fn open(path: &Path, clock: WallClock) -> Result<Self, OpenError> {
         let connection = connection::open_existing(path)?;
         migrate::require_current(&connection, path)?;
+        let writer = Arc::new(Mutex::new(Writer { connection, contracts: ContractCache::default() }));
         Ok(Self {
             file: Arc::new(DatabaseFile::of(path)),
             clock,
-            writer: Arc::new(Mutex::new(Writer { connection, contracts: ContractCache::default() })),
+            writer: Arc::clone(&writer),
             readers: Readers::open(path, READERS)?,
             reserved: Readers::open(path, RESERVED_READERS)?,
-            checkpointer: Checkpointer::open(path)?,
+            checkpointer: Checkpointer::open(path, writer)?,
         })
     }
 

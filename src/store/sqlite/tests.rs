@@ -167,7 +167,7 @@ async fn the_log_is_copied_into_the_file_beside_the_writer() {
     let store = SqliteStore::open(&path, WallClock::system()).unwrap();
     let length = || std::fs::metadata(&path).unwrap().len();
     let before = length();
-    for n in 0..100 {
+    for n in 0..300 {
         submit_to(&store, new_intent(&format!("{n}"), &max_attempts(1), &[b'x'; 8192])).await;
     }
     let mut pace = tokio::time::interval(Duration::from_millis(5));
