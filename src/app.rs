@@ -17,11 +17,13 @@ use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
 use crate::gateway::client::HttpGateway;
 use crate::http::{self, HttpParts, Leaving};
-use crate::leader::GatewayFactory;
+use crate::leader::{CourierFactory, GatewayFactory, Outside};
 use crate::metrics::Metrics;
 use crate::outgoing::{CertificateError, tls_config};
 use crate::registry::{CurrentRegistry, Registry, RegistryError};
 use crate::store::choice::ChoiceError;
+use crate::variables::Variables;
+use crate::webhooks::courier::{Courier, HttpCourier};
 
 /// Why the service does not start: one line each, with what to do.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +55,7 @@ pub struct Service {
 }
 
 impl Service {
-    pub async fn start(config: &Config, registry: Registry) -> Result<Self, StartError> {
+    pub async fn start(config: &Config, registry: Registry, variables: Variables) -> Result<Self, StartError> {
         let settings = config.leader_settings()?;
         let tls = tls_config(config.gateway_ca.as_deref())?;
         let metrics = Arc::new(Metrics::new()?);
@@ -62,11 +64,16 @@ impl Service {
         let address = listener.local_addr().map_err(cannot_listen)?;
         let migrate = config.migrate == Switch::On;
         let store = config.store.choice()?.open(migrate, Arc::clone(&metrics)).await?;
-        let timeout = config.attempt_timeout;
-        let gateway: GatewayFactory =
-            Arc::new(move || -> Rc<dyn Gateway> { Rc::new(HttpGateway::new(timeout, Arc::clone(&tls))) });
+        let (attempts, webhooks) = (config.attempt_timeout, config.webhook_timeout);
+        let gateway: GatewayFactory = {
+            let tls = Arc::clone(&tls);
+            Arc::new(move || -> Rc<dyn Gateway> { Rc::new(HttpGateway::new(attempts, Arc::clone(&tls))) })
+        };
+        let courier: CourierFactory =
+            Arc::new(move || -> Rc<dyn Courier> { Rc::new(HttpCourier::new(webhooks, Arc::clone(&tls))) });
         let registry = CurrentRegistry::new(registry);
-        let engine = Engine::start(store, settings, gateway, Arc::clone(&metrics), Threads::own());
+        let outside = Outside { gateway, courier, variables };
+        let engine = Engine::start(store, settings, outside, Arc::clone(&metrics), Threads::own());
         let leaving = Leaving::default();
         let parts = HttpParts {
             store: engine.store.clone(),
@@ -97,12 +104,13 @@ impl Service {
 
 /// Runs the service until it is told to stop.
 pub async fn serve(config: &Config) -> Result<(), StartError> {
-    let registry = Registry::load(&config.registry)?;
+    let variables = Variables::of_process();
+    let registry = Registry::load(&config.registry, &variables)?;
     let mut signals = Signals::listen()?;
     log::info!("registry_loaded file={:?} targets={}", config.registry, registry.len());
-    let service = Service::start(config, registry).await?;
+    let service = Service::start(config, registry, variables.clone()).await?;
     while let Asked::Reload = signals.next().await {
-        reload(&service.registry, &config.registry);
+        reload(&service.registry, &config.registry, &variables);
     }
     stop_in_order(&service, signals).await;
     Ok(())
@@ -118,8 +126,8 @@ pub async fn stop_in_order(service: &Service, mut signals: Signals) {
     }
 }
 
-fn reload(registry: &CurrentRegistry, path: &Path) {
-    match registry.reload(path) {
+fn reload(registry: &CurrentRegistry, path: &Path, variables: &Variables) {
+    match registry.reload(path, variables) {
         Ok(targets) => log::info!("registry_reloaded file={path:?} targets={targets}"),
         Err(error) => log::error!("registry_kept why=\"the new file was not taken\" error={:?}", error.to_string()),
     }

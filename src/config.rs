@@ -87,11 +87,15 @@ pub struct Config {
     #[arg(long, env = "SM_ATTEMPT_TIMEOUT", default_value = "10s", value_parser = span, value_name = "TIME")]
     pub attempt_timeout: Duration,
 
+    /// How long the receiver of a webhook may take to answer
+    #[arg(long, env = "SM_WEBHOOK_TIMEOUT", default_value = "15s", value_parser = span, value_name = "TIME")]
+    pub webhook_timeout: Duration,
+
     /// How long requests are still served after SIGTERM, for proxies to see that readiness says no
     #[arg(long, env = "SM_SHUTDOWN_DELAY", default_value = "2s", value_parser = span_or_zero, value_name = "TIME")]
     pub shutdown_delay: Duration,
 
-    /// PEM file with further certificate authorities for https gateways
+    /// PEM file with further certificate authorities for https gateways and webhooks
     #[arg(long, env = "SM_GATEWAY_CA", value_name = "FILE")]
     pub gateway_ca: Option<PathBuf>,
 

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use actix::{Actor, Arbiter, ArbiterHandle};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::executor::InFlight;
-use crate::leader::{GatewayFactory, LeaderActor, LeaderParts, LeaderSettings, LeadershipBoard, StopLeading};
+use crate::leader::{LeaderActor, LeaderParts, LeaderSettings, LeadershipBoard, Outside, StopLeading};
 use crate::metrics::Metrics;
 use crate::notices::Notices;
 use crate::store::Store;
@@ -22,18 +22,21 @@ pub struct Threads {
     store: ArbiterHandle,
     leader: ArbiterHandle,
     executor: ArbiterHandle,
+    webhooks: ArbiterHandle,
 }
 
 impl Threads {
     /// A thread for each, as the service runs.
     pub fn own() -> Self {
-        Self { store: Arbiter::new().handle(), leader: Arbiter::new().handle(), executor: Arbiter::new().handle() }
+        let thread = || Arbiter::new().handle();
+        Self { store: thread(), leader: thread(), executor: thread(), webhooks: thread() }
     }
 
     /// All on the current thread, where a test can stop the clock.
     #[cfg(test)]
     pub fn shared() -> Self {
-        Self { store: Arbiter::current(), leader: Arbiter::current(), executor: Arbiter::current() }
+        let thread = Arbiter::current;
+        Self { store: thread(), leader: thread(), executor: thread(), webhooks: thread() }
     }
 }
 
@@ -49,33 +52,37 @@ impl Engine {
     pub fn start(
         store: Arc<dyn Store>,
         settings: LeaderSettings,
-        gateway: GatewayFactory,
+        outside: Outside,
         metrics: Arc<Metrics>,
         threads: Threads,
     ) -> Self {
         let notices = Notices::default();
         let arrivals = Arrivals::default();
+        let webhooks_owed = Arc::new(Notify::new());
         let store_actor = {
             let (metrics, notices, arrivals) = (Arc::clone(&metrics), notices.clone(), arrivals.clone());
+            let webhooks_owed = Arc::clone(&webhooks_owed);
             let thread = threads.store;
             Supervised::start("store", move |alive| {
                 let (store, metrics) = (Arc::clone(&store), Arc::clone(&metrics));
                 let (notices, arrivals) = (notices.clone(), arrivals.clone());
+                let webhooks_owed = Arc::clone(&webhooks_owed);
                 StoreActor::start_in_arbiter(&thread, move |_| {
-                    StoreActor::new(store, metrics, notices, arrivals, alive)
+                    StoreActor::new(store, metrics, notices, arrivals, webhooks_owed, alive)
                 })
             })
         };
-        let client = StoreClient::new(store_actor, arrivals);
+        let client = StoreClient::new(store_actor, arrivals, webhooks_owed);
         let board = LeadershipBoard::new(Arc::clone(&settings.holder_id));
         let parts = LeaderParts {
             store: client.clone(),
             metrics: Arc::clone(&metrics),
             board: board.clone(),
             in_flight: InFlight::new(Arc::clone(&metrics)),
-            gateway,
+            outside,
             scheduler_arbiter: threads.leader.clone(),
             executor_arbiter: threads.executor,
+            webhook_arbiter: threads.webhooks,
             settings,
         };
         let leader = Supervised::start("leader", move |alive| {

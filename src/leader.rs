@@ -11,8 +11,8 @@
 //!
 //! State: where it stands in that picture. Receives `TermFailed` and `ChildStopped` from below and
 //! `StopLeading` from the composition root; sends lease calls to the store. Children are made anew
-//! for each term and die with it; a child's death is the end of the term, because only a new term
-//! may close what a dead one left open. While preparing, leading or draining the lease is renewed;
+//! for each term and die with it; the death of the scheduler or the executor is the end of the term, because only
+//! a new term may close what a dead one left open. While preparing, leading or draining the lease is renewed;
 //! one renewal that fails, is refused or is not answered while the lease is trusted ends the
 //! term at once. It is not renewed while the scheduler or the executor is stuck. When the leader itself dies, its
 //! trust is revoked and its children stop with it; a new leader waits for the lease to expire.
@@ -42,15 +42,28 @@ use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
 use crate::supervise::Alive;
 use crate::trust::{Trust, TrustLeft};
+use crate::variables::Variables;
+use crate::webhooks::StopDelivering;
+use crate::webhooks::courier::Courier;
 
 pub use self::board::LeadershipBoard;
-use self::children::Children;
+use self::children::{Children, WEBHOOKS};
 use self::prepare::{Prepared, prepare};
 pub use self::progress::Heartbeat;
 use self::progress::{Progress, responds};
 
 /// Makes a gateway client on the thread that will use it.
 pub type GatewayFactory = Arc<dyn Fn() -> Rc<dyn Gateway> + Send + Sync>;
+/// The same for webhooks.
+pub type CourierFactory = Arc<dyn Fn() -> Rc<dyn Courier> + Send + Sync>;
+
+/// How the world outside is reached.
+#[derive(Clone)]
+pub struct Outside {
+    pub gateway: GatewayFactory,
+    pub courier: CourierFactory,
+    pub variables: Variables,
+}
 
 /// What a leader needs; the same for every term and every leader of this process.
 #[derive(Clone)]
@@ -59,10 +72,11 @@ pub struct LeaderParts {
     pub metrics: Arc<Metrics>,
     pub board: LeadershipBoard,
     pub in_flight: InFlight,
-    pub gateway: GatewayFactory,
-    /// Where children run: the executor has a thread of its own.
+    pub outside: Outside,
+    /// Where children run: the executor and webhooks have threads of their own.
     pub scheduler_arbiter: ArbiterHandle,
     pub executor_arbiter: ArbiterHandle,
+    pub webhook_arbiter: ArbiterHandle,
     pub settings: LeaderSettings,
 }
 
@@ -301,6 +315,14 @@ impl LeaderActor {
         self.state = State::Leading(reign, children);
     }
 
+    fn restart_webhooks(&mut self, term: &Term, ctx: &mut Context<Self>) {
+        if let State::Leading(reign, children) = &mut self.state
+            && reign.term == *term
+        {
+            children.restart_webhooks(&self.parts, reign, &self.store_time, &ctx.address());
+        }
+    }
+
     fn renew(&mut self, ctx: &mut Context<Self>) {
         let Some(reign) = self.reign() else { return };
         if let Some(stuck) = reign.progress.stuck(matches!(self.state, State::Draining(_))) {
@@ -406,11 +428,17 @@ impl LeaderActor {
         self.state = State::Draining(reign);
         let (in_flight, store) = (self.parts.in_flight.clone(), self.parts.store.clone());
         let drain = wrap_future::<_, Self>(async move {
-            if let Some(children) = children {
+            if let Some(children) = &children {
                 // Until it has answered it may still hand out attempts. A dead one cannot.
                 let _answered_or_dead = children.scheduler.send(Stop).await;
             }
-            in_flight.idle().await;
+            let webhooks = async {
+                if let Some(children) = &children {
+                    let stop = StopDelivering { patience: WEBHOOK_PATIENCE };
+                    let _stopped_or_dead = children.webhooks.send(stop).await;
+                }
+            };
+            tokio::join!(in_flight.idle(), webhooks);
             (store.release_lease(term.clone()).await, term)
         });
         ctx.spawn(drain.map(move |(released, term), actor, ctx| {
@@ -445,6 +473,13 @@ impl LeaderActor {
         }));
     }
 }
+
+/// How long an orderly stop waits for receivers of webhooks: they get the event again, and nobody
+/// executes meanwhile.
+const WEBHOOK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Before a dead webhook actor is followed by another: longer than a call of it may be under way.
+const WEBHOOK_PAUSE: Duration = Duration::from_secs(10);
 
 /// A term that lasted this long clears the record of those that failed before.
 const GOOD_TERM: Duration = Duration::from_secs(60);
@@ -488,6 +523,11 @@ impl Handler<ChildStopped> for LeaderActor {
     fn handle(&mut self, ChildStopped { term, child }: ChildStopped, ctx: &mut Self::Context) {
         if matches!(&self.state, State::Leading(reign, _) if reign.term == term) {
             log::error!("child_died child={child} {term}");
+            if child == WEBHOOKS {
+                // Whatever it left open is closed by the next one; attempts are not concerned.
+                ctx.run_later(WEBHOOK_PAUSE, move |actor, ctx| actor.restart_webhooks(&term, ctx));
+                return;
+            }
             self.handle(TermFailed::in_doubt(&term, format!("the {child} died")), ctx);
         }
     }
@@ -525,6 +565,7 @@ impl Handler<CrashChild> for LeaderActor {
         let State::Leading(_, children) = &self.state else { panic!("not leading") };
         match child {
             "scheduler" => children.scheduler.do_send(crate::supervise::Crash),
+            WEBHOOKS => children.webhooks.do_send(crate::supervise::Crash),
             _ => children.executor.do_send(crate::supervise::Crash),
         }
     }

@@ -7,10 +7,10 @@
 //! - what becomes of it is decided by [`core`], which is pure;
 //! - it is driven by the actors [`leader`], [`scheduler`], [`executor`] and [`retention`], wired
 //!   together in [`engine`], kept alive by [`supervise`], allowed to act by [`trust`];
-//! - it leaves by [`gateway`], over [`outgoing`].
+//! - it leaves by [`gateway`], and its outcome is told by [`webhooks`], both over [`outgoing`].
 //!
 //! Around that: [`app`] is the service as a whole, [`cli`] the command line, [`config`] its
-//! settings, [`clock`] the only place that reads a clock, [`metrics`] and [`logging`] what is seen
+//! settings ([`variables`] those that registry files name), [`clock`] the only place that reads a clock, [`metrics`] and [`logging`] what is seen
 //! from outside, [`bench`] what it is driven and measured by. `ARCHITECTURE.md` tells the same as a story.
 
 pub mod app;
@@ -35,3 +35,5 @@ pub mod scheduler;
 pub mod store;
 pub mod supervise;
 pub mod trust;
+pub mod variables;
+pub mod webhooks;

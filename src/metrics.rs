@@ -9,7 +9,8 @@ use prometheus::{
 };
 
 use crate::core::intent::{ExhaustedReason, Intent, State, Status};
-use crate::store::{FinishAttempt, StoreError};
+use crate::core::webhook::Verdict;
+use crate::store::{Backlog, FinishAttempt, StoreError};
 
 pub struct Metrics {
     registry: Registry,
@@ -29,6 +30,11 @@ pub struct Metrics {
     pub leader: IntGauge,
     pub lease_epoch: IntGauge,
     leader_transitions: IntCounterVec,
+    webhook_tries: IntCounterVec,
+    webhook_duration: Histogram,
+    pub webhooks_inflight: IntGauge,
+    webhooks_owed: IntGauge,
+    webhook_oldest_owed: Gauge,
     store_batch_size: Histogram,
     store_commit_duration: Histogram,
     store_errors: IntCounterVec,
@@ -74,6 +80,14 @@ impl Metrics {
             leader: make.gauge("leader", "1 while this instance holds the lease")?,
             lease_epoch: make.gauge("lease_epoch", "Epoch of the lease last held by this instance")?,
             leader_transitions: make.counters("leader_transitions_total", "Leadership gained and lost", &["to"])?,
+            webhook_tries: make.counters("webhook_tries_total", "Tries to deliver an event", &["result"])?,
+            webhook_duration: make.histogram("webhook_try_seconds", "Duration of tries", &SECONDS)?,
+            webhooks_inflight: make.gauge("inflight_webhooks", "Tries under way")?,
+            webhooks_owed: make.gauge("webhooks_owed", "Events that are owed; on the leader")?,
+            webhook_oldest_owed: make.float_gauge(
+                "webhook_oldest_owed_seconds",
+                "How long the oldest of them has been owed; on the leader",
+            )?,
             store_batch_size: make.histogram("store_batch_size", "Writes committed together", &BATCH_SIZES)?,
             store_commit_duration: make.histogram("store_commit_seconds", "Duration of a commit", &SECONDS)?,
             store_errors: make.counters("store_errors_total", "Failed store calls", &["kind"])?,
@@ -110,6 +124,9 @@ impl Metrics {
         }
         for outcome in ["accepted", "rejected", "error"] {
             self.attempts.with_label_values(&[outcome]);
+        }
+        for result in ["delivered", "retry", "failed"] {
+            self.webhook_tries.with_label_values(&[result]);
         }
         for mode in ["leader", "follower"] {
             self.leader_transitions.with_label_values(&[mode]);
@@ -152,6 +169,24 @@ impl Metrics {
         }
     }
 
+    pub fn webhook_tried(&self, verdict: Verdict, took: Duration) {
+        let result = match verdict {
+            Verdict::Delivered => "delivered",
+            Verdict::RetryAt(_) => "retry",
+            Verdict::Failed => "failed",
+        };
+        self.webhook_tries.with_label_values(&[result]).inc();
+        self.webhook_duration.observe(took.as_secs_f64());
+    }
+
+    /// What waits in the store, as the leader has counted it.
+    pub fn show_backlog(&self, backlog: &Backlog) {
+        let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.queue_depth.set(gauge(backlog.waiting));
+        self.webhooks_owed.set(gauge(backlog.webhooks));
+        self.webhook_oldest_owed.set(backlog.oldest_webhook.unwrap_or_default().as_secs_f64());
+    }
+
     pub fn batch_committed(&self, writes: usize, took: Duration) {
         self.store_batch_size.observe(f64::from(u32::try_from(writes).unwrap_or(u32::MAX)));
         self.store_commit_duration.observe(took.as_secs_f64());
@@ -180,7 +215,7 @@ impl Metrics {
 
     pub fn became_follower(&self) {
         self.leader.set(0);
-        self.queue_depth.set(0);
+        self.show_backlog(&Backlog { waiting: 0, webhooks: 0, oldest_webhook: None });
         self.schedule_held.set(0);
         self.leader_transitions.with_label_values(&["follower"]).inc();
     }
@@ -223,6 +258,10 @@ impl Maker<'_> {
 
     fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
         self.register(IntGauge::new(format!("submission_{name}"), help)?)
+    }
+
+    fn float_gauge(&self, name: &str, help: &str) -> Result<Gauge, prometheus::Error> {
+        self.register(Gauge::new(format!("submission_{name}"), help)?)
     }
 
     fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {

@@ -108,7 +108,9 @@ impl Caller {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use {path} as certificates for gateways and webhooks: {what}; name a PEM file with --gateway-ca or SM_GATEWAY_CA")]
+#[error(
+    "cannot use {path} as certificates for gateways and webhooks: {what}; name a PEM file with --gateway-ca or SM_GATEWAY_CA"
+)]
 pub struct CertificateError {
     path: String,
     what: String,

@@ -250,7 +250,7 @@ impl SchedulerActor {
         ctx.spawn(wrap_future::<_, Self>(async move { store.backlog().await }).map(|result, actor, _| {
             // A count that fails changes nothing; the next look at the store will say what is wrong.
             if let Ok(backlog) = result {
-                actor.parts.metrics.queue_depth.set(i64::try_from(backlog.waiting).unwrap_or(i64::MAX));
+                actor.parts.metrics.show_backlog(&backlog);
             }
         }));
     }

@@ -60,6 +60,9 @@ pub struct BenchArgs {
     /// Targets in the registry, each with a gateway URL of its own
     #[arg(long, default_value = "2", value_name = "TARGETS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     targets: u32,
+    /// Give every target a webhook: to a receiver that takes events, or to one that never answers
+    #[arg(long, value_name = "RECEIVER")]
+    webhook: Option<Receiver>,
     /// Run all the mixes that docs/performance.md shows, one after the other
     #[arg(long, conflicts_with_all = ["url", "rate"])]
     suite: bool,
@@ -72,6 +75,13 @@ pub struct BenchArgs {
     /// Save the results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// Who gets the webhooks.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Receiver {
+    Alive,
+    Dead,
 }
 
 pub async fn run(args: BenchArgs) -> Result<(), String> {
@@ -107,6 +117,7 @@ impl Case {
             payload: args.payload,
             gateway_millis: args.gateway_millis,
             retried: args.retried,
+            webhook: args.webhook,
             fill: Fill { finished: args.finished, waiting: args.waiting, targets: args.targets },
         }
     }
@@ -139,9 +150,16 @@ fn suite(args: &BenchArgs) -> Vec<Case> {
 async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Result<Held, String> {
     eprintln!("{}: {}", case.name, case.describe());
     let gateway = BenchGateway::start(Duration::from_millis(case.gateway_millis), case.retried)?;
+    // Takes connections as far as the kernel does that by itself, and says nothing.
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;
+    let webhook = match case.webhook {
+        None => None,
+        Some(Receiver::Alive) => Some(format!("{}{}", gateway.url, gateway::RECEIVER_PATH)),
+        Some(Receiver::Dead) => Some(format!("http://{}", silent.local_addr().map_err(|error| error.to_string())?)),
+    };
     let mut deployment = match &args.url {
         Some(url) => Deployment::at(url, args.target.as_deref().unwrap_or("sms.realtime")),
-        None => Deployment::start(&gateway.url, &case.fill, args.directory.as_deref()).await?,
+        None => Deployment::start(&gateway.url, webhook.as_deref(), &case.fill, args.directory.as_deref()).await?,
     };
     let before = deployment.usage();
     let load = Load {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::Receiver;
 use super::ceilings::Ceilings;
 use super::clients::Pace;
 use super::service::{Cost, Fill};
@@ -15,6 +16,7 @@ pub struct Case {
     pub payload: usize,
     pub gateway_millis: u64,
     pub retried: u32,
+    pub webhook: Option<Receiver>,
     pub fill: Fill,
 }
 
@@ -28,6 +30,11 @@ impl Case {
         let Self { payload, gateway_millis, retried, fill, .. } = self;
         let mut text =
             format!("{pace}, payloads of {payload} bytes, gateways at {gateway_millis} ms, {retried}% retried");
+        text += match self.webhook {
+            None => "",
+            Some(Receiver::Alive) => ", a webhook each",
+            Some(Receiver::Dead) => ", a webhook each to a dead receiver",
+        };
         if fill.finished + fill.waiting > 0 || fill.targets > 2 {
             let Fill { finished, waiting, targets } = fill;
             text += &format!("; {finished} finished and {waiting} waiting before, {targets} targets");
@@ -122,14 +129,15 @@ impl Held {
     }
 
     fn json(&self) -> Value {
-        let Case { name, pace, payload, gateway_millis, retried, fill } = &self.case;
+        let Case { name, pace, payload, gateway_millis, retried, webhook, fill } = &self.case;
         let pace = match pace {
             Pace::Closed { clients } => json!({ "clients": clients }),
             Pace::Open { rate } => json!({ "perSecond": rate }),
         };
         json!({
             "name": name, "pace": pace, "payloadBytes": payload, "gatewayMillis": gateway_millis,
-            "retriedPercent": retried, "finishedBefore": fill.finished, "waitingBefore": fill.waiting,
+            "retriedPercent": retried, "webhook": webhook.map(|receiver| format!("{receiver:?}").to_lowercase()),
+            "finishedBefore": fill.finished, "waitingBefore": fill.waiting,
             "targets": fill.targets, "submitted": self.submitted, "errors": self.errors,
             "submitsPerSecond": self.submit_rate, "endToEndPerSecond": self.end_to_end_rate,
             "submit": self.submit.json(), "firstAttemptAfterAnswer": self.first_attempt.map(|first| first.json()),

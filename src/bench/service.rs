@@ -16,6 +16,7 @@ use crate::clock::monotonic;
 use crate::core::intent::TargetName;
 use crate::core::time::Timestamp;
 use crate::registry::Registry;
+use crate::variables::Variables;
 
 /// What is in the store beforehand.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +54,12 @@ impl Deployment {
         Self { url, targets: vec![target.to_owned()], leader_ready: None, own: None, http: client() }
     }
 
-    pub async fn start(gateway: &str, fill: &Fill, place: Option<&Path>) -> Result<Self, String> {
+    pub async fn start(
+        gateway: &str,
+        webhook: Option<&str>,
+        fill: &Fill,
+        place: Option<&Path>,
+    ) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut builder = tempfile::Builder::new();
         builder.prefix("submission-manager-bench-");
@@ -64,14 +70,20 @@ impl Deployment {
         .map_err(text)?;
         let targets: Vec<_> = (0..fill.targets).map(|number| format!("bench.{number}")).collect();
         let entry = |(number, name): (usize, &String)| {
-            json!({ "submissionTarget": name, "gatewayType": "sms", "gatewayUrl": format!("{gateway}/{number}"),
-                "policy": "max_attempts", "maxAttempts": 5, "terminalOutcomes": ["invalid_recipient"] })
+            let mut entry = json!({ "submissionTarget": name, "gatewayType": "sms",
+                "gatewayUrl": format!("{gateway}/{number}"), "policy": "max_attempts", "maxAttempts": 5,
+                "terminalOutcomes": ["invalid_recipient"] });
+            if let Some(url) = webhook {
+                entry["webhook"] = json!({ "url": url });
+            }
+            entry
         };
-        let registry = json!({ "targets": targets.iter().enumerate().map(entry).collect::<Vec<_>>() });
+        let registry = json!({ "allowUnsignedWebhooks": true, "targets": targets.iter().enumerate().map(entry).collect::<Vec<_>>() });
         let registry_path = directory.path().join("targets.json");
         std::fs::write(&registry_path, registry.to_string()).map_err(text)?;
         let store = directory.path().join("bench.db");
-        let contracts = Registry::parse(&registry.to_string()).map_err(|faults| format!("{faults:?}"))?;
+        let contracts =
+            Registry::parse(&registry.to_string(), &Variables::of_process()).map_err(|faults| format!("{faults:?}"))?;
         let first = TargetName::parse(&targets[0]).ok().and_then(|name| contracts.contract(&name));
         let contract = first.ok_or("the registry has no target")?;
         fill::fill(&store, fill, &contract).map_err(|error| format!("cannot fill the store: {error}"))?;

@@ -6,10 +6,11 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::outgoing::tls_config;
 use crate::registry::Registry;
+use crate::variables::Variables;
 
 pub async fn run(config: Config) -> Result<(), String> {
     let found = [
-        Registry::load(&config.registry)
+        Registry::load(&config.registry, &Variables::of_process())
             .map(|registry| format!("registry {}: {} targets", config.registry.display(), registry.len()))
             .map_err(|error| error.to_string()),
         config.leader_settings().map(|_| "settings: fine".to_owned()).map_err(|error| error.to_string()),

@@ -138,6 +138,15 @@ fn shown(history: &Value) -> String {
             outcome.trim_end()
         ));
     }
+    if let Some(webhook) = history["webhook"].as_object() {
+        let next = webhook.get("nextTryAt").and_then(Value::as_str).map(|at| format!(", next try {at}"));
+        lines.push(format!("webhook   {}{}", text(&webhook["status"]), next.unwrap_or_default()));
+        for tried in webhook["tries"].as_array().into_iter().flatten() {
+            let status = tried["httpStatus"].as_u64().map(|status| format!("HTTP {status}"));
+            let said = [status, tried["error"].as_str().map(str::to_owned)].into_iter().flatten().collect::<Vec<_>>();
+            lines.push(format!("  #{:<3} {}  {}", tried["tryNumber"], text(&tried["startedAt"]), said.join(" ")));
+        }
+    }
     lines.join("\n") + "\n"
 }
 

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::intent::TargetName;
+use super::webhook::Webhook;
 
 /// A protocol family known to the code: path, known reasons, how to read an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,18 +61,9 @@ pub struct GatewayUrl(Arc<str>);
 
 impl GatewayUrl {
     pub fn parse(raw: &str) -> Result<Self, String> {
-        let url = Url::parse(raw.trim()).map_err(|error| format!("is not a URL ({error})"))?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(format!("has scheme {:?}", url.scheme()));
-        }
-        if url.host_str().is_none_or(str::is_empty) {
-            return Err("has no host".to_owned());
-        }
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err("has a user name or password in it".to_owned());
-        }
-        if url.query().is_some() || url.fragment().is_some() {
-            return Err("has a query or a fragment".to_owned());
+        let url = http_url(raw)?;
+        if url.query().is_some() {
+            return Err("has a query".to_owned());
         }
         Ok(Self(url.as_str().trim_end_matches('/').into()))
     }
@@ -79,6 +71,24 @@ impl GatewayUrl {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// An http or https URL with a host, without credentials and without a fragment.
+pub fn http_url(raw: &str) -> Result<Url, String> {
+    let url = Url::parse(raw.trim()).map_err(|error| format!("is not a URL ({error})"))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(format!("has scheme {:?}", url.scheme()));
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err("has no host".to_owned());
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("has a user name or password in it".to_owned());
+    }
+    if url.fragment().is_some() {
+        return Err("has a fragment".to_owned());
+    }
+    Ok(url)
 }
 
 impl fmt::Display for GatewayUrl {
@@ -128,6 +138,8 @@ pub struct Contract {
     pub gateway_url: GatewayUrl,
     pub policy: Policy,
     pub terminal_outcomes: TerminalOutcomes,
+    /// Where the outcome is told, if anywhere.
+    pub webhook: Option<Webhook>,
 }
 
 /// A contract together with the JSON that is stored for it, made once when the registry loads.
@@ -157,6 +169,8 @@ struct Snapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<NonZeroU32>,
     terminal_outcomes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    webhook: Option<Webhook>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -182,6 +196,7 @@ impl From<Contract> for Snapshot {
             max_acceptance_seconds,
             max_attempts,
             terminal_outcomes: contract.terminal_outcomes.0.iter().map(|reason| (*reason).to_owned()).collect(),
+            webhook: contract.webhook,
         }
     }
 }
@@ -204,6 +219,7 @@ impl TryFrom<Snapshot> for Contract {
             policy,
             terminal_outcomes: TerminalOutcomes::new(snapshot.gateway_type, reasons)
                 .ok_or("terminal outcomes are empty or unknown to the gateway type")?,
+            webhook: snapshot.webhook,
         })
     }
 }
@@ -211,6 +227,7 @@ impl TryFrom<Snapshot> for Contract {
 #[cfg(test)]
 pub(crate) mod fixtures {
     use super::*;
+    use crate::core::webhook::WebhookUrl;
 
     /// An `sms` contract named after its policy; `invalid_recipient` is its one terminal outcome.
     pub fn contract(policy: Policy) -> Contract {
@@ -225,7 +242,15 @@ pub(crate) mod fixtures {
             gateway_url: GatewayUrl::parse("http://gateway.test").unwrap(),
             policy,
             terminal_outcomes: TerminalOutcomes::new(GatewayType::Sms, ["invalid_recipient"]).unwrap(),
+            webhook: None,
         }
+    }
+
+    /// The same with a webhook: unsigned, to `url`.
+    pub fn with_webhook(url: &str, contract: Contract) -> Contract {
+        let url = WebhookUrl::parse(url).unwrap();
+        let (headers, headers_env) = Default::default();
+        Contract { webhook: Some(Webhook { url, headers, headers_env, secret_env: None }), ..contract }
     }
 
     pub fn deadline(seconds: u32) -> Contract {
@@ -264,10 +289,22 @@ mod tests {
 
     #[test]
     fn snapshots_survive_a_round_trip_and_refuse_nonsense() {
-        for contract in [fixtures::deadline(30), fixtures::max_attempts(3), fixtures::one_shot()] {
+        let full: Webhook =
+            serde_json::from_str(r#"{"url":"https://x/y","headers":{"a":"b"},"headersEnv":{"c":"D"},"secretEnv":"S"}"#)
+                .unwrap();
+        for contract in [
+            fixtures::deadline(30),
+            fixtures::max_attempts(3),
+            fixtures::one_shot(),
+            fixtures::with_webhook("http://x", fixtures::one_shot()),
+            Contract { webhook: Some(full), ..fixtures::one_shot() },
+        ] {
             let json = serde_json::to_string(&contract).unwrap();
             assert_eq!(serde_json::from_str::<Contract>(&json).unwrap(), contract);
         }
+        let before_webhooks = r#"{"submissionTarget":"t","gatewayType":"sms","gatewayUrl":"http://x","policy":"one_shot",
+            "terminalOutcomes":["invalid_request"]}"#;
+        assert_eq!(serde_json::from_str::<Contract>(before_webhooks).unwrap().webhook, None);
         let nonsense = r#"{"submissionTarget":"t","gatewayType":"sms","gatewayUrl":"http://x","policy":"max_attempts",
             "terminalOutcomes":["invalid_request"]}"#;
         assert!(serde_json::from_str::<Contract>(nonsense).is_err());

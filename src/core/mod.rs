@@ -11,4 +11,6 @@ mod model;
 pub mod outcome;
 pub mod policy;
 pub mod schedule;
+pub mod signature;
 pub mod time;
+pub mod webhook;

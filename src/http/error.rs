@@ -4,6 +4,7 @@ use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, ResponseError};
 use serde_json::{Value, json};
 
+use crate::core::intent::IntentId;
 use crate::store::{Conflict, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,8 @@ pub enum ApiError {
     MethodNotAllowed { allowed: &'static str },
     #[error("intent {:?} exists with {}", conflict.existing.id, different(conflict))]
     IdempotencyConflict { conflict: Box<Conflict> },
+    #[error("intent {id:?} has not ended; its event is owed when it does")]
+    NotTerminal { id: IntentId },
     #[error("the {what} must have at most {limit} bytes")]
     PayloadTooLarge { what: &'static str, limit: usize },
     #[error("the request body did not arrive in time; send it faster or in smaller parts")]
@@ -46,6 +49,7 @@ impl ApiError {
             Self::NotFound(_) => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::IdempotencyConflict { .. } => "idempotency_conflict",
+            Self::NotTerminal { .. } => "not_terminal",
             Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::RequestTimeout => "request_timeout",
             Self::Overloaded => "overloaded",
@@ -97,7 +101,7 @@ impl ResponseError for ApiError {
             Self::InvalidRequest(_) => StatusCode::BAD_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Self::IdempotencyConflict { .. } => StatusCode::CONFLICT,
+            Self::IdempotencyConflict { .. } | Self::NotTerminal { .. } => StatusCode::CONFLICT,
             Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Overloaded | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,

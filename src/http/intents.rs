@@ -133,7 +133,7 @@ pub async fn history(path: web::Path<String>, parts: web::Data<HttpParts>) -> Re
 }
 
 /// An id that could not have been submitted cannot exist either.
-fn known_id(raw: &str) -> Result<IntentId, ApiError> {
+pub fn known_id(raw: &str) -> Result<IntentId, ApiError> {
     IntentId::parse(raw).map_err(|_| no_such_intent(raw))
 }
 

@@ -6,7 +6,8 @@ use utoipa::ToSchema;
 
 use crate::core::intent::Intent;
 use crate::core::time::Timestamp;
-use crate::store::{Attempt, History};
+use crate::core::webhook::event_id;
+use crate::store::{Attempt, History, WebhookHistory, WebhookTry};
 
 /// What a client hands in.
 #[derive(Deserialize, ToSchema)]
@@ -122,17 +123,89 @@ impl<'a> From<&'a Attempt> for AttemptJson<'a> {
     }
 }
 
-/// An intent and its attempts in order.
+/// The webhook event of an intent that has ended.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Webhook)]
+pub struct WebhookJson<'a> {
+    /// The same in every try: what a receiver tells repetitions by.
+    #[schema(example = "evt_0123456789abcdef0123456789abcdef")]
+    pub event_id: String,
+    #[schema(value_type = WebhookStatusName)]
+    pub status: &'static str,
+    /// When the next try is due; absent if there is none, or one is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub next_try_at: Option<Timestamp>,
+    pub tries: Vec<WebhookTryJson<'a>>,
+}
+
+/// The values of a webhook's `status`: owed, taken by the receiver, or given up.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum WebhookStatusName {
+    Pending,
+    Delivered,
+    Failed,
+}
+
+/// One try to deliver an event.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = WebhookTry)]
+pub struct WebhookTryJson<'a> {
+    #[schema(minimum = 1)]
+    pub try_number: u32,
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub finished_at: Timestamp,
+    /// What the receiver answered; null if it did not.
+    pub http_status: Option<u16>,
+    /// What went wrong, or was odd about the answer.
+    pub error: Option<&'a str>,
+}
+
+impl<'a> From<&'a WebhookTry> for WebhookTryJson<'a> {
+    fn from(tried: &'a WebhookTry) -> Self {
+        Self {
+            try_number: tried.number,
+            started_at: tried.started_at,
+            finished_at: tried.finished_at,
+            http_status: tried.http_status,
+            error: tried.error.as_deref(),
+        }
+    }
+}
+
+impl<'a> WebhookJson<'a> {
+    pub fn of(intent: &Intent, webhook: &'a WebhookHistory) -> Self {
+        Self {
+            event_id: event_id(intent),
+            status: webhook.status.as_str(),
+            next_try_at: webhook.next_try_at,
+            tries: webhook.tries.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+/// An intent and its attempts in order, and its webhook if it has ended and its contract has one.
 #[derive(Serialize, ToSchema)]
 #[schema(as = History)]
 pub struct HistoryJson<'a> {
     pub intent: IntentJson<'a>,
     pub attempts: Vec<AttemptJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookJson<'a>>,
 }
 
 impl<'a> From<&'a History> for HistoryJson<'a> {
     fn from(history: &'a History) -> Self {
-        Self { intent: (&history.intent).into(), attempts: history.attempts.iter().map(Into::into).collect() }
+        Self {
+            intent: (&history.intent).into(),
+            attempts: history.attempts.iter().map(Into::into).collect(),
+            webhook: history.webhook.as_ref().map(|webhook| WebhookJson::of(&history.intent, webhook)),
+        }
     }
 }
 

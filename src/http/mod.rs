@@ -13,6 +13,7 @@ mod openapi;
 mod ops;
 mod query;
 mod wait;
+mod webhooks;
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -107,6 +108,9 @@ pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {
         )
         .service(resource("/v1/intents/{intentId}", "GET, HEAD").route(read().to(intents::get)))
         .service(resource("/v1/intents/{intentId}/history", "GET, HEAD").route(read().to(intents::history)))
+        .service(
+            resource("/v1/intents/{intentId}/webhook/redeliver", "POST").route(web::post().to(webhooks::redeliver)),
+        )
         .service(resource("/ui/history", "POST").route(web::post().to(console::history::fragment)))
         .service(resource("/healthz", "GET, HEAD").route(read().to(ops::healthz)))
         .service(resource("/readyz", "GET, HEAD").route(read().to(ops::readyz)))

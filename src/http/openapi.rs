@@ -5,7 +5,7 @@ use actix_web::{HttpResponse, web};
 use utoipa::OpenApi;
 use utoipa_swagger_ui::SwaggerUi;
 
-use super::{intents, ops, read, resource};
+use super::{intents, ops, read, resource, webhooks};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -19,6 +19,7 @@ use super::{intents, ops, read, resource};
         intents::list,
         intents::get,
         intents::history,
+        webhooks::redeliver,
         crate::console::history::fragment,
         ops::healthz,
         ops::readyz,

@@ -1,6 +1,7 @@
 //! The actors of a term: started when it is prepared, stopped when it ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::{Actor, Addr};
 
@@ -13,11 +14,16 @@ use crate::scheduler::{SchedulerActor, SchedulerParts, Stop};
 use crate::store::Build;
 use crate::store::client::StoreClient;
 use crate::supervise::{Death, alive};
+use crate::webhooks::{StopDelivering, WebhookActor, WebhookParts};
+
+/// What the leader is told when the actor of webhooks dies.
+pub const WEBHOOKS: &str = "webhooks";
 
 /// Dropping this stops the scheduler, without whom nothing begins, and lets the store forget both;
 /// nobody else knows the executor, so that ends with it.
 pub struct Children {
     pub scheduler: Addr<SchedulerActor>,
+    pub webhooks: Addr<WebhookActor>,
     retention: Option<Addr<RetentionActor>>,
     store: StoreClient,
     term: Term,
@@ -28,6 +34,7 @@ pub struct Children {
 impl Drop for Children {
     fn drop(&mut self) {
         self.scheduler.do_send(Stop);
+        self.webhooks.do_send(StopDelivering { patience: Duration::ZERO });
         if let Some(retention) = &self.retention {
             retention.do_send(Stop);
         }
@@ -51,7 +58,7 @@ impl Children {
         let (executor_alive, executor_death) = alive();
         let executor = {
             let (term, store, store_time) = (term.clone(), store.clone(), store_time.clone());
-            let (trust, gateway) = (reign.trust.clone(), Arc::clone(&parts.gateway));
+            let (trust, gateway) = (reign.trust.clone(), Arc::clone(&parts.outside.gateway));
             let leader = leader.clone().recipient();
             ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
                 let gateway = gateway();
@@ -64,7 +71,7 @@ impl Children {
             term: term.clone(),
             trust: reign.trust.clone(),
             store: store.clone(),
-            store_time,
+            store_time: store_time.clone(),
             executor: executor.clone(),
             in_flight: parts.in_flight.clone(),
             leader: leader.clone().recipient(),
@@ -85,10 +92,12 @@ impl Children {
                 keep_for,
             })
         });
+        let webhooks = start_webhooks(parts, reign, &store_time, &leader);
         tell_of_death(&leader, &term, "executor", executor_death);
         tell_of_death(&leader, &term, "scheduler", scheduler_death);
         Self {
             scheduler,
+            webhooks,
             retention,
             store,
             term,
@@ -96,6 +105,35 @@ impl Children {
             executor,
         }
     }
+}
+
+impl Children {
+    pub fn restart_webhooks(
+        &mut self,
+        parts: &LeaderParts,
+        reign: &Reign,
+        store_time: &StoreTime,
+        leader: &Addr<LeaderActor>,
+    ) {
+        self.webhooks = start_webhooks(parts, reign, store_time, leader);
+    }
+}
+
+fn start_webhooks(
+    parts: &LeaderParts,
+    reign: &Reign,
+    store_time: &StoreTime,
+    leader: &Addr<LeaderActor>,
+) -> Addr<WebhookActor> {
+    let (alive, death) = alive();
+    tell_of_death(leader, &reign.term, WEBHOOKS, death);
+    let (term, trust, store_time) = (reign.term.clone(), reign.trust.clone(), store_time.clone());
+    let (store, metrics) = (parts.store.clone(), Arc::clone(&parts.metrics));
+    let (outside, leader) = (parts.outside.clone(), leader.clone().recipient());
+    WebhookActor::start_in_arbiter(&parts.webhook_arbiter, move |_| {
+        let (courier, variables) = ((outside.courier)(), outside.variables);
+        WebhookActor::new(WebhookParts { term, trust, store, store_time, courier, variables, metrics, leader }, alive)
+    })
 }
 
 /// Tells the leader when a child of a term is gone.

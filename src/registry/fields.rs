@@ -98,6 +98,42 @@ impl<'a> Fields<'a> {
         list
     }
 
+    /// A field that need not be there; false if it is not.
+    pub fn flag(&self, name: &'static str) -> bool {
+        let Some(value) = self.get(name) else { return false };
+        if !value.is_boolean() {
+            self.wrong(name, "true or false", value);
+        }
+        value.as_bool().unwrap_or(false)
+    }
+
+    /// An object that need not be there.
+    pub fn object(&self, name: &'static str) -> Option<Fields<'a>> {
+        let value = self.get(name)?;
+        let Value::Object(map) = value else {
+            self.wrong(name, "an object", value);
+            return None;
+        };
+        Some(Fields::new(map, self.place_of(name), self.faults))
+    }
+
+    /// An object that need not be there, and holds nothing but strings.
+    pub fn texts(&self, name: &'static str) -> Vec<(&'a str, &'a str)> {
+        let Some(object) = self.object(name) else { return Vec::new() };
+        let text = |(name, value): (&'a String, &'a Value)| {
+            if !value.is_string() {
+                object.wrong(name, "a string", value);
+            }
+            Some((name.as_str(), value.as_str()?))
+        };
+        object.map.iter().filter_map(text).collect()
+    }
+
+    /// A string that need not be there.
+    pub fn optional_text(&self, name: &'static str) -> Option<&'a str> {
+        self.get(name).and_then(|_| self.text(name, ""))
+    }
+
     /// A field that is read elsewhere, or only looked for.
     pub fn mention(&self, name: &'static str) {
         let mut known = self.known.borrow_mut();

@@ -5,6 +5,7 @@
 
 mod fields;
 mod targets;
+mod webhook;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,6 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::core::contract::ContractSnapshot;
 use crate::core::intent::TargetName;
+use crate::variables::Variables;
 
 /// One thing wrong with a file, with its place in it (`targets[2].maxAttempts`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,15 +52,15 @@ pub struct Registry {
 }
 
 impl Registry {
-    pub fn load(path: &Path) -> Result<Self, RegistryError> {
+    pub fn load(path: &Path, variables: &Variables) -> Result<Self, RegistryError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| RegistryError::Unreadable { path: path.to_owned(), source })?;
-        Self::parse(&text).map_err(|faults| RegistryError::Faulty { path: path.to_owned(), faults })
+        Self::parse(&text, variables).map_err(|faults| RegistryError::Faulty { path: path.to_owned(), faults })
     }
 
-    /// Reads a registry; all of its faults if there is any.
-    pub fn parse(text: &str) -> Result<Self, Vec<Fault>> {
-        targets::parse(text).map(|targets| Self { targets })
+    /// Reads a registry; all of its faults if there is any, among them variables that are not set.
+    pub fn parse(text: &str, variables: &Variables) -> Result<Self, Vec<Fault>> {
+        targets::parse(text, variables).map(|targets| Self { targets })
     }
 
     pub fn contract(&self, target: &TargetName) -> Option<Arc<ContractSnapshot>> {
@@ -88,8 +90,8 @@ impl CurrentRegistry {
     }
 
     /// Takes the file at `path` into use for new intents; on any fault the old registry stays.
-    pub fn reload(&self, path: &Path) -> Result<usize, RegistryError> {
-        let registry = Registry::load(path)?;
+    pub fn reload(&self, path: &Path, variables: &Variables) -> Result<usize, RegistryError> {
+        let registry = Registry::load(path, variables)?;
         let targets = registry.len();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(registry);
         Ok(targets)

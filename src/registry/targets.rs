@@ -7,15 +7,18 @@ use serde_json::{Map, Value};
 
 use super::Fault;
 use super::fields::{Faults, Fields, kind, parse_object};
+use super::webhook::{self, Rules};
 use crate::core::contract::{Contract, ContractSnapshot, GatewayType, GatewayUrl, Policy, TerminalOutcomes};
 use crate::core::intent::TargetName;
+use crate::variables::Variables;
 
 type Targets = HashMap<TargetName, Arc<ContractSnapshot>>;
 
-pub fn parse(text: &str) -> Result<Targets, Vec<Fault>> {
+pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<Fault>> {
     let document = parse_object(text)?;
     let faults = Faults::default();
     let top = Fields::new(&document, "", &faults);
+    let rules = Rules { allow_unsigned: top.flag("allowUnsignedWebhooks"), variables };
     let mut targets = Targets::new();
     if let Some(entries) = top.list("targets", "list the contracts there") {
         if entries.is_empty() {
@@ -29,7 +32,7 @@ pub fn parse(text: &str) -> Result<Targets, Vec<Fault>> {
                 continue;
             };
             let name = unique_name(&Fields::new(map, place.as_str(), &faults), &mut names, index);
-            if let Some(contract) = contract(map, place, &faults, name) {
+            if let Some(contract) = contract(map, place, &faults, name, &rules) {
                 match ContractSnapshot::of(contract) {
                     Ok(snapshot) => drop(targets.insert(snapshot.contract.target.clone(), Arc::new(snapshot))),
                     Err(error) => faults.add(format!("targets[{index}]"), error.to_string()),
@@ -56,7 +59,13 @@ fn unique_name(fields: &Fields<'_>, names: &mut HashMap<TargetName, usize>, inde
     Some(name)
 }
 
-fn contract(map: &Map<String, Value>, place: String, faults: &Faults, target: Option<TargetName>) -> Option<Contract> {
+fn contract(
+    map: &Map<String, Value>,
+    place: String,
+    faults: &Faults,
+    target: Option<TargetName>,
+    rules: &Rules<'_>,
+) -> Option<Contract> {
     let fields = Fields::new(map, place, faults);
     fields.mention("submissionTarget");
     let gateway_type = gateway_type(&fields);
@@ -69,6 +78,7 @@ fn contract(map: &Map<String, Value>, place: String, faults: &Faults, target: Op
     });
     let policy = policy(&fields);
     let terminal_outcomes = terminal_outcomes(&fields, gateway_type);
+    let webhook = fields.object("webhook").map(|fields| webhook::parse(&fields, rules));
     fields.no_others();
     Some(Contract {
         target: target?,
@@ -76,6 +86,10 @@ fn contract(map: &Map<String, Value>, place: String, faults: &Faults, target: Op
         gateway_url: gateway_url?,
         policy: policy?,
         terminal_outcomes: terminal_outcomes?,
+        webhook: match webhook {
+            Some(faulty_or_not) => Some(faulty_or_not?),
+            None => None,
+        },
     })
 }
 
@@ -158,6 +172,17 @@ fn terminal_outcomes(fields: &Fields<'_>, gateway_type: Option<GatewayType>) -> 
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> Result<Targets, Vec<Fault>> {
+        let variables = Variables::from_fn(|name| match name {
+            "SECRET" => Some("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned()),
+            "SHORT" => Some("whsec_c2hvcnQ=".to_owned()),
+            "TOKEN" => Some("Bearer t".to_owned()),
+            "LINES" => Some("a\nb".to_owned()),
+            _ => None,
+        });
+        super::parse(text, &variables)
+    }
+
     fn faults(text: &str) -> Vec<String> {
         parse(text).unwrap_err().iter().map(ToString::to_string).collect()
     }
@@ -191,6 +216,20 @@ mod tests {
             ),
             ("no outcomes", entry(|e| e["terminalOutcomes"] = "[]".parse().unwrap()), false),
             ("empty", r#"{"targets": []}"#.to_owned(), false),
+            ("webhook", with_webhook(serde_json::json!({ "url": "https://x/y", "secretEnv": "SECRET" })), true),
+            (
+                "full webhook",
+                with_webhook(serde_json::json!({ "url": "https://x", "secretEnv": "SECRET",
+                    "headers": { "X-A": "b" }, "headersEnv": { "Authorization": "TOKEN" } })),
+                true,
+            ),
+            ("webhook without url", with_webhook(serde_json::json!({ "secretEnv": "SECRET" })), false),
+            ("webhook elsewhere", with_webhook(serde_json::json!({ "url": "mailto:x", "secretEnv": "SECRET" })), false),
+            (
+                "webhook with a secret in it",
+                with_webhook(serde_json::json!({ "url": "https://x", "secret": "s" })),
+                false,
+            ),
         ] {
             assert_eq!(parse(&text).is_ok(), fine, "{name}: code");
             assert_eq!(validator.is_valid(&text.parse().unwrap()), fine, "{name}: schema");
@@ -234,15 +273,79 @@ mod tests {
                 "targets[2].maxAttempts: must be a whole number from 1 to 4294967295, this is 0",
                 "targets[2].terminalOutcomes: must hold at least one rejection reason",
                 "targets[2].colour: is not a field here; known are submissionTarget, gatewayType, gatewayUrl, \
-                 maxAcceptanceSeconds, maxAttempts, policy, terminalOutcomes",
+                 maxAcceptanceSeconds, maxAttempts, policy, terminalOutcomes, webhook",
                 "targets[3].submissionTarget: must not be empty",
                 "targets[3].gatewayType: is missing; write sms or push",
                 "targets[3].gatewayUrl: is missing; write the gateway's base URL",
                 "targets[3].policy: must be deadline, max_attempts or one_shot, this is \"forever\"",
                 "targets[3].terminalOutcomes: must be a list, this is a string",
-                "version: is not a field here; known are targets",
+                "version: is not a field here; known are allowUnsignedWebhooks, targets",
             ]
         );
+    }
+
+    fn with_webhook(webhook: Value) -> String {
+        entry(|e| drop(e.insert("webhook".into(), webhook)))
+    }
+
+    #[test]
+    fn faults_of_webhooks_name_their_place_and_no_secret() {
+        let webhook = serde_json::json!({
+            "url": "https://u:p@x", "secretEnv": "SHORT", "retries": 3,
+            "headers": { "Content-Length": "1", "bad name": "x", "X-Line": "a\nb", "x-twice": "1", "X-Number": 7 },
+            "headersEnv": { "X-Missing": "NOT_SET", "X-Twice": "TOKEN", "X-Lines": "LINES", "Webhook-Id": "TOKEN" },
+        });
+        assert_eq!(
+            faults(&with_webhook(webhook)),
+            [
+                "targets[0].webhook.url: must be an http or https URL with a host; this has a user name or password in \
+                 it",
+                "targets[0].webhook.headers.X-Number: must be a string, this is a number",
+                "targets[0].webhook.headers.Content-Length: is set by the service; leave it out",
+                "targets[0].webhook.headers.X-Line: is not a value that a header can have",
+                "targets[0].webhook.headers.bad name: is not the name of a header",
+                "targets[0].webhook.headersEnv.Webhook-Id: is set by the service; leave it out",
+                "targets[0].webhook.headersEnv.X-Lines: the environment variable LINES holds what a header cannot have",
+                "targets[0].webhook.headersEnv.X-Missing: the environment variable NOT_SET is not set; set it before the start",
+                "targets[0].webhook.headersEnv.X-Twice: is named twice; leave one out",
+                "targets[0].webhook.secretEnv: the environment variable SHORT holds a secret of 5 bytes; it must have 24 to 64",
+                "targets[0].webhook.retries: is not a field here; known are url, headers, headersEnv, secretEnv",
+            ]
+        );
+        let unset = serde_json::json!({ "url": "https://x", "secretEnv": "NOT_SET" });
+        assert_eq!(
+            faults(&with_webhook(unset)),
+            ["targets[0].webhook.secretEnv: the environment variable NOT_SET is not set; set it before the start"]
+        );
+        assert_eq!(faults(&with_webhook(7.into())), ["targets[0].webhook: must be an object, this is a number"]);
+    }
+
+    #[test]
+    fn webhooks_are_signed_unless_that_is_waived() {
+        let unsigned = serde_json::json!({ "url": "https://x" });
+        assert_eq!(
+            faults(&with_webhook(unsigned.clone())),
+            [
+                "targets[0].webhook.secretEnv: is missing; name the environment variable that holds the secret, or write \
+              \"allowUnsignedWebhooks\": true at the top"
+            ]
+        );
+        let mut document: Value = with_webhook(unsigned).parse().unwrap();
+        document["allowUnsignedWebhooks"] = true.into();
+        let targets = parse(&document.to_string()).unwrap();
+        let webhook = targets[&TargetName::parse("t").unwrap()].contract.webhook.clone().unwrap();
+        assert_eq!((webhook.url.as_str(), webhook.secret_env), ("https://x/", None));
+        document["allowUnsignedWebhooks"] = "yes".into();
+        assert_eq!(faults(&document.to_string())[0], "allowUnsignedWebhooks: must be true or false, this is a string");
+    }
+
+    #[test]
+    fn a_snapshot_holds_names_of_variables_and_never_their_values() {
+        let webhook = serde_json::json!({ "url": "https://x", "secretEnv": "SECRET", "headersEnv": { "A": "TOKEN" } });
+        let targets = parse(&with_webhook(webhook)).unwrap();
+        let json = &targets[&TargetName::parse("t").unwrap()].json;
+        assert!(json.contains("SECRET") && json.contains("TOKEN"), "{json}");
+        assert!(!json.contains("whsec") && !json.contains("Bearer"), "{json}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::{
     AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, Receipt, Store,
@@ -180,6 +180,8 @@ pub struct StoreActor {
     metrics: Arc<Metrics>,
     notices: Notices,
     arrivals: Arrivals,
+    /// Told when an intent with a webhook may have ended.
+    webhooks_owed: Arc<Notify>,
     submits: VecDeque<Submit>,
     submit_bytes: usize,
     fenced: VecDeque<Fenced>,
@@ -194,6 +196,7 @@ impl StoreActor {
         metrics: Arc<Metrics>,
         notices: Notices,
         arrivals: Arrivals,
+        webhooks_owed: Arc<Notify>,
         alive: Alive,
     ) -> Self {
         Self {
@@ -201,6 +204,7 @@ impl StoreActor {
             metrics,
             notices,
             arrivals,
+            webhooks_owed,
             submits: VecDeque::new(),
             submit_bytes: 0,
             fenced: VecDeque::new(),
@@ -334,6 +338,10 @@ impl StoreActor {
             Ok(Finished::Recorded) => {
                 self.metrics.attempt_finished(finish);
                 self.notices.publish(&finish.attempt.intent_id);
+                let ended = !matches!(finish.decision, Decision::RetryAt(_));
+                if ended && finish.attempt.contract.webhook.is_some() {
+                    self.webhooks_owed.notify_one();
+                }
             }
             Ok(Finished::NotOpen) => {}
             Err(error) => self.failed_alone(error),
@@ -344,6 +352,7 @@ impl StoreActor {
         log::debug!("intent_expired intent_id={:?}", intent.id);
         self.metrics.intent_expired(intent);
         self.notices.publish(&intent.id);
+        self.webhooks_owed.notify_one();
     }
 
     fn failed_alone(&self, error: &StoreError) {

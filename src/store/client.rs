@@ -9,14 +9,15 @@ use std::time::Duration;
 use actix::dev::ToEnvelope;
 use actix::prelude::SendError;
 use actix::{Addr, Handler, Message};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::actor::{Arrivals, Ask, Fenced, FencedError, FencedResult, Reply, StoreActor, Submit, Watcher};
 use super::{
-    Backlog, Build, FencedReceipt, FencedWrites, Found, History, IntentPage, ListQuery, NewIntent, OpenAttempt, Purged,
-    Refresh, RefreshRequest, Store, StoreError, StoreFuture, Submitted,
+    Backlog, Build, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, History, IntentPage, ListQuery,
+    NewIntent, OpenAttempt, OpenTry, Purged, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture,
+    Submitted, WebhookLook,
 };
-use crate::core::intent::IntentId;
+use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
 use crate::supervise::Supervised;
 
@@ -24,11 +25,12 @@ use crate::supervise::Supervised;
 pub struct StoreClient {
     actor: Supervised<StoreActor>,
     arrivals: Arrivals,
+    webhooks_owed: Arc<Notify>,
 }
 
 impl StoreClient {
-    pub fn new(actor: Supervised<StoreActor>, arrivals: Arrivals) -> Self {
-        Self { actor, arrivals }
+    pub fn new(actor: Supervised<StoreActor>, arrivals: Arrivals, webhooks_owed: Arc<Notify>) -> Self {
+        Self { actor, arrivals, webhooks_owed }
     }
 
     pub async fn submit(&self, new: NewIntent) -> Result<Submitted, StoreError> {
@@ -82,6 +84,39 @@ impl StoreClient {
 
     pub async fn backlog(&self) -> Result<Backlog, StoreError> {
         self.leader_call(|store| store.backlog()).await
+    }
+
+    pub async fn due_webhooks(&self, look: WebhookLook) -> Result<DueWebhooks, StoreError> {
+        self.leader_call(move |store| store.due_webhooks(look)).await
+    }
+
+    pub async fn begin_webhooks(&self, term: &Term, events: Vec<IntentSeq>) -> FencedResult<Vec<OpenTry>> {
+        let term = term.clone();
+        let begun = self.leader_call(move |store| store.begin_webhooks(term, events)).await?;
+        begun.ok_or(FencedError::TermOver)
+    }
+
+    pub async fn finish_webhooks(&self, term: &Term, finished: Vec<Arc<FinishTry>>) -> FencedResult<()> {
+        let term = term.clone();
+        let held = self.leader_call(move |store| store.finish_webhooks(term, finished)).await?;
+        if held { Ok(()) } else { Err(FencedError::TermOver) }
+    }
+
+    pub async fn close_webhooks(&self, term: &Term) -> FencedResult<usize> {
+        let term = term.clone();
+        let closed = self.leader_call(move |store| store.close_webhooks(term)).await?;
+        closed.ok_or(FencedError::TermOver)
+    }
+
+    pub async fn redeliver_webhook(&self, id: IntentId) -> Result<Redelivery, StoreError> {
+        let done = self.read(move |store| store.redeliver_webhook(id)).await?;
+        self.webhooks_owed.notify_one();
+        Ok(done)
+    }
+
+    /// Resolves when events may have come to be owed since the last time.
+    pub async fn webhooks_owed(&self) {
+        self.webhooks_owed.notified().await;
     }
 
     pub async fn find(&self, id: IntentId) -> Result<Option<Found>, StoreError> {

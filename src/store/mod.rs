@@ -27,6 +27,7 @@ use crate::core::outcome::Outcome;
 use crate::core::policy::Decision;
 use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Waiting};
 use crate::core::time::Timestamp;
+use crate::core::webhook::{EventStatus, ReceiverId, Round, TryOutcome, Verdict};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -67,6 +68,18 @@ pub trait Store: Send + Sync + 'static {
     fn backlog(&self) -> StoreFuture<Backlog>;
     /// Deletes terminal intents that were completed longer than `older_than` ago, a few at a time.
     fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged>;
+
+    /// Webhook events to be tried now, those of each receiver in order of when they are due.
+    fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks>;
+    /// Writes down that a try of each of these events begins, if it is due. `None` if the term is over.
+    fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>>;
+    /// Records what came of tries; one that is not open is left as it is. False if the term is over.
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool>;
+    /// Closes all open tries as interrupted, and makes their events due now; how many there were.
+    /// Only while no try is under way. `None` if the term is over.
+    fn close_webhooks(&self, term: Term) -> StoreFuture<Option<usize>>;
+    /// Makes the event of an ended intent due now, whatever became of it before.
+    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery>;
 
     fn find(&self, id: IntentId) -> StoreFuture<Option<Found>>;
     fn history(&self, id: IntentId) -> StoreFuture<Option<History>>;
@@ -287,7 +300,106 @@ pub struct Refresh {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
+    /// Intents that wait for an attempt.
     pub waiting: u64,
+    /// Webhook events that are owed.
+    pub webhooks: u64,
+    /// How long the oldest of those has been owed.
+    pub oldest_webhook: Option<Duration>,
+}
+
+/// How many webhook events may be tried now.
+#[derive(Clone, Debug)]
+pub struct WebhookLook {
+    /// Over all receivers.
+    pub limit: usize,
+    /// For one receiver.
+    pub per_receiver: usize,
+    /// For these receivers instead.
+    pub except: Vec<(ReceiverId, usize)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct DueWebhooks {
+    pub now: Timestamp,
+    pub due: Vec<DueWebhook>,
+    /// When the next one will be due, if it is known.
+    pub next: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueWebhook {
+    pub seq: IntentSeq,
+    pub receiver: ReceiverId,
+    pub due: Timestamp,
+}
+
+impl DueWebhooks {
+    /// Sorts out what was found at `now`: what is due, the longest waiting first and no more than
+    /// `limit`, and when there will be more.
+    fn at(now: Timestamp, found: Vec<DueWebhook>, limit: usize) -> Self {
+        let (mut due, later): (Vec<_>, Vec<_>) = found.into_iter().partition(|event| event.due <= now);
+        due.sort_by_key(|event| (event.due, event.seq));
+        due.truncate(limit);
+        Self { now, due, next: later.iter().map(|event| event.due).min() }
+    }
+}
+
+impl WebhookLook {
+    /// How many events of this receiver may be tried.
+    fn places(&self, receiver: ReceiverId) -> usize {
+        self.except.iter().find(|(known, _)| *known == receiver).map_or(self.per_receiver, |(_, places)| *places)
+    }
+}
+
+/// A try that was written down as begun and not yet as finished.
+#[derive(Clone, Debug)]
+pub struct OpenTry {
+    pub receiver: ReceiverId,
+    pub intent: Intent,
+    pub contract: Arc<Contract>,
+    pub number: u32,
+    pub round: Round,
+    pub started_at: Timestamp,
+}
+
+/// How an open try ended and what that makes of its event.
+#[derive(Clone, Debug)]
+pub struct FinishTry {
+    pub open: OpenTry,
+    pub finished_at: Timestamp,
+    pub outcome: TryOutcome,
+    pub verdict: Verdict,
+}
+
+/// What came of asking for an event once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redelivery {
+    /// It is due now, or a try is under way.
+    Owed,
+    /// The intent has not ended; its event is owed when it does.
+    NotEnded,
+    /// The intent's contract has no webhook.
+    NoWebhook,
+    NoIntent,
+}
+
+/// The webhook event of an ended intent, with its tries in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookHistory {
+    pub status: EventStatus,
+    /// When the next try is due; absent if none is, or one is under way.
+    pub next_try_at: Option<Timestamp>,
+    pub tries: Vec<WebhookTry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookTry {
+    pub number: u32,
+    pub started_at: Timestamp,
+    pub finished_at: Timestamp,
+    pub http_status: Option<u16>,
+    pub error: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -313,6 +425,7 @@ pub struct Attempt {
 pub struct History {
     pub intent: Intent,
     pub attempts: Vec<Attempt>,
+    pub webhook: Option<WebhookHistory>,
 }
 
 /// Which intents to list; newest first.

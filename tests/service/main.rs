@@ -10,3 +10,4 @@ mod gateway;
 mod overload;
 mod sqlserver;
 mod support;
+mod webhooks;

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::core::intent::IntentId;
+use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
 use crate::store::{
-    Backlog, Build, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Receipt, Refresh, RefreshRequest,
-    Store, StoreError, StoreFuture, WriteBatch,
+    Backlog, Build, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry, Purged,
+    Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, WebhookLook, WriteBatch,
 };
 
 #[derive(Clone, Copy)]
@@ -116,6 +116,26 @@ impl Store for Faulty {
 
     fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
         self.inner.purge(term, older_than, limit)
+    }
+
+    fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
+        self.with("due webhooks", |store| store.due_webhooks(look))
+    }
+
+    fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>> {
+        self.with("begin webhooks", |store| store.begin_webhooks(term, events))
+    }
+
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool> {
+        self.with("finish webhooks", |store| store.finish_webhooks(term, finished))
+    }
+
+    fn close_webhooks(&self, term: Term) -> StoreFuture<Option<usize>> {
+        self.inner.close_webhooks(term)
+    }
+
+    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
+        self.inner.redeliver_webhook(id)
     }
 
     fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {

@@ -1,10 +1,11 @@
 //! The real actors over a real SQLite file in virtual time: hours of retries in milliseconds.
 //!
-//! Only the gateway is scripted, because a socket would let the stopped clock run ahead.
+//! Only gateways and receivers are scripted, because a socket would let the stopped clock run ahead.
 
 mod attempts;
 mod faulty;
 mod terms;
+mod webhooks;
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -26,12 +27,16 @@ use crate::core::lease::{Lease, LeaseTiming};
 use crate::core::outcome::Outcome;
 use crate::core::schedule::{Limits, MAX_LANE};
 use crate::core::time::Timestamp;
+use crate::core::webhook::TryOutcome;
 use crate::gateway::Gateway;
-use crate::leader::CrashChild;
+use crate::leader::{CourierFactory, CrashChild, GatewayFactory};
 use crate::store::conformance::{accepted, acquire_from, intent_id, new_intent, rejected, submit_to};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{History, OpenAttempt, Submitted, WriteBatch};
 use crate::supervise::Crash;
+use crate::variables::Variables;
+use crate::webhooks::Letter;
+use crate::webhooks::courier::Courier;
 
 const SECOND: Duration = Duration::from_secs(1);
 const BASE: i64 = 1_790_000_000_000_000;
@@ -61,6 +66,54 @@ impl Gateway for Scripted {
             outcome.expect("the script says panic")
         })
     }
+}
+
+/// How scripted receivers answer an event of this intent in its so-manieth letter.
+type Answers = Arc<dyn Fn(&str, usize) -> (Duration, TryOutcome) + Send + Sync>;
+
+#[derive(Clone)]
+struct Couriers {
+    answers: Answers,
+    /// The intents that letters were about.
+    letters: Arc<Mutex<Vec<String>>>,
+}
+
+impl Couriers {
+    fn answering(answers: impl Fn(&str, usize) -> (Duration, TryOutcome) + Send + Sync + 'static) -> Self {
+        Self { answers: Arc::new(answers), letters: Arc::default() }
+    }
+
+    /// Receivers that take everything.
+    fn well() -> Self {
+        let taken = TryOutcome::Answered { status: 200, retry_after: None, remark: None };
+        Self::answering(move |_, _| (Duration::ZERO, taken.clone()))
+    }
+
+    fn factory(&self) -> CourierFactory {
+        let couriers = self.clone();
+        Arc::new(move || -> Rc<dyn Courier> { Rc::new(couriers.clone()) })
+    }
+}
+
+impl Courier for Couriers {
+    fn deliver(&self, letter: Letter) -> Pin<Box<dyn Future<Output = TryOutcome>>> {
+        let event: serde_json::Value = serde_json::from_slice(&letter.body).unwrap();
+        let id = event["intent"]["intentId"].as_str().unwrap().to_owned();
+        let mut letters = self.letters.lock().unwrap();
+        letters.push(id.clone());
+        let (delay, outcome) = (self.answers)(&id, letters.iter().filter(|sent| **sent == id).count());
+        Box::pin(async move {
+            if !delay.is_zero() {
+                pass(delay).await;
+            }
+            outcome
+        })
+    }
+}
+
+/// The outside world as these tests have it.
+fn outside(gateway: GatewayFactory, couriers: &Couriers) -> Outside {
+    Outside { gateway, courier: couriers.factory(), variables: Variables::from_fn(|_| None) }
 }
 
 fn script(script: impl Fn(&str, u32) -> (Duration, Option<Outcome>) + Send + Sync + 'static) -> Script {
@@ -113,20 +166,26 @@ impl Lab {
     }
 
     fn start(&self, settings: LeaderSettings, script: Script) -> Instance {
+        self.start_with(settings, script, Couriers::well())
+    }
+
+    fn start_with(&self, settings: LeaderSettings, script: Script, courier: Couriers) -> Instance {
         let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default() };
         let made = gateway.clone();
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(made.clone()) });
         let metrics = Arc::new(Metrics::new().unwrap());
         let faults = Faults::default();
         let store = Faulty { inner: Arc::new(self.store()), faults: faults.clone() };
-        let engine = Engine::start(Arc::new(store), settings, factory, metrics, Threads::shared());
-        Instance { engine, gateway, faults }
+        let outside = outside(factory, &courier);
+        let engine = Engine::start(Arc::new(store), settings, outside, metrics, Threads::shared());
+        Instance { engine, gateway, courier, faults }
     }
 }
 
 struct Instance {
     engine: Engine,
     gateway: Scripted,
+    courier: Couriers,
     /// What is to go wrong in its store.
     faults: Faults,
 }

@@ -9,6 +9,7 @@ pub mod leases;
 pub mod lookups;
 pub mod schedule;
 pub mod submissions;
+pub mod webhooks;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -97,6 +98,16 @@ macro_rules! for_store {
                 pages_stay_stable_while_intents_arrive,
                 retention_deletes_old_terminal_intents_only,
                 a_reachable_store_answers_a_ping,
+            }
+            webhooks {
+                every_end_of_an_intent_owes_one_event,
+                a_try_is_written_down_and_recorded_once,
+                a_busy_receiver_leaves_room_for_others,
+                what_was_left_open_is_closed_and_due_again,
+                a_stale_term_changes_no_event,
+                an_event_may_be_asked_for_again,
+                retention_waits_for_what_is_owed,
+                the_age_of_what_is_owed_is_known,
             }
         }
     };

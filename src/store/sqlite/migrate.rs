@@ -7,9 +7,10 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::connection::{self, OpenError};
 
 /// Each in one transaction with the version it leads to; each safe to run again.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     include_str!("../../../schema/sqlite/0001_spine.sql"),
     include_str!("../../../schema/sqlite/0002_fewer_indexes.sql"),
+    include_str!("../../../schema/sqlite/0003_webhooks.sql"),
 ];
 
 /// Marks a file as ours ("SMGR"), so that another program's database is never touched.

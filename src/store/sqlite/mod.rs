@@ -10,6 +10,7 @@ mod leases;
 mod migrate;
 mod read;
 mod schedule;
+mod webhooks;
 mod write;
 
 use std::num::NonZeroUsize;
@@ -26,11 +27,11 @@ pub use connection::OpenError;
 use self::checkpoint::Checkpointer;
 use self::write::ContractCache;
 use super::{
-    Backlog, Build, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Receipt, Refresh, RefreshRequest,
-    Store, StoreError, StoreFuture, WriteBatch,
+    Backlog, Build, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry, Purged,
+    Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, WebhookLook, WriteBatch,
 };
 use crate::clock::WallClock;
-use crate::core::intent::IntentId;
+use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
 
 /// Connections for what clients read. More would only wait for the same two or four cores.
@@ -214,11 +215,31 @@ impl Store for SqliteStore {
     }
 
     fn backlog(&self) -> StoreFuture<Backlog> {
-        self.read_reserved(|connection, _| schedule::backlog(connection))
+        self.read_reserved(schedule::backlog)
     }
 
     fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
         self.write(move |writer, clock| write::purge(&mut writer.connection, clock, &term, older_than, limit))
+    }
+
+    fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
+        self.read_reserved(move |connection, clock| webhooks::due(connection, clock, &look))
+    }
+
+    fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>> {
+        self.write(move |writer, clock| webhooks::begin(writer, clock, &term, &events))
+    }
+
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool> {
+        self.write(move |writer, clock| webhooks::finish(&mut writer.connection, clock, &term, &finished))
+    }
+
+    fn close_webhooks(&self, term: Term) -> StoreFuture<Option<usize>> {
+        self.write(move |writer, clock| webhooks::close(&mut writer.connection, clock, &term))
+    }
+
+    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
+        self.write(move |writer, clock| webhooks::redeliver(&mut writer.connection, clock, &id))
     }
 
     fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
@@ -243,8 +264,8 @@ pub fn path_of(store: &str) -> Option<PathBuf> {
     store.strip_prefix("sqlite:").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Statements kept prepared per connection; the store has about forty.
-const PREPARED: Option<NonZeroUsize> = NonZeroUsize::new(64);
+/// Statements kept prepared per connection; the store has about sixty.
+const PREPARED: Option<NonZeroUsize> = NonZeroUsize::new(96);
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use rusqlite::types::{Type, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
+use super::webhooks;
 use crate::core::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
 use crate::core::time::Timestamp;
 use crate::store::{Attempt, Found, History, IntentPage, ListQuery, columns};
@@ -31,7 +32,8 @@ pub fn history(connection: &mut Connection, id: &IntentId) -> Result<Option<Hist
         )?
         .query_map([intent.seq.0], attempt_of)?
         .collect::<Result<_, _>>()?;
-    Ok(Some(History { intent, attempts }))
+    let webhook = webhooks::history(&snapshot, intent.seq)?;
+    Ok(Some(History { intent, attempts, webhook }))
 }
 
 pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage, rusqlite::Error> {

@@ -108,12 +108,22 @@ pub fn refresh(
     Ok(Refresh { now, cursor, changed, more, pages, overdue })
 }
 
-pub fn backlog(connection: &Connection) -> Result<Backlog, rusqlite::Error> {
-    connection
+pub fn backlog(connection: &mut Connection, clock: &WallClock) -> Result<Backlog, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let now = read_now(&snapshot, clock)?;
+    let waiting: i64 = snapshot
         .prepare_cached(
             "SELECT count(*) FROM submission_intents WHERE status = 'pending' AND next_attempt_at IS NOT NULL",
         )?
-        .query_row([], |row| Ok(Backlog { waiting: row.get::<_, i64>(0)?.unsigned_abs() }))
+        .query_row([], |row| row.get(0))?;
+    let (webhooks, oldest): (i64, Option<i64>) = snapshot
+        .prepare_cached("SELECT count(*), min(owed_since) FROM submission_webhook_events WHERE status = 'pending'")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(Backlog {
+        waiting: waiting.unsigned_abs(),
+        webhooks: webhooks.unsigned_abs(),
+        oldest_webhook: oldest.map(|since| now.since(Timestamp::from_micros(since))),
+    })
 }
 
 fn load(connection: &Connection, page: LanePage) -> Result<LoadedPage, rusqlite::Error> {

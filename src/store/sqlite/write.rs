@@ -15,6 +15,7 @@ use super::connection::{begin, store_error};
 use super::leases;
 use super::read::{self, parsed};
 use super::schedule::as_limit;
+use super::webhooks;
 use crate::clock::WallClock;
 use crate::core::contract::{Contract, ContractSnapshot};
 use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State};
@@ -239,11 +240,14 @@ fn contract_row(
         [&snapshot.json],
         |row| Ok(ContractRow { contract_id: row.get(0)?, gateway_id: row.get(1)? }),
     )?;
+    if let Some(webhook) = &snapshot.contract.webhook {
+        webhooks::keep_receiver(transaction, row.contract_id, webhook)?;
+    }
     contracts.ids.insert(Arc::clone(&snapshot.json), row);
     Ok(row)
 }
 
-fn contract_by_id(
+pub fn contract_by_id(
     transaction: &Transaction<'_>,
     contracts: &mut ContractCache,
     contract_id: i64,
@@ -353,6 +357,9 @@ fn finish_attempt(
             outcome.error_text(),
             outcome.gateway_message_id()
         ])?;
+    if state.completed_at.is_some() && attempt.contract.webhook.is_some() {
+        webhooks::owe(transaction, attempt.seq, now)?;
+    }
     Ok(Finished::Recorded)
 }
 
@@ -395,11 +402,12 @@ fn exhaust(
              WHERE intent_seq = ?1 AND next_attempt_at IS NOT NULL",
         )?
         .execute(params![seq.0, reason.as_str(), now.micros()])?;
+    webhooks::owe(transaction, seq, now)?;
     let sql = format!("SELECT {} FROM {} WHERE i.intent_seq = ?1", read::INTENT_COLUMNS, read::INTENT_TABLES);
     transaction.prepare_cached(&sql)?.query_row([seq.0], read::intent_of)
 }
 
-/// Deletes the oldest terminal intents, if they are old enough.
+/// Deletes the oldest terminal intents, if they are old enough and no webhook is owed for them.
 pub fn purge(
     connection: &mut Connection,
     clock: &WallClock,
@@ -415,12 +423,16 @@ pub fn purge(
     let before = now.micros().saturating_sub(age);
     let doomed: Vec<i64> = transaction
         .prepare_cached(
-            "SELECT intent_seq FROM submission_intents WHERE completed_at < ?1 ORDER BY completed_at LIMIT ?2",
+            "SELECT intent_seq FROM submission_intents i WHERE completed_at < ?1 AND NOT EXISTS
+                 (SELECT 1 FROM submission_webhook_events w WHERE w.intent_seq = i.intent_seq AND w.status = 'pending')
+             ORDER BY completed_at LIMIT ?2",
         )?
         .query_map(params![before, as_limit(limit)], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     for seq in &doomed {
         for sql in [
+            "DELETE FROM submission_webhook_tries WHERE intent_seq = ?1",
+            "DELETE FROM submission_webhook_events WHERE intent_seq = ?1",
             "DELETE FROM submission_attempts WHERE intent_seq = ?1",
             "DELETE FROM submission_payloads WHERE intent_seq = ?1",
             "DELETE FROM submission_intents WHERE intent_seq = ?1",

@@ -56,6 +56,11 @@ impl Contracts {
         let row = results.iter().flatten().next().ok_or_else(|| missing("contract"))?;
         let row =
             ContractRow { contract_id: rows::need(row, "contract_id")?, gateway_id: rows::need(row, "gateway_id")? };
+        if let Some(webhook) = &contract.webhook {
+            let origin = webhook.url.origin();
+            let values = vec![hash(origin), Value::Text(origin.to_owned()), Value::Number(row.contract_id)];
+            database.run(Batch { sql: statements::ENSURE_RECEIVER.into(), values }).await?;
+        }
         self.lock().ids.insert(Arc::clone(&snapshot.json), row);
         Ok(row)
     }

@@ -5,7 +5,10 @@ use super::rows;
 use crate::store::StoreError;
 
 /// Each one batch, each safe to run again.
-pub const MIGRATIONS: [&str; 1] = [include_str!("../../../schema/sqlserver/0001_spine.sql")];
+pub const MIGRATIONS: [&str; 2] = [
+    include_str!("../../../schema/sqlserver/0001_spine.sql"),
+    include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
+];
 
 pub const VERSION: &str = "
 IF OBJECT_ID('submission_schema_versions') IS NULL SELECT CAST(0 AS BIGINT) AS version;

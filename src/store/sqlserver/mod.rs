@@ -12,6 +12,7 @@ mod read;
 mod rows;
 mod settings;
 mod statements;
+mod webhooks;
 mod write;
 
 use std::future::Future;
@@ -26,10 +27,10 @@ use self::contracts::Contracts;
 use self::database::Database;
 use self::migrate::SchemaState;
 use super::{
-    Backlog, Build, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Receipt, Refresh, RefreshRequest,
-    Store, StoreError, StoreFuture, WriteBatch,
+    Backlog, Build, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry, Purged,
+    Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, WebhookLook, WriteBatch,
 };
-use crate::core::intent::IntentId;
+use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
 use crate::metrics::Metrics;
 
@@ -147,6 +148,26 @@ impl Store for SqlServerStore {
 
     fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
         self.call(move |store| async move { read::purge(&store.database, term, older_than, limit).await })
+    }
+
+    fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
+        self.call(move |store| async move { webhooks::due(&store.database, look).await })
+    }
+
+    fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>> {
+        self.call(move |store| async move { webhooks::begin(&store.database, &store.contracts, &term, &events).await })
+    }
+
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool> {
+        self.call(move |store| async move { webhooks::finish(&store.database, &term, &finished).await })
+    }
+
+    fn close_webhooks(&self, term: Term) -> StoreFuture<Option<usize>> {
+        self.call(move |store| async move { webhooks::close(&store.database, &term).await })
+    }
+
+    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
+        self.call(move |store| async move { webhooks::redeliver(&store.database, &id).await })
     }
 
     fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {

@@ -10,6 +10,7 @@ use tiberius::Row;
 use super::database::{Batch, Database, Value};
 use super::rows::{self, json_moment};
 use super::statements::{self, ListParts};
+use super::webhooks;
 use super::write::term_values;
 use crate::core::intent::{Intent, IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
@@ -20,7 +21,7 @@ use crate::store::{
     RefreshRequest, StoreError,
 };
 
-async fn run(
+pub async fn run(
     database: &Database,
     sql: impl Into<std::borrow::Cow<'static, str>>,
     values: Vec<Value>,
@@ -28,23 +29,23 @@ async fn run(
     database.run(Batch { sql: sql.into(), values }).await
 }
 
-fn first(results: &[Vec<Row>]) -> Option<&Row> {
+pub fn first(results: &[Vec<Row>]) -> Option<&Row> {
     results.iter().flatten().next()
 }
 
-fn need_first(results: &[Vec<Row>]) -> Result<&Row, StoreError> {
+pub fn need_first(results: &[Vec<Row>]) -> Result<&Row, StoreError> {
     first(results).ok_or_else(|| StoreError::Unavailable("the server did not answer a question".to_owned()))
 }
 
-fn all<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
+pub fn all<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
     rows.iter().map(read).collect()
 }
 
-fn set(results: &[Vec<Row>], number: usize) -> &[Row] {
+pub fn set(results: &[Vec<Row>], number: usize) -> &[Row] {
     results.get(number).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn number(value: usize) -> Value {
+pub fn number(value: usize) -> Value {
     Value::Number(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
@@ -158,7 +159,13 @@ pub async fn refresh_schedule(database: &Database, request: RefreshRequest) -> R
 
 pub async fn backlog(database: &Database) -> Result<Backlog, StoreError> {
     let results = run(database, statements::BACKLOG, Vec::new()).await?;
-    Ok(Backlog { waiting: rows::need::<i64>(need_first(&results)?, "waiting")?.unsigned_abs() })
+    let owed = need_first(results.get(1..).unwrap_or_default())?;
+    let (now, oldest) = (rows::need_moment(owed, "now_at")?, rows::moment(owed, "oldest")?);
+    Ok(Backlog {
+        waiting: rows::need::<i64>(need_first(&results)?, "waiting")?.unsigned_abs(),
+        webhooks: rows::need::<i64>(owed, "webhooks")?.unsigned_abs(),
+        oldest_webhook: oldest.map(|since| now.since(since)),
+    })
 }
 
 pub async fn purge(database: &Database, term: Term, older_than: Duration, limit: usize) -> Result<Purged, StoreError> {
@@ -184,7 +191,8 @@ pub async fn history(database: &Database, id: IntentId) -> Result<Option<History
     let Some(row) = set(&results, 0).first() else { return Ok(None) };
     let intent: Intent = rows::intent(row)?;
     let attempts: Vec<Attempt> = all(set(&results, 1), rows::attempt)?;
-    Ok(Some(History { intent, attempts }))
+    let webhook = webhooks::history(set(&results, 2), set(&results, 3))?;
+    Ok(Some(History { intent, attempts, webhook }))
 }
 
 pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, StoreError> {

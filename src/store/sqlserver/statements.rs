@@ -2,22 +2,23 @@
 //! a test can parse them all; values are parameters.
 //!
 //! Runs on SQL Server 2016 and later and on Azure SQL, with READ_COMMITTED_SNAPSHOT on or off, and
-//! needs no lock hints. One order of locks: lease, clock, intents, attempts. Result sets come
+//! needs no lock hints. One order of locks: lease, clock, intents, attempts, webhooks. Result sets come
 //! after the commit, so that a client that stops reading holds no locks.
 
 use super::rows::INTENT_COLUMNS;
+use super::webhooks;
 
 /// Parameters that a batch of writes always has: the term, or blanks.
 pub const TERM_VALUES: usize = 3;
 
 /// Looks up the term and keeps the lease row until commit: nobody can begin another term before.
-const FENCE: &str = "
+pub const FENCE: &str = "
 UPDATE submission_manager_leases SET renewed_at = renewed_at
 WHERE lease_name = @P1 AND holder_id = @P2 AND lease_epoch = @P3 AND expires_at > SYSUTCDATETIME();
 SET @held = @@ROWCOUNT;";
 
 /// Moves the store's clock on; the row stays locked until commit, so clock and commits agree.
-const TICK: &str = "
+pub const TICK: &str = "
 UPDATE submission_clock SET last_at = CASE
     WHEN SYSUTCDATETIME() > DATEADD(MICROSECOND, 1, last_at) THEN SYSUTCDATETIME()
     ELSE DATEADD(MICROSECOND, 1, last_at) END;
@@ -56,9 +57,9 @@ pub fn writes(parts: Parts) -> String {
     part(true, 0, TICK, "");
     part(parts.submits, 3, INSERT_INTENTS, &submitted());
     part(parts.begins, 1, BEGIN_ATTEMPTS, BEGUN);
-    part(parts.finishes, 1, FINISH_ATTEMPTS, FINISHED);
-    part(parts.expire, 1, EXPIRE_OVERDUE, &expired());
-    part(parts.exhaust, 1, EXHAUST, &exhausted());
+    part(parts.finishes, 1, &format!("{FINISH_ATTEMPTS}{}", owe(OF_THE_LIST)), FINISHED);
+    part(parts.expire, 1, &format!("{EXPIRE_OVERDUE}{}", owe(ENDED_NOW)), &expired());
+    part(parts.exhaust, 1, &format!("{EXHAUST}{}", owe(OF_THE_LIST)), &exhausted());
     sql.push_str("\nCOMMIT TRANSACTION;");
     sql + &answers
 }
@@ -74,6 +75,7 @@ macro_rules! text {
         )
     };
 }
+pub(super) use text;
 
 /// A text as it goes into JSON: nothing in it needs an escape there. The statements undo it.
 pub fn json_text(text: &str) -> String {
@@ -146,6 +148,25 @@ JOIN OPENJSON(@value0) WITH (seq BIGINT, number BIGINT, status VARCHAR(10), due 
 WHERE @held = 1 AND i.attempt_count = j.number AND i.open_lease_epoch IS NOT NULL;"
 );
 
+/// Writes down the events of intents that were just ended, if their contracts have webhooks.
+fn owe(ended: &str) -> String {
+    format!(
+        "
+INSERT INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, tries_before, tries, next_try_at)
+SELECT i.intent_seq, r.receiver_id, 'pending', @now, 0, 0, @now
+FROM {ended}
+JOIN submission_contract_receivers AS r ON r.contract_id = i.contract_id
+WHERE @held = 1 AND i.last_modified_at = @now AND i.completed_at IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM submission_webhook_events AS w WHERE w.intent_seq = i.intent_seq);"
+    )
+}
+
+const OF_THE_LIST: &str =
+    "OPENJSON(@value0) WITH (seq BIGINT) AS j JOIN submission_intents AS i ON i.intent_seq = j.seq";
+/// What expires is completed at the time of its transaction, which no other shares.
+const ENDED_NOW: &str = "(SELECT intent_seq, contract_id, last_modified_at, completed_at FROM submission_intents
+    WHERE completed_at = @now) AS i";
+
 /// No two transactions share a timestamp, so it tells what this one wrote.
 const FINISHED: &str = "
 SELECT i.intent_seq FROM OPENJSON(@value0) WITH (seq BIGINT) AS j
@@ -192,6 +213,14 @@ INSERT INTO submission_contracts (snapshot_sha256, gateway_id, submission_target
 SELECT @P3, g.gateway_id, @P4, NULLIF(@P5, 0), @P6 FROM submission_gateways AS g
 WHERE g.url_sha256 = @P1 AND NOT EXISTS (SELECT 1 FROM submission_contracts WHERE snapshot_sha256 = @P3);
 SELECT contract_id, gateway_id FROM submission_contracts WHERE snapshot_sha256 = @P3;";
+
+/// The receiver of a contract, made if it is not there.
+pub const ENSURE_RECEIVER: &str = "
+INSERT INTO submission_webhook_receivers (origin_sha256, origin)
+SELECT @P1, @P2 WHERE NOT EXISTS (SELECT 1 FROM submission_webhook_receivers WHERE origin_sha256 = @P1);
+INSERT INTO submission_contract_receivers (contract_id, receiver_id)
+SELECT @P3, r.receiver_id FROM submission_webhook_receivers AS r
+WHERE r.origin_sha256 = @P1 AND NOT EXISTS (SELECT 1 FROM submission_contract_receivers WHERE contract_id = @P3);";
 
 pub const CONTRACTS: &str = "
 SELECT c.contract_id, c.snapshot FROM OPENJSON(@P1) WITH (id BIGINT) AS j
@@ -289,17 +318,25 @@ CROSS APPLY (SELECT TOP (@P5) i.intent_seq, i.gateway_id, i.next_attempt_at, i.a
         AND (i.next_attempt_at > j.due OR i.intent_seq >= j.seq)
     ORDER BY i.next_attempt_at, i.intent_seq) AS p;";
 
-pub const BACKLOG: &str = "SELECT COUNT_BIG(*) AS waiting FROM submission_intents WHERE next_attempt_at IS NOT NULL;";
+pub const BACKLOG: &str = "
+SELECT COUNT_BIG(*) AS waiting FROM submission_intents WHERE next_attempt_at IS NOT NULL;
+SELECT COUNT_BIG(*) AS webhooks, MIN(owed_since) AS oldest, SYSUTCDATETIME() AS now_at
+FROM submission_webhook_events WHERE status = 'pending';";
 
-/// Terminal intents older than so many seconds, the oldest first.
+/// Terminal intents older than so many seconds, the oldest first; not those whose webhook is owed.
+/// Nothing changes between the statements, because the clock is held, so each means the same intents.
 pub fn purge() -> String {
-    let doomed = "SELECT TOP (@P5) intent_seq FROM submission_intents
-    WHERE completed_at < DATEADD(SECOND, @P4, SYSUTCDATETIME()) ORDER BY completed_at, intent_seq";
+    let doomed = "SELECT TOP (@P5) i.intent_seq FROM submission_intents AS i
+    WHERE i.completed_at < DATEADD(SECOND, @P4, @now) AND NOT EXISTS (SELECT 1 FROM submission_webhook_events AS w
+        WHERE w.intent_seq = i.intent_seq AND w.status = 'pending')
+    ORDER BY i.completed_at, i.intent_seq";
     format!(
-        "DECLARE @held BIGINT = 0, @deleted BIGINT = 0;
-BEGIN TRANSACTION;{FENCE}
+        "DECLARE @now DATETIME2(6), @held BIGINT = 0, @deleted BIGINT = 0;
+BEGIN TRANSACTION;{FENCE}{TICK}
 IF @held = 1
 BEGIN
+    DELETE FROM submission_webhook_tries WHERE intent_seq IN ({doomed});
+    DELETE FROM submission_webhook_events WHERE intent_seq IN ({doomed});
     DELETE FROM submission_attempts WHERE intent_seq IN ({doomed});
     DELETE FROM submission_intents WHERE intent_seq IN ({doomed});
     SET @deleted = @@ROWCOUNT;
@@ -322,8 +359,9 @@ pub fn history() -> String {
 SELECT a.attempt_number, a.lease_epoch, a.started_at, a.finished_at, a.outcome_status, a.outcome_reason, a.error,
     a.gateway_message_id
 FROM submission_attempts AS a JOIN submission_intents AS i ON i.intent_seq = a.intent_seq
-WHERE i.intent_id = @P1 ORDER BY a.attempt_number;",
-        find()
+WHERE i.intent_id = @P1 ORDER BY a.attempt_number;{}",
+        find(),
+        webhooks::HISTORY
     )
 }
 

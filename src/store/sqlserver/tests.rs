@@ -9,6 +9,7 @@ use sqlparser::dialect::MsSqlDialect;
 use sqlparser::parser::Parser;
 
 use super::database::Batch;
+use super::webhooks as webhook_statements;
 use super::*;
 use crate::core::contract::fixtures::{max_attempts, one_shot};
 use crate::store::Submitted;
@@ -131,7 +132,7 @@ async fn several_instances_may_migrate_at_once() {
     for run in runs {
         ran += run.await.unwrap();
     }
-    assert_eq!(ran, 1, "exactly one of them did the work");
+    assert_eq!(ran, 2, "each migration was run by exactly one of them");
     assert_eq!(test.store().migrate().await.unwrap(), 0);
     let bare = SqlServerStore::new(&settings(&test.server, &test.name), false, metrics());
     assert_eq!(bare.ping().await, Ok(()));
@@ -215,6 +216,7 @@ fn all_statements() -> Vec<String> {
     let bit = |number: u32, place: u32| number & (1 << place) != 0;
     let mut all = vec![
         statements::ENSURE_CONTRACT.to_owned(),
+        statements::ENSURE_RECEIVER.to_owned(),
         statements::CONTRACTS.to_owned(),
         statements::ACQUIRE_LEASE.to_owned(),
         statements::RENEW_LEASE.to_owned(),
@@ -228,6 +230,11 @@ fn all_statements() -> Vec<String> {
         statements::purge(),
         statements::find(),
         statements::history(),
+        webhook_statements::DUE.to_owned(),
+        webhook_statements::begin_statement(),
+        webhook_statements::finish_statement(),
+        webhook_statements::close_statement(),
+        webhook_statements::redeliver_statement(),
         migrate::VERSION.to_owned(),
         migrate::MAKE_VERSIONS.to_owned(),
     ];

@@ -15,6 +15,7 @@ use submission_manager::registry::Registry;
 use submission_manager::store::choice::StoreChoice;
 use submission_manager::store::sqlserver::PoolSettings;
 use submission_manager::store::{History, ListQuery, Store};
+use submission_manager::variables::Variables;
 
 use crate::support::{PATIENCE, Site};
 
@@ -117,7 +118,7 @@ impl Evidence {
                 }
             }));
         }
-        let registry = Registry::load(&site.registry()).unwrap();
+        let registry = Registry::load(&site.registry(), &Variables::of_process()).unwrap();
         let terms = logs.iter().filter_map(|line| term_began(line, site.lease_duration)).collect();
         Self { record: record.0.lock().unwrap().clone(), sent, stored, terms, registry }
     }
@@ -201,7 +202,7 @@ impl Evidence {
 
 /// What is wrong with one intent, given the requests that reached a gateway.
 fn faults_of(history: &History, sent: &[&Sent], contract: &Contract) -> Vec<String> {
-    let History { intent, attempts } = history;
+    let History { intent, attempts, .. } = history;
     let mut faults = Vec::new();
     let mut fault = |wrong: bool, text: &str| {
         if wrong {
@@ -233,7 +234,7 @@ fn faults_of(history: &History, sent: &[&Sent], contract: &Contract) -> Vec<Stri
 
 /// Where the intent did not go on or end as its policy says of its recorded attempts.
 fn faults_of_policy(history: &History, contract: &Contract) -> Vec<String> {
-    let History { intent, attempts } = history;
+    let History { intent, attempts, .. } = history;
     let mut faults = Vec::new();
     let mut due = Some(intent.created_at);
     let mut ended = None;
@@ -320,7 +321,8 @@ mod tests {
         };
         let attempts = target("attempts", serde_json::json!({ "policy": "max_attempts", "maxAttempts": 2 }));
         let once = target("once", serde_json::json!({ "policy": "one_shot" }));
-        Registry::parse(&serde_json::json!({ "targets": [attempts, once] }).to_string()).unwrap()
+        Registry::parse(&serde_json::json!({ "targets": [attempts, once] }).to_string(), &Variables::of_process())
+            .unwrap()
     }
 
     fn history(id: &str, target: &str, state: State, attempts: Vec<Attempt>) -> History {
@@ -333,7 +335,7 @@ mod tests {
             attempt_count: u32::try_from(attempts.len()).unwrap(),
             attempt_open: false,
         };
-        History { intent, attempts }
+        History { intent, attempts, webhook: None }
     }
 
     /// Two terms; one intent that was interrupted between them and then accepted, one that was

@@ -1,0 +1,50 @@
+-- Webhook events that are owed for ended intents, and every try to deliver them.
+-- Run inside one transaction; safe to run again.
+
+-- Receivers by number: scheme, host and port of a webhook, up or down as a whole.
+CREATE TABLE IF NOT EXISTS submission_webhook_receivers (
+    receiver_id INTEGER PRIMARY KEY,
+    origin      TEXT NOT NULL UNIQUE
+) STRICT;
+
+-- The receivers of contracts that have a webhook. Rows are never changed.
+CREATE TABLE IF NOT EXISTS submission_contract_receivers (
+    contract_id INTEGER PRIMARY KEY REFERENCES submission_contracts,
+    receiver_id INTEGER NOT NULL REFERENCES submission_webhook_receivers
+) STRICT;
+
+-- At most one for an intent, written in the transaction that ends it.
+CREATE TABLE IF NOT EXISTS submission_webhook_events (
+    intent_seq       INTEGER PRIMARY KEY REFERENCES submission_intents,
+    receiver_id      INTEGER NOT NULL REFERENCES submission_webhook_receivers,
+    status           TEXT    NOT NULL CHECK (status IN ('pending', 'delivered', 'failed')),
+    -- When it came to be owed, or was asked for again, and how many tries had been made by then.
+    owed_since       INTEGER NOT NULL,
+    tries_before     INTEGER NOT NULL DEFAULT 0,
+    tries            INTEGER NOT NULL DEFAULT 0,
+    -- Set while the event waits for a try, and only then.
+    next_try_at      INTEGER,
+    -- Set while a try is under way, and only then: who began it and when.
+    open_lease_epoch INTEGER,
+    open_started_at  INTEGER,
+    CHECK ((status = 'pending') = ((next_try_at IS NULL) <> (open_lease_epoch IS NULL)))
+) STRICT;
+CREATE INDEX IF NOT EXISTS submission_webhook_events_due
+    ON submission_webhook_events (receiver_id, next_try_at) WHERE next_try_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS submission_webhook_events_owed
+    ON submission_webhook_events (owed_since) WHERE status = 'pending';
+CREATE INDEX IF NOT EXISTS submission_webhook_events_open
+    ON submission_webhook_events (open_lease_epoch) WHERE open_lease_epoch IS NOT NULL;
+
+-- Appended when a try is finished, never changed.
+CREATE TABLE IF NOT EXISTS submission_webhook_tries (
+    intent_seq  INTEGER NOT NULL REFERENCES submission_webhook_events,
+    try_number  INTEGER NOT NULL,
+    lease_epoch INTEGER NOT NULL,
+    started_at  INTEGER NOT NULL,
+    finished_at INTEGER NOT NULL,
+    http_status INTEGER,
+    error       TEXT,
+    PRIMARY KEY (intent_seq, try_number),
+    CHECK (http_status IS NOT NULL OR error IS NOT NULL)
+) STRICT, WITHOUT ROWID;

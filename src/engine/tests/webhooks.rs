@@ -1,0 +1,213 @@
+//! Webhooks in virtual time: days of a dead receiver in milliseconds.
+
+use std::collections::HashMap;
+
+use super::*;
+use crate::core::contract::fixtures::with_webhook;
+use crate::core::webhook::{EventStatus, INTERRUPTED, TryOutcome};
+use crate::store::Redelivery;
+
+const HERE: &str = "http://here.test/events";
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn status(status: u16) -> TryOutcome {
+    TryOutcome::Answered { status, retry_after: None, remark: None }
+}
+
+fn delivered(history: &History) -> bool {
+    history.webhook.as_ref().is_some_and(|webhook| webhook.status == EventStatus::Delivered)
+}
+
+impl Instance {
+    /// Which intents the receivers got events of, in order.
+    fn letters(&self) -> Vec<String> {
+        self.courier.letters.lock().unwrap().clone()
+    }
+
+    /// Waits, looking now and then.
+    async fn until_webhook(&self, id: &str, done: impl Fn(&History) -> bool) -> History {
+        for _ in 0..20_000 {
+            let history = self.history(id).await;
+            if done(&history) {
+                return history;
+            }
+            pass(10 * SECOND).await;
+        }
+        panic!("{id} never got there: {:?}", self.history(id).await)
+    }
+}
+
+#[actix::test]
+async fn an_outcome_is_told_at_once() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    let began = monotonic();
+    instance.submit("a", &with_webhook(HERE, one_shot())).await;
+    instance.end("a").await;
+    for _ in 0..1000 {
+        if delivered(&instance.history("a").await) {
+            break;
+        }
+        pass(Duration::from_millis(1)).await;
+    }
+    assert!(monotonic().duration_since(began) < Duration::from_millis(100), "not by polling");
+    assert_eq!(instance.letters(), ["a"]);
+    instance.submit("b", &one_shot()).await;
+    instance.end("b").await;
+    pass(2 * SECOND).await;
+    assert_eq!(instance.letters(), ["a"], "a contract without a webhook tells nobody");
+}
+
+#[actix::test]
+async fn a_receiver_that_was_down_for_an_hour_gets_exactly_what_it_is_owed() {
+    let lab = Lab::new();
+    let origin = monotonic();
+    let up = move || monotonic().duration_since(origin) > HOUR;
+    let courier = Couriers::answering(move |_, _| {
+        (Duration::ZERO, if up() { status(200) } else { TryOutcome::Error("refused".to_owned()) })
+    });
+    let instance = lab.start_with(settings(), always(accepted()), courier);
+    instance.lease_after(0).await;
+    for n in 0..20 {
+        instance.submit(&format!("{n}"), &with_webhook(HERE, one_shot())).await;
+        pass(4 * 60 * SECOND).await;
+    }
+    for n in 0..20 {
+        let history = instance.until_webhook(&format!("{n}"), delivered).await;
+        let tries = history.webhook.unwrap().tries;
+        let failed = tries.iter().filter(|tried| tried.http_status.is_none()).count();
+        assert_eq!(failed, tries.len() - 1, "every try is kept, and only the last one was taken");
+    }
+    let mut sent: HashMap<String, usize> = HashMap::new();
+    instance.letters().into_iter().for_each(|id| *sent.entry(id).or_default() += 1);
+    for n in 0..20 {
+        let kept = instance.history(&format!("{n}")).await.webhook.unwrap().tries.len();
+        assert_eq!(sent[&format!("{n}")], kept, "sent as often as is written down");
+    }
+    assert_eq!(sent.len(), 20);
+}
+
+#[actix::test]
+async fn an_event_that_was_given_up_may_be_asked_for_again() {
+    let lab = Lab::new();
+    let courier = Couriers::answering(|_, letter| (Duration::ZERO, status(if letter == 1 { 410 } else { 200 })));
+    let instance = lab.start_with(settings(), always(accepted()), courier);
+    instance.submit("a", &with_webhook(HERE, one_shot())).await;
+    let failed = |history: &History| history.webhook.as_ref().is_some_and(|w| w.status == EventStatus::Failed);
+    let history = instance.until_webhook("a", failed).await;
+    assert_eq!(history.webhook.unwrap().tries.len(), 1, "gone means gone");
+    pass(HOUR).await;
+    assert_eq!(instance.letters(), ["a"]);
+    assert_eq!(instance.engine.store.redeliver_webhook(intent_id("a")).await, Ok(Redelivery::Owed));
+    let history = instance.until_webhook("a", delivered).await;
+    assert_eq!(history.webhook.unwrap().tries.len(), 2);
+}
+
+/// Two thousand events owed to a host that lets every try time out.
+#[actix::test]
+async fn a_dead_receiver_delays_nobody() {
+    let lab = Lab::new();
+    let store = lab.store();
+    let submits: Vec<_> = (0..2000)
+        .map(|n| new_intent(&format!("dead {n}"), &with_webhook("http://dead.test", one_shot()), b"{}"))
+        .collect();
+    for chunk in submits.chunks(500) {
+        store.commit(WriteBatch { submits: chunk.to_vec(), ..WriteBatch::default() }).await.unwrap();
+    }
+    let courier = Couriers::answering(|id, _| match id.starts_with("dead") {
+        true => (15 * SECOND, TryOutcome::Error("timed out".to_owned())),
+        false => (Duration::ZERO, status(204)),
+    });
+    let instance = lab.start_with(settings(), always(accepted()), courier);
+    instance.lease_after(0).await;
+    instance.end("dead 1999").await;
+    pass(20 * SECOND).await;
+    let most = instance.engine.metrics.webhooks_inflight.get();
+    assert!(most <= 32, "{most} places taken by one receiver");
+    let began = monotonic();
+    instance.submit("alive", &with_webhook(HERE, one_shot())).await;
+    instance.end("alive").await;
+    assert!(monotonic().duration_since(began) < SECOND, "an attempt waited for a webhook");
+    for _ in 0..1000 {
+        if delivered(&instance.history("alive").await) {
+            break;
+        }
+        pass(Duration::from_millis(1)).await;
+    }
+    assert!(monotonic().duration_since(began) < SECOND, "an event waited for another receiver");
+}
+
+#[actix::test]
+async fn a_try_that_is_cut_off_by_a_crash_is_recorded_and_made_again() {
+    let lab = Lab::new();
+    let hanging = Couriers::answering(|_, _| (HOUR, status(200)));
+    let first = lab.start_with(settings(), always(accepted()), hanging);
+    first.submit("a", &with_webhook(HERE, one_shot())).await;
+    first.end("a").await;
+    while first.letters().is_empty() {
+        pass(Duration::from_millis(10)).await;
+    }
+    // It cannot renew any more, and another instance takes over.
+    first.faults.add("renew", 1000, Fault::Fail);
+    first.faults.add("acquire", 10_000, Fault::Fail);
+    let second = lab.start(LeaderSettings { holder_id: "other".into(), ..settings() }, always(accepted()));
+    second.lease_after(0).await;
+    let history = second.until_webhook("a", delivered).await;
+    let tries = history.webhook.unwrap().tries;
+    assert_eq!(tries.len(), 2);
+    assert_eq!((tries[0].error.as_deref(), tries[1].http_status), (Some(INTERRUPTED), Some(200)));
+    assert_eq!(second.letters(), ["a"]);
+}
+
+#[actix::test]
+async fn an_orderly_stop_records_what_it_cuts_off() {
+    let lab = Lab::new();
+    let hanging = Couriers::answering(|_, _| (HOUR, status(200)));
+    let instance = lab.start_with(settings(), always(accepted()), hanging);
+    instance.submit("a", &with_webhook(HERE, one_shot())).await;
+    instance.end("a").await;
+    while instance.letters().is_empty() {
+        pass(Duration::from_millis(10)).await;
+    }
+    let began = monotonic();
+    instance.engine.stop_leading().await;
+    assert!(monotonic().duration_since(began) < 3 * SECOND, "a slow receiver held up the next leader");
+    let webhook = instance.history("a").await.webhook.unwrap();
+    assert_eq!((webhook.status, webhook.tries.len()), (EventStatus::Pending, 1));
+    assert_eq!(webhook.tries[0].error.as_deref(), Some(INTERRUPTED));
+    assert!(webhook.next_try_at.is_some(), "due for the next leader");
+}
+
+#[actix::test]
+async fn a_store_that_fails_for_a_while_loses_no_event_and_doubles_none() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    for call in ["due webhooks", "begin webhooks", "finish webhooks"] {
+        for (what, fault) in [("fails", Fault::Fail), ("fails afterwards", Fault::FailAfter)] {
+            instance.faults.add(call, 3, fault);
+            let id = format!("{call} {what}");
+            instance.submit(&id, &with_webhook(HERE, one_shot())).await;
+            let history = instance.until_webhook(&id, delivered).await;
+            let tries = history.webhook.unwrap().tries;
+            assert_eq!(instance.letters().iter().filter(|sent| **sent == id).count(), 1, "{id}");
+            assert_eq!(tries.last().unwrap().http_status, Some(200), "{id}");
+            assert_eq!(instance.faults.left(call), 0);
+        }
+    }
+}
+
+#[actix::test]
+async fn a_dead_webhook_actor_is_followed_by_another_in_the_same_term() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    let term = instance.lease_after(0).await.term;
+    pass(SECOND).await;
+    instance.engine.leader().send(CrashChild("webhooks")).await.unwrap();
+    pass(SECOND).await;
+    instance.submit("a", &with_webhook(HERE, one_shot())).await;
+    instance.end("a").await;
+    instance.until_webhook("a", delivered).await;
+    assert_eq!(instance.engine.board.lease().unwrap().term, term);
+}

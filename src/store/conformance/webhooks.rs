@@ -1,0 +1,256 @@
+//! Webhook events: owed with every end of an intent, tried by the term that leads, never lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Fixture, LONG, accepted, acquire_from, finished, intent_id, rejected, writes};
+use crate::core::contract::Contract;
+use crate::core::contract::fixtures::{max_attempts, one_shot, with_webhook};
+use crate::core::intent::{ExhaustedReason, Intent, IntentSeq, Status};
+use crate::core::lease::Term;
+use crate::core::outcome::Outcome;
+use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, TryOutcome, Verdict};
+use crate::store::{
+    Begun, FencedWrites, FinishTry, OpenTry, Purged, Redelivery, WebhookHistory, WebhookLook, WebhookTry,
+};
+
+const HERE: &str = "http://here.test/events";
+
+fn hooked(contract: Contract) -> Contract {
+    with_webhook(HERE, contract)
+}
+
+fn look(limit: usize, per_receiver: usize) -> WebhookLook {
+    WebhookLook { limit, per_receiver, except: Vec::new() }
+}
+
+impl Fixture {
+    /// An intent that has ended, with its event owed.
+    async fn ended(&self, term: &Term, id: &str, url: &str) -> Intent {
+        let intent = self.submit(id, &with_webhook(url, one_shot())).await;
+        self.attempt(term, &intent, accepted()).await;
+        self.intent(id).await
+    }
+
+    async fn due(&self) -> Vec<IntentSeq> {
+        let due = self.store.due_webhooks(look(100, 100)).await.unwrap();
+        due.due.into_iter().map(|event| event.seq).collect()
+    }
+
+    async fn begin_tries(&self, term: &Term) -> Vec<OpenTry> {
+        let due = self.due().await;
+        self.store.begin_webhooks(term.clone(), due).await.unwrap().expect("the term holds")
+    }
+
+    async fn begin_try(&self, term: &Term) -> OpenTry {
+        let mut begun = self.begin_tries(term).await;
+        assert_eq!(begun.len(), 1);
+        begun.remove(0)
+    }
+
+    async fn finish_try(&self, term: &Term, open: &OpenTry, outcome: TryOutcome, verdict: Verdict) -> bool {
+        let finished_at = self.now().await.max(open.started_at);
+        let finish = FinishTry { open: open.clone(), finished_at, outcome, verdict };
+        self.store.finish_webhooks(term.clone(), vec![Arc::new(finish)]).await.unwrap()
+    }
+
+    async fn webhook(&self, id: &str) -> Option<WebhookHistory> {
+        self.history(id).await.webhook
+    }
+}
+
+fn answered(status: u16) -> TryOutcome {
+    TryOutcome::Answered { status, retry_after: None, remark: (status != 200).then(|| "oh \"no\" \\ ~1 é".to_owned()) }
+}
+
+pub async fn every_end_of_an_intent_owes_one_event(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let overdue = fixture.submit("overdue", &hooked(fixture.short_deadline())).await;
+    let late = fixture.submit("late", &hooked(fixture.short_deadline())).await;
+    let late = fixture.waiting(&late).await;
+    fixture.pass(fixture.short).await;
+    let Some(Begun::Ended(_)) = fixture.begin(&term, late).await else { panic!("begun after its deadline") };
+    let expired = fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap().expired;
+    assert_eq!(expired.iter().map(|intent| intent.seq).collect::<Vec<_>>(), [overdue.seq]);
+    let cases = [
+        ("accepted", hooked(max_attempts(2)), accepted(), Status::Accepted),
+        ("rejected", hooked(max_attempts(2)), rejected("invalid_recipient"), Status::Rejected),
+        ("exhausted", hooked(one_shot()), Outcome::error("x"), Status::Exhausted),
+        ("retried", hooked(max_attempts(2)), Outcome::error("x"), Status::Pending),
+        ("silent", max_attempts(2), accepted(), Status::Accepted),
+    ];
+    for (id, contract, outcome, status) in cases {
+        let intent = fixture.submit(id, &contract).await;
+        fixture.attempt(&term, &intent, outcome).await;
+        assert_eq!(fixture.intent(id).await.state.status(), status);
+    }
+    // A term that died, and the next one that closes what it left open.
+    let open = fixture.submit("interrupted", &hooked(one_shot())).await;
+    fixture.begin_due(&term, &open).await;
+    fixture.store.release_lease(term).await.unwrap();
+    let next = fixture.lead("me again").await;
+    let left = fixture.store.open_attempts_before(next.epoch, 10).await.unwrap();
+    let now = fixture.now().await;
+    let finishes = left.iter().map(|attempt| finished(attempt, Outcome::interrupted(), now)).collect();
+    fixture.fenced(FencedWrites { finishes, ..writes(&next) }).await.unwrap();
+
+    for id in ["overdue", "late", "accepted", "rejected", "exhausted", "interrupted"] {
+        let webhook = fixture.webhook(id).await.unwrap_or_else(|| panic!("{id} owes nothing"));
+        assert_eq!((webhook.status, webhook.tries.len()), (EventStatus::Pending, 0), "{id}");
+        assert!(webhook.next_try_at.is_some(), "{id}");
+    }
+    assert_eq!(fixture.due().await.len(), 6);
+    for id in ["retried", "silent"] {
+        assert_eq!(fixture.webhook(id).await, None, "{id}");
+    }
+    let reason = fixture.intent("overdue").await.state.exhausted_reason();
+    assert_eq!(reason, Some(ExhaustedReason::DeadlineExceeded));
+    assert_eq!(fixture.store.backlog().await.unwrap().webhooks, 6);
+}
+
+pub async fn a_try_is_written_down_and_recorded_once(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let intent = fixture.ended(&term, "a", HERE).await;
+    let open = fixture.begin_try(&term).await;
+    assert_eq!((open.intent.clone(), open.number, open.round.tries), (intent.clone(), 1, 1));
+    assert_eq!(open.contract.webhook, hooked(one_shot()).webhook);
+    assert!(open.round.owed_since <= open.started_at);
+    assert!(fixture.begin_tries(&term).await.is_empty());
+    let again = fixture.store.begin_webhooks(term.clone(), vec![intent.seq]).await.unwrap().unwrap();
+    assert!(again.is_empty(), "begun twice");
+
+    let retry = fixture.now().await + fixture.short;
+    assert!(fixture.finish_try(&term, &open, answered(500), Verdict::RetryAt(retry)).await);
+    assert!(fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await, "without effect");
+    let webhook = fixture.webhook("a").await.unwrap();
+    assert_eq!((webhook.status, webhook.next_try_at), (EventStatus::Pending, Some(retry)));
+    let WebhookTry { number, http_status, error, started_at, finished_at } = &webhook.tries[0];
+    assert_eq!((webhook.tries.len(), *number, *http_status), (1, 1, Some(500)));
+    assert_eq!(error.as_deref(), answered(500).error());
+    assert!(started_at == &open.started_at && finished_at >= started_at);
+
+    let later = fixture.store.due_webhooks(look(10, 10)).await.unwrap();
+    assert!(later.due.is_empty() && later.next == Some(retry) && later.now < retry);
+    let early = fixture.store.begin_webhooks(term.clone(), vec![intent.seq]).await.unwrap().unwrap();
+    assert!(early.is_empty(), "begun before it was due");
+    fixture.pass(fixture.short).await;
+    let second = fixture.begin_try(&term).await;
+    assert_eq!((second.number, second.round), (2, crate::core::webhook::Round { tries: 2, ..open.round }));
+    assert!(fixture.finish_try(&term, &second, answered(200), Verdict::Delivered).await);
+    let webhook = fixture.webhook("a").await.unwrap();
+    assert_eq!((webhook.status, webhook.next_try_at, webhook.tries.len()), (EventStatus::Delivered, None, 2));
+    assert_eq!((webhook.tries[1].http_status, webhook.tries[1].error.as_deref()), (Some(200), None));
+    assert!(fixture.due().await.is_empty());
+    assert_eq!(fixture.store.backlog().await.unwrap().webhooks, 0);
+    assert_eq!(fixture.intent("a").await, intent, "a webhook never changes its intent");
+}
+
+pub async fn a_busy_receiver_leaves_room_for_others(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    for n in 0..6 {
+        fixture.ended(&term, &format!("many {n}"), "http://many.test/a?b").await;
+    }
+    fixture.ended(&term, "few", "http://few.test").await;
+    let ids = async |look: WebhookLook| {
+        let due = fixture.store.due_webhooks(look).await.unwrap().due;
+        let begun = due.iter().map(|event| event.receiver).collect::<Vec<_>>();
+        (due.len(), begun)
+    };
+    let (count, receivers) = ids(look(100, 100)).await;
+    let (many, few) = (receivers[0], receivers[6]);
+    assert!(count == 7 && many != few && receivers[..6].iter().all(|receiver| *receiver == many));
+    assert_eq!(ids(look(100, 2)).await.1, [many, many, few]);
+    assert_eq!(ids(look(2, 100)).await.1, [many, many], "in order of when they are due");
+    let except = |many_free: usize| WebhookLook { except: vec![(many, many_free)], ..look(100, 4) };
+    assert_eq!(ids(except(0)).await.1, [few]);
+    assert_eq!(ids(except(1)).await.1, [many, few]);
+    assert_eq!(ids(WebhookLook { except: vec![(ReceiverId(4711), 0)], ..look(100, 1) }).await.1, [many, few]);
+}
+
+pub async fn what_was_left_open_is_closed_and_due_again(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    fixture.ended(&term, "a", HERE).await;
+    let open = fixture.begin_try(&term).await;
+    fixture.store.release_lease(term.clone()).await.unwrap();
+    let next = fixture.lead("next").await;
+    assert!(fixture.due().await.is_empty());
+    assert_eq!(fixture.store.close_webhooks(next.clone()).await, Ok(Some(1)));
+    assert_eq!(fixture.store.close_webhooks(next.clone()).await, Ok(Some(0)));
+    let webhook = fixture.webhook("a").await.unwrap();
+    assert_eq!(webhook.tries.len(), 1);
+    assert_eq!((webhook.tries[0].http_status, webhook.tries[0].error.as_deref()), (None, Some(INTERRUPTED)));
+    let second = fixture.begin_try(&next).await;
+    assert_eq!(second.number, 2);
+    assert!(!fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await, "the old term is over");
+    assert!(fixture.finish_try(&next, &open, answered(200), Verdict::Delivered).await, "not open any more");
+    assert_eq!(fixture.webhook("a").await.unwrap().status, EventStatus::Pending);
+    assert!(fixture.finish_try(&next, &second, answered(410), Verdict::Failed).await);
+    let webhook = fixture.webhook("a").await.unwrap();
+    assert_eq!((webhook.status, webhook.tries.len()), (EventStatus::Failed, 2));
+}
+
+pub async fn a_stale_term_changes_no_event(fixture: Fixture) {
+    let term = acquire_from(&*fixture.store, "lease", "old", LONG).await.unwrap().term;
+    let waiting = fixture.ended(&term, "waiting", HERE).await;
+    fixture.store.release_lease(term.clone()).await.unwrap();
+    let next = fixture.lead("next").await;
+    assert!(fixture.store.begin_webhooks(term.clone(), vec![waiting.seq]).await.unwrap().is_none(), "begin");
+    let open = fixture.begin_try(&next).await;
+    assert!(!fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await, "finish");
+    assert_eq!(fixture.store.close_webhooks(term).await, Ok(None), "close");
+    let webhook = fixture.webhook("waiting").await.unwrap();
+    assert_eq!((webhook.status, webhook.next_try_at, webhook.tries.len()), (EventStatus::Pending, None, 0));
+}
+
+pub async fn an_event_may_be_asked_for_again(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let redeliver = async |id: &str| fixture.other.redeliver_webhook(intent_id(id)).await.unwrap();
+    assert_eq!(redeliver("nobody").await, Redelivery::NoIntent);
+    fixture.submit("silent", &one_shot()).await;
+    assert_eq!(redeliver("silent").await, Redelivery::NoWebhook);
+    let pending = fixture.submit("pending", &hooked(one_shot())).await;
+    assert_eq!(redeliver("pending").await, Redelivery::NotEnded);
+    fixture.attempt(&term, &pending, accepted()).await;
+
+    let first = fixture.begin_try(&term).await;
+    assert_eq!(redeliver("pending").await, Redelivery::Owed);
+    assert!(fixture.due().await.is_empty(), "a try is under way");
+    assert!(fixture.finish_try(&term, &first, answered(410), Verdict::Failed).await);
+    assert_eq!(redeliver("pending").await, Redelivery::Owed);
+    let second = fixture.begin_try(&term).await;
+    assert_eq!((second.number, second.round.tries), (2, 1), "a round of its own");
+    assert!(second.round.owed_since > first.round.owed_since);
+    assert!(fixture.finish_try(&term, &second, answered(200), Verdict::Delivered).await);
+    assert_eq!(redeliver("pending").await, Redelivery::Owed);
+    let webhook = fixture.webhook("pending").await.unwrap();
+    assert_eq!((webhook.status, webhook.tries.len()), (EventStatus::Pending, 2));
+}
+
+pub async fn retention_waits_for_what_is_owed(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    fixture.ended(&term, "delivered", HERE).await;
+    let open = fixture.begin_try(&term).await;
+    assert!(fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await);
+    fixture.ended(&term, "owed", HERE).await;
+    fixture.pass(2 * fixture.short).await;
+    let purge = async || fixture.store.purge(term.clone(), Duration::from_secs(1), 10).await.unwrap();
+    assert_eq!(purge().await, Purged::Deleted { intents: 1, more: false });
+    assert_eq!(fixture.find("delivered").await, None);
+    let open = fixture.begin_try(&term).await;
+    assert_eq!(purge().await, Purged::Deleted { intents: 0, more: false }, "a try is under way");
+    assert!(fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await);
+    assert_eq!(purge().await, Purged::Deleted { intents: 1, more: false });
+    fixture.ended(&term, "delivered", HERE).await;
+    assert!(fixture.webhook("delivered").await.unwrap().tries.is_empty(), "a purged id starts anew");
+}
+
+pub async fn the_age_of_what_is_owed_is_known(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    assert_eq!(fixture.store.backlog().await.unwrap().oldest_webhook, None);
+    fixture.ended(&term, "old", HERE).await;
+    fixture.pass(fixture.short).await;
+    fixture.ended(&term, "young", HERE).await;
+    let backlog = fixture.store.backlog().await.unwrap();
+    assert_eq!(backlog.webhooks, 2);
+    assert!(backlog.oldest_webhook.unwrap() >= fixture.short);
+}

@@ -1,0 +1,224 @@
+//! Webhook events: owed with the outcome, tried, recorded, and asked for again.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+
+use super::connection::{begin as begin_transaction, read_now};
+use super::read::{self, parsed};
+use super::schedule::as_limit;
+use super::{Writer, leases, write};
+use crate::clock::WallClock;
+use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::lease::Term;
+use crate::core::time::Timestamp;
+use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, Verdict, Webhook};
+use crate::store::{DueWebhook, DueWebhooks, FinishTry, OpenTry, Redelivery, WebhookHistory, WebhookLook, WebhookTry};
+
+/// Remembers the receiver of a contract.
+pub fn keep_receiver(
+    transaction: &Transaction<'_>,
+    contract_id: i64,
+    webhook: &Webhook,
+) -> Result<(), rusqlite::Error> {
+    let origin = webhook.url.origin();
+    transaction.execute("INSERT OR IGNORE INTO submission_webhook_receivers (origin) VALUES (?1)", [origin])?;
+    transaction.execute(
+        "INSERT OR IGNORE INTO submission_contract_receivers (contract_id, receiver_id)
+         SELECT ?1, receiver_id FROM submission_webhook_receivers WHERE origin = ?2",
+        params![contract_id, origin],
+    )?;
+    Ok(())
+}
+
+/// Writes down the event of an intent that ends in this transaction, if its contract has a webhook.
+pub fn owe(transaction: &Transaction<'_>, seq: IntentSeq, now: Timestamp) -> Result<(), rusqlite::Error> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, next_try_at)
+             SELECT i.intent_seq, r.receiver_id, 'pending', ?2, ?2
+             FROM submission_intents i JOIN submission_contract_receivers r USING (contract_id)
+             WHERE i.intent_seq = ?1",
+        )?
+        .execute(params![seq.0, now.micros()])?;
+    Ok(())
+}
+
+pub fn due(connection: &mut Connection, clock: &WallClock, look: &WebhookLook) -> Result<DueWebhooks, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let now = read_now(&snapshot, clock)?;
+    let mut next_receiver = snapshot.prepare_cached(
+        "SELECT receiver_id FROM submission_webhook_events
+         WHERE next_try_at IS NOT NULL AND receiver_id > ?1 ORDER BY receiver_id LIMIT 1",
+    )?;
+    let mut earliest = snapshot.prepare_cached(
+        "SELECT intent_seq, next_try_at FROM submission_webhook_events
+         WHERE next_try_at IS NOT NULL AND receiver_id = ?1 ORDER BY next_try_at, intent_seq LIMIT ?2",
+    )?;
+    let mut found = Vec::new();
+    let mut receiver = ReceiverId(0);
+    // From receiver to receiver, so that many events of one cost no more than a few.
+    while let Some(next) = next_receiver.query_row([receiver.0], |row| row.get(0)).optional()? {
+        receiver = ReceiverId(next);
+        let events = earliest.query_map(params![next, as_limit(look.places(receiver))], |row| {
+            Ok(DueWebhook { seq: IntentSeq(row.get(0)?), receiver, due: Timestamp::from_micros(row.get(1)?) })
+        })?;
+        for event in events {
+            found.push(event?);
+        }
+    }
+    Ok(DueWebhooks::at(now, found, look.limit))
+}
+
+pub fn begin(
+    writer: &mut Writer,
+    clock: &WallClock,
+    term: &Term,
+    events: &[IntentSeq],
+) -> Result<Option<Vec<OpenTry>>, rusqlite::Error> {
+    let Writer { connection, contracts } = writer;
+    let (transaction, now) = begin_transaction(connection, clock)?;
+    if !leases::holds(&transaction, term, now)? {
+        return Ok(None);
+    }
+    let mut begun = Vec::with_capacity(events.len());
+    for seq in events {
+        let marked = transaction
+            .prepare_cached(
+                "UPDATE submission_webhook_events SET tries = tries + 1, next_try_at = NULL, open_lease_epoch = ?2,
+                     open_started_at = ?3 WHERE intent_seq = ?1 AND next_try_at <= ?3",
+            )?
+            .execute(params![seq.0, term.epoch, now.micros()])?;
+        if marked == 0 {
+            continue;
+        }
+        let sql = format!(
+            "SELECT {}, i.contract_id, w.receiver_id, w.tries, w.tries_before, w.owed_since FROM {}
+             JOIN submission_webhook_events w USING (intent_seq) WHERE i.intent_seq = ?1",
+            read::INTENT_COLUMNS,
+            read::INTENT_TABLES
+        );
+        let row = |row: &Row<'_>| {
+            let (tries, before): (u32, u32) = (row.get(12)?, row.get(13)?);
+            let round = Round { owed_since: Timestamp::from_micros(row.get(14)?), tries: tries.saturating_sub(before) };
+            Ok((read::intent_of(row)?, row.get::<_, i64>(10)?, ReceiverId(row.get(11)?), tries, round))
+        };
+        let (intent, contract_id, receiver, number, round) =
+            transaction.prepare_cached(&sql)?.query_row([seq.0], row)?;
+        let contract = write::contract_by_id(&transaction, contracts, contract_id)?;
+        begun.push(OpenTry { receiver, intent, contract, number, round, started_at: now });
+    }
+    transaction.commit()?;
+    Ok(Some(begun))
+}
+
+pub fn finish(
+    connection: &mut Connection,
+    clock: &WallClock,
+    term: &Term,
+    finished: &[Arc<FinishTry>],
+) -> Result<bool, rusqlite::Error> {
+    let (transaction, now) = begin_transaction(connection, clock)?;
+    if !leases::holds(&transaction, term, now)? {
+        return Ok(false);
+    }
+    for finish in finished {
+        let FinishTry { open, finished_at, outcome, verdict } = finish.as_ref();
+        let next_try_at = match verdict {
+            Verdict::RetryAt(due) => Some(due.micros()),
+            Verdict::Delivered | Verdict::Failed => None,
+        };
+        let updated = transaction
+            .prepare_cached(
+                "UPDATE submission_webhook_events SET status = ?3, next_try_at = ?4, open_lease_epoch = NULL,
+                     open_started_at = NULL WHERE intent_seq = ?1 AND tries = ?2 AND open_lease_epoch IS NOT NULL",
+            )?
+            .execute(params![open.intent.seq.0, open.number, verdict.status().as_str(), next_try_at])?;
+        if updated == 1 {
+            transaction
+                .prepare_cached("INSERT INTO submission_webhook_tries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+                .execute(params![
+                    open.intent.seq.0,
+                    open.number,
+                    term.epoch,
+                    open.started_at.micros(),
+                    finished_at.micros(),
+                    outcome.http_status(),
+                    outcome.error()
+                ])?;
+        }
+    }
+    transaction.commit()?;
+    Ok(true)
+}
+
+pub fn close(connection: &mut Connection, clock: &WallClock, term: &Term) -> Result<Option<usize>, rusqlite::Error> {
+    let (transaction, now) = begin_transaction(connection, clock)?;
+    if !leases::holds(&transaction, term, now)? {
+        return Ok(None);
+    }
+    transaction.execute(
+        "INSERT INTO submission_webhook_tries
+         SELECT intent_seq, tries, open_lease_epoch, open_started_at, ?1, NULL, ?2
+         FROM submission_webhook_events WHERE open_lease_epoch IS NOT NULL",
+        params![now.micros(), INTERRUPTED],
+    )?;
+    let closed = transaction.execute(
+        "UPDATE submission_webhook_events SET next_try_at = ?1, open_lease_epoch = NULL, open_started_at = NULL
+         WHERE open_lease_epoch IS NOT NULL",
+        [now.micros()],
+    )?;
+    transaction.commit()?;
+    Ok(Some(closed))
+}
+
+pub fn redeliver(connection: &mut Connection, clock: &WallClock, id: &IntentId) -> Result<Redelivery, rusqlite::Error> {
+    let (transaction, now) = begin_transaction(connection, clock)?;
+    let found: Option<(i64, bool, bool)> = transaction
+        .prepare_cached(
+            "SELECT i.intent_seq, i.status = 'pending', r.receiver_id IS NOT NULL
+             FROM submission_intents i LEFT JOIN submission_contract_receivers r USING (contract_id)
+             WHERE i.intent_id = ?1",
+        )?
+        .query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .optional()?;
+    let seq = match found {
+        None => return Ok(Redelivery::NoIntent),
+        Some((_, _, false)) => return Ok(Redelivery::NoWebhook),
+        Some((_, true, true)) => return Ok(Redelivery::NotEnded),
+        Some((seq, false, true)) => seq,
+    };
+    // A try under way is as good as a new one.
+    transaction
+        .prepare_cached(
+            "UPDATE submission_webhook_events SET status = 'pending', next_try_at = ?2, owed_since = ?2,
+                 tries_before = tries WHERE intent_seq = ?1 AND open_lease_epoch IS NULL",
+        )?
+        .execute(params![seq, now.micros()])?;
+    transaction.commit()?;
+    Ok(Redelivery::Owed)
+}
+
+pub fn history(connection: &Connection, seq: IntentSeq) -> Result<Option<WebhookHistory>, rusqlite::Error> {
+    let event: Option<(EventStatus, Option<i64>)> = connection
+        .prepare_cached("SELECT status, next_try_at FROM submission_webhook_events WHERE intent_seq = ?1")?
+        .query_row([seq.0], |row| Ok((parsed(row, 0, EventStatus::parse)?, row.get(1)?)))
+        .optional()?;
+    let Some((status, next_try_at)) = event else { return Ok(None) };
+    let tries = connection
+        .prepare_cached(
+            "SELECT try_number, started_at, finished_at, http_status, error FROM submission_webhook_tries
+             WHERE intent_seq = ?1 ORDER BY try_number",
+        )?
+        .query_map([seq.0], |row| {
+            Ok(WebhookTry {
+                number: row.get(0)?,
+                started_at: Timestamp::from_micros(row.get(1)?),
+                finished_at: Timestamp::from_micros(row.get(2)?),
+                http_status: row.get(3)?,
+                error: row.get(4)?,
+            })
+        })?
+        .collect::<Result<_, _>>()?;
+    Ok(Some(WebhookHistory { status, next_try_at: next_try_at.map(Timestamp::from_micros), tries }))
+}

@@ -1,0 +1,225 @@
+//! Webhook events on SQL Server: tried, recorded, and asked for again. That they are owed is
+//! written with the outcome, in `statements`.
+
+use std::sync::Arc;
+
+use serde_json::{Value as Json, json};
+use tiberius::Row;
+
+use super::contracts::Contracts;
+use super::database::{Database, Value};
+use super::read::{all, first, need_first, number, run, set};
+use super::rows::{self, INTENT_COLUMNS, json_moment};
+use super::statements::{FENCE, TICK, json_text, text};
+use super::write::term_values;
+use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::lease::Term;
+use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, Verdict};
+use crate::store::{
+    DueWebhook, DueWebhooks, FinishTry, OpenTry, Redelivery, StoreError, WebhookHistory, WebhookLook, WebhookTry,
+};
+
+/// The earliest events of every receiver, as many as have a place, and no more than asked for in all.
+pub const DUE: &str = "
+SELECT CASE WHEN SYSUTCDATETIME() > last_at THEN SYSUTCDATETIME() ELSE last_at END AS now_at FROM submission_clock;
+SELECT TOP (@P1) p.intent_seq, p.receiver_id, p.next_try_at
+FROM submission_webhook_receivers AS r
+LEFT JOIN OPENJSON(@P3) WITH (receiver BIGINT, places BIGINT) AS x ON x.receiver = r.receiver_id
+CROSS APPLY (SELECT TOP (@P2) w.intent_seq, w.receiver_id, w.next_try_at,
+        ROW_NUMBER() OVER (ORDER BY w.next_try_at, w.intent_seq) AS place
+    FROM submission_webhook_events AS w WHERE w.receiver_id = r.receiver_id AND w.next_try_at IS NOT NULL
+    ORDER BY w.next_try_at, w.intent_seq) AS p
+WHERE p.place <= COALESCE(x.places, @P2)
+ORDER BY p.next_try_at, p.intent_seq;";
+
+/// A transaction of a leader, then what it says.
+fn fenced(change: &str, answer: &str) -> String {
+    format!(
+        "DECLARE @now DATETIME2(6), @held BIGINT = 0, @changed BIGINT = 0;
+BEGIN TRANSACTION;{FENCE}{TICK}{change}
+COMMIT TRANSACTION;
+SELECT @held AS held, @now AS now_at, @changed AS changed;{answer}"
+    )
+}
+
+pub fn begin_statement() -> String {
+    fenced(
+        "
+UPDATE w SET tries = w.tries + 1, next_try_at = NULL, open_lease_epoch = @P3, open_started_at = @now
+FROM submission_webhook_events AS w JOIN OPENJSON(@P4) WITH (seq BIGINT) AS j ON w.intent_seq = j.seq
+WHERE @held = 1 AND w.next_try_at <= @now;",
+        &format!(
+            "
+SELECT {INTENT_COLUMNS}, i.contract_id, w.receiver_id, w.tries, w.tries_before, w.owed_since
+FROM OPENJSON(@P4) WITH (seq BIGINT) AS j
+JOIN submission_webhook_events AS w ON w.intent_seq = j.seq
+JOIN submission_intents AS i ON i.intent_seq = w.intent_seq
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id
+WHERE w.open_started_at = @now;"
+        ),
+    )
+}
+
+pub fn finish_statement() -> String {
+    fenced(
+        concat!(
+            "
+INSERT INTO submission_webhook_tries (intent_seq, try_number, lease_epoch, started_at, finished_at, http_status, error)
+SELECT j.seq, j.number, w.open_lease_epoch, j.started, j.finished, j.http_status, ",
+            text!("j.error"),
+            "
+FROM OPENJSON(@P4) WITH (seq BIGINT, number BIGINT, started DATETIME2(6), finished DATETIME2(6), http_status BIGINT,
+    error NVARCHAR(MAX)) AS j
+JOIN submission_webhook_events AS w ON w.intent_seq = j.seq
+WHERE @held = 1 AND w.tries = j.number AND w.open_lease_epoch IS NOT NULL;
+UPDATE w SET status = j.status, next_try_at = j.due, open_lease_epoch = NULL, open_started_at = NULL
+FROM submission_webhook_events AS w
+JOIN OPENJSON(@P4) WITH (seq BIGINT, number BIGINT, status VARCHAR(10), due DATETIME2(6)) AS j ON w.intent_seq = j.seq
+WHERE @held = 1 AND w.tries = j.number AND w.open_lease_epoch IS NOT NULL;"
+        ),
+        "",
+    )
+}
+
+pub fn close_statement() -> String {
+    fenced(
+        "
+INSERT INTO submission_webhook_tries (intent_seq, try_number, lease_epoch, started_at, finished_at, http_status, error)
+SELECT intent_seq, tries, open_lease_epoch, open_started_at, @now, NULL, @P4
+FROM submission_webhook_events WHERE @held = 1 AND open_lease_epoch IS NOT NULL;
+UPDATE submission_webhook_events SET next_try_at = @now, open_lease_epoch = NULL, open_started_at = NULL
+WHERE @held = 1 AND open_lease_epoch IS NOT NULL;
+SET @changed = @@ROWCOUNT;",
+        "",
+    )
+}
+
+pub fn redeliver_statement() -> String {
+    format!(
+        "DECLARE @now DATETIME2(6);
+BEGIN TRANSACTION;{TICK}
+UPDATE w SET status = 'pending', next_try_at = @now, owed_since = @now, tries_before = w.tries
+FROM submission_webhook_events AS w JOIN submission_intents AS i ON i.intent_seq = w.intent_seq
+WHERE i.intent_id = @P1 AND w.open_lease_epoch IS NULL;
+COMMIT TRANSACTION;
+SELECT i.status, r.receiver_id FROM submission_intents AS i
+LEFT JOIN submission_contract_receivers AS r ON r.contract_id = i.contract_id WHERE i.intent_id = @P1;"
+    )
+}
+
+/// The event of an intent, then its tries.
+pub const HISTORY: &str = "
+SELECT w.status, w.next_try_at FROM submission_webhook_events AS w
+JOIN submission_intents AS i ON i.intent_seq = w.intent_seq WHERE i.intent_id = @P1;
+SELECT t.try_number, t.started_at, t.finished_at, t.http_status, t.error FROM submission_webhook_tries AS t
+JOIN submission_intents AS i ON i.intent_seq = t.intent_seq WHERE i.intent_id = @P1 ORDER BY t.try_number;";
+
+pub async fn due(database: &Database, look: WebhookLook) -> Result<DueWebhooks, StoreError> {
+    let except = look.except.iter().map(|(receiver, places)| json!({ "receiver": receiver.0, "places": places }));
+    let except = Value::Text(Json::Array(except.collect()).to_string());
+    let results = run(database, DUE, vec![number(look.limit), number(look.per_receiver), except]).await?;
+    let found = all(set(&results, 1), |row| {
+        Ok(DueWebhook {
+            seq: rows::seq(row)?,
+            receiver: ReceiverId(rows::need(row, "receiver_id")?),
+            due: rows::need_moment(row, "next_try_at")?,
+        })
+    })?;
+    Ok(DueWebhooks::at(rows::need_moment(need_first(&results)?, "now_at")?, found, look.limit))
+}
+
+fn held(results: &[Vec<Row>]) -> Result<bool, StoreError> {
+    Ok(rows::need::<i64>(need_first(results)?, "held")? == 1)
+}
+
+pub async fn begin(
+    database: &Database,
+    contracts: &Contracts,
+    term: &Term,
+    events: &[IntentSeq],
+) -> Result<Option<Vec<OpenTry>>, StoreError> {
+    let mut values = term_values(Some(term));
+    values.push(Value::Text(Json::Array(events.iter().map(|seq| json!({ "seq": seq.0 })).collect()).to_string()));
+    let results = run(database, begin_statement(), values).await?;
+    if !held(&results)? {
+        return Ok(None);
+    }
+    let started_at = rows::need_moment(need_first(&results)?, "now_at")?;
+    let begun = set(&results, 1);
+    let ids = all(begun, |row| rows::need::<i64>(row, "contract_id"))?;
+    let known = contracts.by_id(database, ids.into_iter()).await?;
+    let read = |row: &Row| {
+        let id: i64 = rows::need(row, "contract_id")?;
+        let contract = known.get(&id).cloned();
+        let number = rows::attempts(row, "tries")?;
+        Ok(OpenTry {
+            receiver: ReceiverId(rows::need(row, "receiver_id")?),
+            intent: rows::intent(row)?,
+            contract: contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?,
+            number,
+            round: Round {
+                owed_since: rows::need_moment(row, "owed_since")?,
+                tries: number.saturating_sub(rows::attempts(row, "tries_before")?),
+            },
+            started_at,
+        })
+    };
+    all(begun, read).map(Some)
+}
+
+pub async fn finish(database: &Database, term: &Term, finished: &[Arc<FinishTry>]) -> Result<bool, StoreError> {
+    let items = finished.iter().map(|finish| {
+        let FinishTry { open, finished_at, outcome, verdict } = finish.as_ref();
+        let due = match verdict {
+            Verdict::RetryAt(due) => Some(json_moment(*due)),
+            Verdict::Delivered | Verdict::Failed => None,
+        };
+        json!({
+            "seq": open.intent.seq.0, "number": open.number, "started": json_moment(open.started_at),
+            "finished": json_moment(*finished_at), "http_status": outcome.http_status(),
+            "error": outcome.error().map(json_text), "status": verdict.status().as_str(), "due": due,
+        })
+    });
+    let mut values = term_values(Some(term));
+    values.push(Value::Text(Json::Array(items.collect()).to_string()));
+    held(&run(database, finish_statement(), values).await?)
+}
+
+pub async fn close(database: &Database, term: &Term) -> Result<Option<usize>, StoreError> {
+    let mut values = term_values(Some(term));
+    values.push(Value::Text(INTERRUPTED.to_owned()));
+    let results = run(database, close_statement(), values).await?;
+    let closed = rows::need::<i64>(need_first(&results)?, "changed")?;
+    Ok(held(&results)?.then_some(usize::try_from(closed).unwrap_or(0)))
+}
+
+pub async fn redeliver(database: &Database, id: &IntentId) -> Result<Redelivery, StoreError> {
+    let results = run(database, redeliver_statement(), vec![Value::Text(id.to_string())]).await?;
+    let Some(row) = first(&results) else { return Ok(Redelivery::NoIntent) };
+    let has_webhook = rows::get::<i64>(row, "receiver_id")?.is_some();
+    Ok(match (has_webhook, rows::need::<&str>(row, "status")?) {
+        (false, _) => Redelivery::NoWebhook,
+        (true, "pending") => Redelivery::NotEnded,
+        (true, _) => Redelivery::Owed,
+    })
+}
+
+/// What the result sets of [`HISTORY`] say.
+pub fn history(event: &[Row], tries: &[Row]) -> Result<Option<WebhookHistory>, StoreError> {
+    let Some(event) = event.first() else { return Ok(None) };
+    let tries = all(tries, |row| {
+        let status = rows::get::<i64>(row, "http_status")?;
+        Ok(WebhookTry {
+            number: rows::attempts(row, "try_number")?,
+            started_at: rows::need_moment(row, "started_at")?,
+            finished_at: rows::need_moment(row, "finished_at")?,
+            http_status: status.and_then(|status| u16::try_from(status).ok()),
+            error: rows::text(row, "error")?,
+        })
+    })?;
+    Ok(Some(WebhookHistory {
+        status: rows::parsed(event, "status", EventStatus::parse)?,
+        next_try_at: rows::moment(event, "next_try_at")?,
+        tries,
+    }))
+}

@@ -1,0 +1,59 @@
+//! Takes a letter to its receiver: one request, and what was answered as a fact.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use awc::http::header::{self, HeaderMap};
+
+use super::letter::Letter;
+use crate::core::webhook::TryOutcome;
+use crate::outgoing::{Answer, Caller, quoted};
+
+/// Delivers letters. Always ends with an outcome: whatever goes wrong is one that says what.
+pub trait Courier {
+    fn deliver(&self, letter: Letter) -> Pin<Box<dyn Future<Output = TryOutcome>>>;
+}
+
+/// The real one.
+pub struct HttpCourier(Caller);
+
+impl HttpCourier {
+    /// Must be called on the arbiter that will use it: awc's connections live on one thread.
+    pub fn new(timeout: Duration, tls: Arc<rustls::ClientConfig>) -> Self {
+        Self(Caller::new("receiver", timeout, tls))
+    }
+}
+
+impl Courier for HttpCourier {
+    fn deliver(&self, letter: Letter) -> Pin<Box<dyn Future<Output = TryOutcome>>> {
+        let mut request = self.0.post(&letter.url);
+        for (name, value) in letter.headers {
+            request = request.insert_header((name, value));
+        }
+        let call = self.0.send(request, letter.body);
+        Box::pin(async move { call.await.map_or_else(TryOutcome::Error, read) })
+    }
+}
+
+/// The status decides. A body that is too long or does not end is only remarked on.
+fn read(answer: Answer) -> TryOutcome {
+    let remark = match &answer.body {
+        Err(no_body) => Some(format!("answered with {no_body}")),
+        Ok(_) if (200..300).contains(&answer.status) => None,
+        Ok(body) => {
+            let location = answer.headers.get(header::LOCATION).map(|value| value.as_bytes());
+            match location.filter(|_| (300..400).contains(&answer.status)) {
+                Some(location) => Some(format!("answered with a redirect, which is not followed{}", quoted(location))),
+                None => Some(format!("answered HTTP {}{}", answer.status, quoted(body))),
+            }
+        }
+    };
+    TryOutcome::Answered { status: answer.status, retry_after: retry_after(&answer.headers), remark }
+}
+
+/// `Retry-After` in seconds; a date is not understood, and the usual delay then holds.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
