@@ -83,6 +83,7 @@ impl Service {
             board: engine.board.clone(),
             leaving: leaving.clone(),
             max_payload_bytes: config.max_payload_bytes,
+            console: config.console.console(address.ip())?,
         };
         let server = http::start(parts, listener).map_err(cannot_listen)?;
         let handle = server.handle();

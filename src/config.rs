@@ -2,12 +2,14 @@
 //!
 //! Every flag has a variable; `--help` names both. Nothing here has an effect of its own.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 
+use crate::console::{Access, Console, Login};
 use crate::core::lease::{LeaseTiming, UnsafeTiming};
 use crate::core::schedule::Limits;
 use crate::leader::LeaderSettings;
@@ -103,9 +105,50 @@ pub struct Config {
     #[arg(long, env = "SM_MAX_PAYLOAD_BYTES", default_value = "262144", value_parser = payload_bytes, value_name = "BYTES")]
     pub max_payload_bytes: usize,
 
+    #[command(flatten)]
+    pub console: ConsoleConfig,
+
     /// Delete terminal intents this long after they ended, such as 30d; kept for ever by default
     #[arg(long, env = "SM_RETENTION", value_parser = span, value_name = "TIME")]
     pub retention: Option<Duration>,
+}
+
+#[derive(Args, Clone)]
+pub struct ConsoleConfig {
+    /// Who may see the console: a line as 'htpasswd -nB user' prints it. Without one it is open on
+    /// the loopback and closed elsewhere
+    // Checked later: an error of clap would repeat the value.
+    #[arg(long, env = "SM_CONSOLE_AUTH", hide_env_values = true, value_name = "USER:HASH")]
+    console_auth: Option<String>,
+
+    /// Let payloads be looked at in the console
+    #[arg(long, env = "SM_CONSOLE_PAYLOADS", default_value = "on", value_parser = switch, value_name = "ON|OFF")]
+    console_payloads: Switch,
+
+    /// Origins whose pages may show the console in a frame, separated by blanks
+    #[arg(long, env = "SM_CONSOLE_FRAMES", default_value = "", value_parser = origins, value_name = "ORIGINS")]
+    console_frames: String,
+}
+
+impl std::fmt::Debug for ConsoleConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ConsoleConfig { .. }")
+    }
+}
+
+impl ConsoleConfig {
+    pub fn login(&self) -> Result<Option<Login>, ConfigError> {
+        self.console_auth.as_deref().map(Login::parse).transpose().map_err(ConfigError::ConsoleAuth)
+    }
+
+    /// The console of an instance that listens on this address.
+    pub fn console(&self, listens_on: IpAddr) -> Result<Console, ConfigError> {
+        Ok(Console {
+            access: Access::new(self.login()?, listens_on),
+            payloads: self.console_payloads == Switch::On,
+            frames: self.console_frames.clone(),
+        })
+    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -150,6 +193,8 @@ pub enum ConfigError {
     Lease(#[from] UnsafeTiming),
     #[error("--store or SM_STORE {0}")]
     Store(String),
+    #[error("--console-auth or SM_CONSOLE_AUTH {0}")]
+    ConsoleAuth(String),
 }
 
 impl Config {
@@ -188,6 +233,17 @@ fn switch(text: &str) -> Result<Switch, String> {
         "off" => Ok(Switch::Off),
         _ => Err("must be on or off".to_owned()),
     }
+}
+
+/// Origins as they go into a header: nothing that could end the directive they stand in.
+fn origins(text: &str) -> Result<String, String> {
+    let fine = text.split_ascii_whitespace().all(|origin| {
+        let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+        host.is_some_and(|host| {
+            !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-.:*[]".contains(c))
+        })
+    });
+    if fine { Ok(text.trim().to_owned()) } else { Err("must be origins such as https://portal.example".to_owned()) }
 }
 
 fn count(text: &str) -> Result<usize, String> {

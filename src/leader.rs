@@ -43,7 +43,6 @@ use crate::store::client::StoreClient;
 use crate::supervise::Alive;
 use crate::trust::{Trust, TrustLeft};
 use crate::variables::Variables;
-use crate::webhooks::StopDelivering;
 use crate::webhooks::courier::Courier;
 
 pub use self::board::LeadershipBoard;
@@ -431,14 +430,9 @@ impl LeaderActor {
             if let Some(children) = &children {
                 // Until it has answered it may still hand out attempts. A dead one cannot.
                 let _answered_or_dead = children.scheduler.send(Stop).await;
+                children.stop_webhooks(in_flight.idle()).await;
             }
-            let webhooks = async {
-                if let Some(children) = &children {
-                    let stop = StopDelivering { patience: WEBHOOK_PATIENCE };
-                    let _stopped_or_dead = children.webhooks.send(stop).await;
-                }
-            };
-            tokio::join!(in_flight.idle(), webhooks);
+            in_flight.idle().await;
             (store.release_lease(term.clone()).await, term)
         });
         ctx.spawn(drain.map(move |(released, term), actor, ctx| {
@@ -473,10 +467,6 @@ impl LeaderActor {
         }));
     }
 }
-
-/// How long an orderly stop waits for receivers of webhooks: they get the event again, and nobody
-/// executes meanwhile.
-const WEBHOOK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Before a dead webhook actor is followed by another: longer than a call of it may be under way.
 const WEBHOOK_PAUSE: Duration = Duration::from_secs(10);

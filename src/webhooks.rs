@@ -5,23 +5,24 @@
 //! leader; wakes up when events come to be owed, when one is due, and once a second for those that
 //! other instances were asked for. Sends `TermFailed` to the leader if the term is over.
 //!
-//! A try is written down before it is made and recorded after it, both fenced. Whatever is open when
-//! an actor begins, or when an answer of the store was lost, is closed as interrupted and tried
-//! again, so a receiver may get an event twice, under one id, and never not at all. When the
-//! actor dies, the leader starts another; attempts go on meanwhile.
+//! A try is written down before it is made and recorded after it, both fenced. Whatever is open and not
+//! under way here is closed as interrupted and tried again: when an actor begins, when an answer of
+//! the store was lost, and once a minute. So a receiver may get an event twice, under one id, and
+//! never not at all. When the actor dies, the leader starts another; attempts go on meanwhile.
 
 pub mod courier;
 mod letter;
 mod places;
 pub mod sink;
 
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::fut::wrap_future;
 use actix::{
-    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture,
+    Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture,
     SpawnHandle,
 };
 use tokio::sync::{oneshot, watch};
@@ -30,12 +31,13 @@ use tokio::time::Instant;
 use self::courier::Courier;
 use self::places::{IN_ALL, Places};
 use crate::clock::{StoreTime, monotonic};
+use crate::core::intent::IntentSeq;
 use crate::core::lease::Term;
 use crate::core::time::Timestamp;
 use crate::core::webhook::{TryOutcome, Verdict, decide};
 use crate::leader::TermFailed;
 use crate::metrics::Metrics;
-use crate::store::actor::{FencedError, FencedResult};
+use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
 use crate::store::{FinishTry, OpenTry, WebhookLook};
 use crate::supervise::Alive;
@@ -48,6 +50,8 @@ pub use self::letter::Letter;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two tries to write to a store that fails.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How often it is looked whether anything is open that is not under way.
+const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Begin no further try; when this is answered, none is under way and all are recorded.
 #[derive(Message)]
@@ -79,12 +83,16 @@ pub struct WebhookParts {
 pub struct WebhookActor {
     parts: WebhookParts,
     places: Places,
-    /// No try is open in the store but those under way here.
+    /// Tries that are open in the store and known here: being made, or waiting to be recorded.
+    under_way: HashSet<IntentSeq>,
+    /// No other try is open in the store, as far as is known.
     clean: bool,
+    /// The store is being asked, or is given a pause.
     asking: bool,
     ask_again: bool,
     timer: Option<SpawnHandle>,
     finished: Vec<Arc<FinishTry>>,
+    /// The same for what is to be recorded.
     recording: bool,
     /// Set to true when tries under way are to be given up.
     give_up: watch::Sender<bool>,
@@ -104,6 +112,7 @@ impl WebhookActor {
         Self {
             parts,
             places: Places::default(),
+            under_way: HashSet::new(),
             clean: false,
             asking: false,
             ask_again: false,
@@ -126,48 +135,67 @@ impl WebhookActor {
         if self.stopping.is_some() || !self.parts.trust.holds() {
             return;
         }
-        // What is open may only be closed while nothing is under way here.
-        let look = if self.clean { self.places.look() } else { None };
-        if look.is_none() && (self.clean || self.places.taken() > 0) {
+        let look = self.places.look();
+        if self.clean && look.is_none() {
             return;
         }
         self.asking = true;
         self.ask_again = false;
         let (store, term) = (self.parts.store.clone(), self.parts.term.clone());
-        let ask = async move {
-            match look {
-                Some(look) => begin_due(&store, &term, look).await,
-                None => store.close_webhooks(&term).await.map(Look::Closed),
+        let under_way = self.under_way.iter().copied().collect();
+        let ask = {
+            let look = look.filter(|_| self.clean);
+            async move {
+                match look {
+                    Some(look) => begin_due(&store, &term, look).await,
+                    None => store.close_webhooks(&term, under_way).await.map(Look::Closed).map_err(NotLooked::begun),
+                }
             }
         };
-        ctx.spawn(wrap_future::<_, Self>(ask).map(|result, actor, ctx| {
-            actor.asking = false;
-            match result {
-                Ok(Look::Closed(closed)) => {
-                    if closed > 0 {
-                        log::warn!("webhooks_interrupted count={closed}");
-                    }
-                    actor.clean = true;
-                    actor.ask_again = true;
-                }
-                Ok(Look::Begun { begun, asked, now, next }) => {
-                    actor.parts.store_time.observe(asked, now);
-                    actor.wake_at(now, next, ctx);
-                    begun.into_iter().for_each(|open| actor.start(open, ctx));
-                }
-                Err(FencedError::TermOver) => return actor.term_over("webhooks", ctx),
-                Err(FencedError::Store(error)) => {
-                    log::warn!("webhooks_not_begun store_error={error:?}");
-                    // Some may have been written down as begun all the same.
-                    actor.clean = false;
-                    ctx.run_later(PAUSE, Self::look);
-                }
+        ctx.spawn(wrap_future::<_, Self>(ask).map(|result, actor, ctx| match result {
+            Ok(look) => {
+                actor.asking = false;
+                actor.looked(look, ctx);
             }
-            if actor.ask_again {
-                actor.look(ctx);
+            Err(NotLooked { error: FencedError::TermOver, .. }) => actor.term_over(ctx),
+            Err(NotLooked { error: FencedError::Store(error), in_doubt }) => {
+                log::warn!("webhooks_not_begun store_error={error:?}");
+                // Some may have been written down as begun all the same.
+                actor.clean &= !in_doubt;
+                actor.after_pause(ctx, |actor, ctx| {
+                    actor.asking = false;
+                    actor.look(ctx);
+                    actor.end_if_idle(ctx);
+                });
             }
-            actor.end_if_idle(ctx);
         }));
+    }
+
+    fn looked(&mut self, look: Look, ctx: &mut Context<Self>) {
+        match look {
+            Look::Closed(closed) => {
+                if closed > 0 {
+                    log::warn!("webhooks_interrupted count={closed}");
+                }
+                self.clean = true;
+                self.ask_again = true;
+            }
+            Look::Begun { begun, asked, now, next } => {
+                self.parts.store_time.observe(asked, now);
+                self.wake_at(now, next, ctx);
+                begun.into_iter().for_each(|open| self.start(open, ctx));
+            }
+        }
+        if self.ask_again {
+            self.look(ctx);
+        }
+        self.end_if_idle(ctx);
+    }
+
+    /// Goes on after a pause, or at once if it is to stop.
+    fn after_pause(&self, ctx: &mut Context<Self>, go_on: fn(&mut Self, &mut Context<Self>)) {
+        let pause = if self.stopping.is_some() { Duration::ZERO } else { PAUSE };
+        ctx.run_later(pause, go_on);
     }
 
     fn wake_at(&mut self, now: Timestamp, next: Option<Timestamp>, ctx: &mut Context<Self>) {
@@ -181,12 +209,16 @@ impl WebhookActor {
     /// Makes a try that was written down.
     fn start(&mut self, open: OpenTry, ctx: &mut Context<Self>) {
         self.places.take(open.receiver);
+        self.under_way.insert(open.intent.seq);
         self.parts.metrics.webhooks_inflight.inc();
-        let over = ctx.address();
         let letter = letter::write(&open, &self.parts.variables, self.parts.store_time.now());
+        if let Err(what) = &letter {
+            log::warn!("webhook_not_sent intent_id={:?} error={what:?}", open.intent.id);
+        }
         let mut give_up = self.give_up.subscribe();
         let trusted = self.parts.trust.holds() && self.stopping.is_none();
         let courier = Rc::clone(&self.parts.courier);
+        let task = Task { open: Some(open), outcome: TryOutcome::Interrupted, actor: ctx.address() };
         actix::spawn(async move {
             let outcome = match letter {
                 _ if !trusted => TryOutcome::Interrupted,
@@ -196,8 +228,7 @@ impl WebhookActor {
                     _ = give_up.wait_for(|given_up| *given_up) => TryOutcome::Interrupted,
                 },
             };
-            // Past the mailbox's bound: the places are the bound.
-            over.do_send(TryOver { open, outcome });
+            task.ended(outcome);
         });
     }
 
@@ -211,28 +242,37 @@ impl WebhookActor {
         let (store, term, batch) = (self.parts.store.clone(), self.parts.term.clone(), finished.clone());
         let record = wrap_future::<_, Self>(async move { store.finish_webhooks(&term, batch).await });
         ctx.spawn(record.map(move |result, actor, ctx| {
-            actor.recording = false;
             match result {
                 Ok(()) => {
+                    actor.recording = false;
                     finished.iter().for_each(|finish| actor.recorded(finish));
                     actor.record(ctx);
                     actor.look(ctx);
                 }
-                Err(FencedError::TermOver) => return actor.term_over("webhooks", ctx),
-                // It can be repeated without harm. Nobody waits for that while the service stops:
-                // the next term closes what is open.
+                Err(FencedError::TermOver) => return actor.term_over(ctx),
                 Err(FencedError::Store(error)) => {
                     log::warn!("webhooks_not_recorded count={} store_error={error:?}", finished.len());
-                    if actor.stopping.is_some() {
-                        finished.iter().for_each(|finish| actor.give_back(finish));
-                    } else {
-                        actor.finished.extend(finished);
-                        ctx.run_later(PAUSE, Self::record);
-                    }
+                    actor.not_recorded(finished, ctx);
                 }
             }
             actor.end_if_idle(ctx);
         }));
+    }
+
+    /// It can be repeated without harm. Nobody waits for that while the service stops: the next
+    /// term closes what is open.
+    fn not_recorded(&mut self, finished: Vec<Arc<FinishTry>>, ctx: &mut Context<Self>) {
+        self.finished.extend(finished);
+        if self.stopping.is_some() {
+            self.recording = false;
+            let lost = std::mem::take(&mut self.finished);
+            return lost.iter().for_each(|finish| self.give_back(finish));
+        }
+        self.after_pause(ctx, |actor, ctx| {
+            actor.recording = false;
+            actor.record(ctx);
+            actor.end_if_idle(ctx);
+        });
     }
 
     fn recorded(&mut self, finish: &FinishTry) {
@@ -251,12 +291,13 @@ impl WebhookActor {
     }
 
     fn give_back(&mut self, finish: &FinishTry) {
+        self.under_way.remove(&finish.open.intent.seq);
         self.places.give_back(finish.open.receiver, !matches!(finish.verdict, Verdict::Delivered));
         self.parts.metrics.webhooks_inflight.dec();
     }
 
-    fn term_over(&mut self, during: &str, ctx: &mut Context<Self>) {
-        self.parts.leader.do_send(TermFailed::new(&self.parts.term, during, &FencedError::TermOver));
+    fn term_over(&mut self, ctx: &mut Context<Self>) {
+        self.parts.leader.do_send(TermFailed::new(&self.parts.term, "webhooks", &FencedError::TermOver));
         self.end(ctx);
     }
 
@@ -286,13 +327,60 @@ impl WebhookActor {
     }
 }
 
+/// Why the store was asked in vain, and whether it may have written something down all the same.
+struct NotLooked {
+    error: FencedError,
+    in_doubt: bool,
+}
+
+impl NotLooked {
+    fn begun(error: FencedError) -> Self {
+        Self { error, in_doubt: true }
+    }
+}
+
 /// Writes down tries of what is due.
-async fn begin_due(store: &StoreClient, term: &Term, look: WebhookLook) -> FencedResult<Look> {
+async fn begin_due(store: &StoreClient, term: &Term, look: WebhookLook) -> Result<Look, NotLooked> {
     let asked = monotonic();
-    let due = store.due_webhooks(look).await?;
+    let due = store.due_webhooks(look).await;
+    let due = due.map_err(|error| NotLooked { error: error.into(), in_doubt: false })?;
     let events: Vec<_> = due.due.iter().map(|event| event.seq).collect();
-    let begun = if events.is_empty() { Vec::new() } else { store.begin_webhooks(term, events).await? };
+    let begun = match events.is_empty() {
+        true => Vec::new(),
+        false => store.begin_webhooks(term, events).await.map_err(NotLooked::begun)?,
+    };
     Ok(Look::Begun { begun, asked, now: due.now, next: due.next })
+}
+
+/// A try under way. However it ends, also by a panic, the actor is told.
+struct Task {
+    open: Option<OpenTry>,
+    outcome: TryOutcome,
+    actor: Addr<WebhookActor>,
+}
+
+impl Task {
+    fn ended(mut self, outcome: TryOutcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.take() {
+            let outcome = std::mem::replace(&mut self.outcome, TryOutcome::Interrupted);
+            // Past the mailbox's bound: the places are the bound.
+            self.actor.do_send(TryOver { open, outcome });
+        }
+    }
+}
+
+impl Drop for WebhookActor {
+    fn drop(&mut self) {
+        // What is under way is not counted by anybody any more.
+        let left = i64::try_from(self.places.taken()).unwrap_or(i64::MAX);
+        self.parts.metrics.webhooks_inflight.sub(left);
+    }
 }
 
 impl Actor for WebhookActor {
@@ -301,6 +389,7 @@ impl Actor for WebhookActor {
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(2 * IN_ALL);
         ctx.run_interval(LOOK_INTERVAL, |actor, ctx| actor.look(ctx));
+        ctx.run_interval(TIDY_INTERVAL, |actor, _| actor.clean = false);
         self.listen(ctx);
         self.look(ctx);
     }

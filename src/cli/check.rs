@@ -14,6 +14,7 @@ pub async fn run(config: Config) -> Result<(), String> {
             .map(|registry| format!("registry {}: {} targets", config.registry.display(), registry.len()))
             .map_err(|error| error.to_string()),
         config.leader_settings().map(|_| "settings: fine".to_owned()).map_err(|error| error.to_string()),
+        config.console.login().map(|_| "console: fine".to_owned()).map_err(|error| error.to_string()),
         tls_config(config.gateway_ca.as_deref())
             .map(|_| "certificates: fine".to_owned())
             .map_err(|error| error.to_string()),

@@ -1,3 +1,112 @@
-//! What operators see. Server-rendered HTML, everything escaped by the templates.
+//! What operators see: `/ui` and below. Server-rendered HTML, everything escaped by the templates;
+//! htmx asks for the live part of a page again and puts it in place. Nothing comes from elsewhere.
+//!
+//! Pages read and never decide; the one thing that can be done here is to ask for a webhook again.
 
+pub mod access;
+mod assets;
+mod chart;
 pub mod history;
+mod intent;
+mod intents;
+mod overview;
+mod targets;
+mod timeline;
+mod words;
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::ContentType;
+use actix_web::middleware::from_fn;
+use actix_web::{HttpResponse, ResponseError, web};
+use askama::Template;
+
+pub use self::access::{Access, Login};
+use crate::http::{read, resource};
+use crate::store::StoreError;
+
+/// How the console is to behave.
+#[derive(Clone)]
+pub struct Console {
+    pub access: Access,
+    /// Payloads may be looked at.
+    pub payloads: bool,
+    /// Origins whose pages may frame it, separated by blanks; usually none.
+    pub frames: String,
+}
+
+pub fn routes(config: &mut web::ServiceConfig, console: Console) {
+    config.service(resource("/ui/history", "POST").route(web::post().to(history::fragment))).service(
+        web::scope("/ui")
+            .app_data(web::Data::new(console))
+            .wrap(from_fn(access::guard))
+            .service(resource("", "GET, HEAD").route(read().to(overview::show)))
+            .service(resource("/", "GET, HEAD").route(read().to(overview::show)))
+            .service(resource("/intents", "GET, HEAD").route(read().to(intents::show)))
+            .service(resource("/intents/{intentId}", "GET, HEAD").route(read().to(intent::show)))
+            .service(resource("/intents/{intentId}/payload", "GET, HEAD").route(read().to(intent::payload)))
+            .service(resource("/intents/{intentId}/redeliver", "POST").route(web::post().to(intent::redeliver)))
+            .service(resource("/targets", "GET, HEAD").route(read().to(targets::show)))
+            .service(resource("/assets/{name}", "GET, HEAD").route(read().to(assets::asset)))
+            .default_service(web::to(|| async {
+                Err::<(), _>(PageError::NotFound("There is no such page.".to_owned()))
+            })),
+    );
+}
+
+/// Why a page cannot be shown; said as a page.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Template(#[from] askama::Error),
+}
+
+impl ResponseError for PageError {
+    fn status_code(&self) -> StatusCode {
+        match self {
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Refused(_) => StatusCode::FORBIDDEN,
+            Self::Store(StoreError::Overloaded | StoreError::Unavailable(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Store(StoreError::Unexpected(_)) | Self::Template(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let status = self.status_code();
+        match self {
+            Self::NotFound(text) => notice(status, "Not found", text),
+            Self::Refused(text) => notice(status, "Not shown", text),
+            Self::Store(StoreError::Overloaded | StoreError::Unavailable(_)) => {
+                log::warn!("page_failed error={self}");
+                notice(status, "Try again in a moment", "The store does not answer, or has too much to do.")
+            }
+            Self::Store(StoreError::Unexpected(_)) | Self::Template(_) => {
+                log::error!("page_failed error={self}");
+                notice(status, "Something went wrong here", "The log of the service says what.")
+            }
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "console/notice.html")]
+struct Notice<'a> {
+    place: &'static str,
+    title: &'a str,
+    text: &'a str,
+}
+
+/// A page with nothing but a sentence.
+fn notice(status: StatusCode, title: &str, text: &str) -> HttpResponse {
+    let html = Notice { place: "", title, text }.render().unwrap_or_else(|_| title.to_owned());
+    HttpResponse::build(status).content_type(ContentType::html()).body(html)
+}
+
+fn page(template: &impl Template) -> Result<HttpResponse, PageError> {
+    Ok(HttpResponse::Ok().content_type(ContentType::html()).body(template.render()?))
+}

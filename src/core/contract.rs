@@ -124,6 +124,10 @@ impl TerminalOutcomes {
         reasons.filter(|set| !set.is_empty()).map(Self)
     }
 
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().copied()
+    }
+
     pub fn contains(&self, reason: &str) -> bool {
         self.0.contains(reason)
     }
@@ -195,7 +199,7 @@ impl From<Contract> for Snapshot {
             policy,
             max_acceptance_seconds,
             max_attempts,
-            terminal_outcomes: contract.terminal_outcomes.0.iter().map(|reason| (*reason).to_owned()).collect(),
+            terminal_outcomes: contract.terminal_outcomes.names().map(str::to_owned).collect(),
             webhook: contract.webhook,
         }
     }

@@ -22,6 +22,9 @@ pub enum Outcome {
 pub const INTERRUPTED: &str = "interrupted: the instance that made this attempt stopped or lost its lease \
                                before recording the outcome, which is therefore unknown";
 
+/// Longest cause: a column holds it, at up to two units a character.
+const MAX_CAUSE_CHARS: usize = 60;
+
 impl Outcome {
     pub fn error(text: impl Into<String>) -> Self {
         Self::Error { text: text.into() }
@@ -62,6 +65,17 @@ impl Outcome {
         }
     }
 
+    /// Why it was not accepted, in few words that many attempts share: a reason, or an error
+    /// without its details.
+    pub fn cause(&self) -> String {
+        let text = match self {
+            Self::Accepted { .. } => "",
+            Self::Rejected { reason, .. } => reason,
+            Self::Error { text } => text.split([':', '(', '"']).next().unwrap_or_default().trim(),
+        };
+        text.chars().take(MAX_CAUSE_CHARS).collect()
+    }
+
     pub fn gateway_message_id(&self) -> Option<&str> {
         match self {
             Self::Accepted { gateway_message_id } | Self::Rejected { gateway_message_id, .. } => {
@@ -69,5 +83,31 @@ impl Outcome {
             }
             Self::Error { .. } => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_what_many_attempts_share() {
+        for (outcome, cause) in [
+            (Outcome::Accepted { gateway_message_id: None }, ""),
+            (
+                Outcome::Rejected { reason: "invalid_recipient".to_owned(), gateway_message_id: None },
+                "invalid_recipient",
+            ),
+            (Outcome::error("gateway answered HTTP 500: <html> 4711"), "gateway answered HTTP 500"),
+            (
+                Outcome::error("gateway's answer is not the expected JSON (at 1): x"),
+                "gateway's answer is not the expected JSON",
+            ),
+            (Outcome::error("gateway answered with unknown status \"x\""), "gateway answered with unknown status"),
+            (Outcome::interrupted(), "interrupted"),
+        ] {
+            assert_eq!(outcome.cause(), cause);
+        }
+        assert_eq!(Outcome::error("é".repeat(500)).cause().chars().count(), MAX_CAUSE_CHARS);
     }
 }

@@ -136,6 +136,9 @@ pub enum TryOutcome {
 pub const INTERRUPTED: &str =
     "interrupted: the service stopped before the receiver had answered, which may have got it";
 
+/// The error of a try whose event or contract is not as this program knows them.
+pub const UNREADABLE: &str = "not sent: the event or its contract cannot be read by this version; see the log";
+
 impl TryOutcome {
     pub fn http_status(&self) -> Option<u16> {
         match self {

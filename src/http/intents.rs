@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use actix_web::{HttpRequest, HttpResponse, web};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::HttpParts;
 use super::body::{self, Place};
@@ -12,7 +14,7 @@ use super::query::Query;
 use super::wait::{self, MAX_WAIT_SECONDS};
 use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
 use crate::core::time::Timestamp;
-use crate::store::{Conflict, ListQuery, NewIntent, Submitted};
+use crate::store::{Behind, Conflict, ListQuery, NewIntent, Submitted};
 
 /// What the JSON around a payload may add to its size: names, an id, a target, spaces.
 const ENVELOPE_BYTES: usize = 8 * 1024;
@@ -144,6 +146,7 @@ pub fn no_such_intent(id: &str) -> ApiError {
 /// List intents, newest first
 #[utoipa::path(get, path = "/v1/intents", tag = "intents", operation_id = "listIntents",
     params(
+        ("q" = Option<String>, Query, description = "Only those whose id is this or begins with it; in the order of ids"),
         ("status" = Option<super::json::StatusName>, Query, description = "Only these"),
         ("submissionTarget" = Option<String>, Query, description = "Only of this target"),
         ("createdAfter" = Option<String>, Query, format = DateTime, description = "Only created after this moment"),
@@ -160,16 +163,24 @@ pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<H
     let page = parts.store.list(list_query(request.query_string())?).await?;
     let list = IntentListJson {
         intents: page.intents.iter().map(|intent: &Intent| intent.into()).collect(),
-        next_cursor: page.next.map(cursor_text),
+        next_cursor: page.next.as_ref().map(cursor_text),
     };
     Ok(HttpResponse::Ok().json(list))
 }
 
-fn list_query(text: &str) -> Result<ListQuery, ApiError> {
+/// Also what the console is asked for.
+pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
     const MOMENT: &str = "a time such as 2026-11-16T09:00:00Z";
-    let known = ["status", "submissionTarget", "createdAfter", "createdBefore", "limit", "cursor"];
+    let known = ["q", "status", "submissionTarget", "createdAfter", "createdBefore", "limit", "cursor"];
     let query = Query::parse(text, &known)?;
+    let prefix = query.get("q", "an id or how it begins", |text| Some(text.trim().to_owned()))?;
+    let prefix = prefix.filter(|prefix| !prefix.is_empty());
+    let behind = query.get("cursor", "the nextCursor of a page before", cursor_of)?;
+    if behind.as_ref().is_some_and(|behind| matches!(behind, Behind::Id(_)) != prefix.is_some()) {
+        return Err(ApiError::InvalidRequest("cursor is of another list: with q, or without".to_owned()));
+    }
     Ok(ListQuery {
+        prefix,
         status: query.get("status", "pending, accepted, rejected or exhausted", Status::parse)?,
         target: query.get("submissionTarget", "the name of a target", |text| TargetName::parse(text).ok())?,
         created_after: query.get("createdAfter", MOMENT, Timestamp::parse)?,
@@ -178,18 +189,27 @@ fn list_query(text: &str) -> Result<ListQuery, ApiError> {
             .get("limit", "a whole number from 1 on", |text| text.parse().ok().filter(|limit| *limit >= 1))?
             .unwrap_or(DEFAULT_PAGE)
             .min(MAX_PAGE),
-        behind: query.get("cursor", "the nextCursor of a page before", cursor_of)?,
+        behind,
     })
 }
 
-/// A cursor is opaque to clients; the letter leaves room for another kind.
-fn cursor_text(seq: IntentSeq) -> String {
-    format!("s{:x}", seq.0)
+/// A cursor is opaque to clients; its letter says of which kind it is.
+pub fn cursor_text(behind: &Behind) -> String {
+    match behind {
+        Behind::Seq(seq) => format!("s{:x}", seq.0),
+        Behind::Id(id) => format!("i{}", URL_SAFE_NO_PAD.encode(id.as_str())),
+    }
 }
 
-fn cursor_of(text: &str) -> Option<IntentSeq> {
-    let digits = text.strip_prefix('s')?;
-    i64::from_str_radix(digits, 16).ok().filter(|seq| *seq >= 0 && cursor_text(IntentSeq(*seq)) == text).map(IntentSeq)
+/// Taken back only as it was given.
+fn cursor_of(text: &str) -> Option<Behind> {
+    let behind = if let Some(digits) = text.strip_prefix('s') {
+        Behind::Seq(i64::from_str_radix(digits, 16).ok().filter(|seq| *seq >= 0).map(IntentSeq)?)
+    } else {
+        let id = URL_SAFE_NO_PAD.decode(text.strip_prefix('i')?).ok()?;
+        Behind::Id(IntentId::parse(std::str::from_utf8(&id).ok()?).ok()?)
+    };
+    (cursor_text(&behind) == text).then_some(behind)
 }
 
 #[cfg(test)]
@@ -242,8 +262,12 @@ mod tests {
 
     #[test]
     fn cursors_are_taken_back_only_as_they_were_given() {
-        assert_eq!(cursor_of(&cursor_text(IntentSeq(4711))), Some(IntentSeq(4711)));
-        for text in ["", "s", "4711", "s-1", "s+1", "s01", "sFF", "sffffffffffffffffff", "s1 "] {
+        for behind in [Behind::Seq(IntentSeq(4711)), Behind::Id(IntentId::parse("é/ order").unwrap())] {
+            assert_eq!(cursor_of(&cursor_text(&behind)), Some(behind));
+        }
+        for text in
+            ["", "s", "4711", "s-1", "s+1", "s01", "sFF", "sffffffffffffffffff", "s1 ", "i", "i!", "iIA", "i_w", "iYR"]
+        {
             assert_eq!(cursor_of(text), None, "{text:?}");
         }
     }
@@ -255,9 +279,17 @@ mod tests {
         assert_eq!((query.status, query.limit), (None, MAX_PAGE));
         assert_eq!(query.target.unwrap().as_str(), "a b");
         assert!(query.created_after.is_some());
-        for text in
-            ["status=done", "limit=0", "limit=x", "cursor=1", "createdAfter=today", "stauts=x", "limit=1&limit=2"]
-        {
+        for text in [
+            "q=a&cursor=s1",
+            "cursor=iYQ",
+            "status=done",
+            "limit=0",
+            "limit=x",
+            "cursor=1",
+            "createdAfter=today",
+            "stauts=x",
+            "limit=1&limit=2",
+        ] {
             assert!(matches!(list_query(text), Err(ApiError::InvalidRequest(_))), "{text}");
         }
     }

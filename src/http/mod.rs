@@ -26,7 +26,7 @@ use actix_web::{App, HttpServer, Resource, Route, web};
 
 use tokio::net::TcpSocket;
 
-use crate::console;
+use crate::console::{self, Console};
 use crate::http::error::ApiError;
 use crate::leader::LeadershipBoard;
 use crate::metrics::Metrics;
@@ -46,6 +46,7 @@ pub struct HttpParts {
     pub board: LeadershipBoard,
     pub leaving: Leaving,
     pub max_payload_bytes: usize,
+    pub console: Console,
 }
 
 /// Connections per worker thread; further ones wait in the kernel's queue.
@@ -99,6 +100,7 @@ pub fn workers() -> usize {
 }
 
 pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {
+    let console = parts.console.clone();
     config
         .app_data(web::Data::new(parts))
         .service(
@@ -111,24 +113,24 @@ pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {
         .service(
             resource("/v1/intents/{intentId}/webhook/redeliver", "POST").route(web::post().to(webhooks::redeliver)),
         )
-        .service(resource("/ui/history", "POST").route(web::post().to(console::history::fragment)))
         .service(resource("/healthz", "GET, HEAD").route(read().to(ops::healthz)))
         .service(resource("/readyz", "GET, HEAD").route(read().to(ops::readyz)))
         .service(resource("/metrics", "GET, HEAD").route(read().to(ops::metrics)))
         .configure(openapi::routes)
+        .configure(|config| console::routes(config, console))
         .default_service(web::to(|| async {
             Err::<(), _>(ApiError::NotFound("there is nothing at this path".to_owned()))
         }));
 }
 
 /// A resource that answers other methods in our format.
-fn resource(path: &str, allowed: &'static str) -> Resource {
+pub fn resource(path: &str, allowed: &'static str) -> Resource {
     web::resource(path)
         .default_service(web::to(move || async move { Err::<(), _>(ApiError::MethodNotAllowed { allowed }) }))
 }
 
 /// GET, and HEAD, which is GET without the body.
-fn read() -> Route {
+pub fn read() -> Route {
     web::route().guard(get_or_head())
 }
 

@@ -107,7 +107,29 @@ impl Children {
     }
 }
 
+/// How long receivers still have to answer when nothing else is under way: nobody executes meanwhile,
+/// and they get the event again.
+const WEBHOOK_GRACE: Duration = Duration::from_millis(200);
+/// How long it may then take to record what was cut off; the next term closes what was not.
+const WEBHOOK_RECORDING: Duration = Duration::from_secs(2);
+
 impl Children {
+    /// Begins no further try of a webhook, and waits for those under way while attempts are, and
+    /// hardly longer.
+    pub async fn stop_webhooks(&self, attempts_are_over: impl Future<Output = ()>) {
+        let stop = |patience| self.webhooks.send(StopDelivering { patience });
+        let hurry = async {
+            attempts_are_over.await;
+            tokio::time::sleep(WEBHOOK_GRACE).await;
+        };
+        tokio::select! {
+            _stopped_or_dead = stop(Duration::MAX) => {}
+            () = hurry => {
+                let _or_not = tokio::time::timeout(WEBHOOK_RECORDING, stop(Duration::ZERO)).await;
+            }
+        }
+    }
+
     pub fn restart_webhooks(
         &mut self,
         parts: &LeaderParts,

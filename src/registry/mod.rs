@@ -67,6 +67,11 @@ impl Registry {
         self.targets.get(target).cloned()
     }
 
+    /// All contracts, in no particular order.
+    pub fn contracts(&self) -> impl Iterator<Item = Arc<ContractSnapshot>> {
+        self.targets.values().cloned()
+    }
+
     pub fn len(&self) -> usize {
         self.targets.len()
     }

@@ -9,28 +9,33 @@ use std::time::Duration;
 use actix::dev::ToEnvelope;
 use actix::prelude::SendError;
 use actix::{Addr, Handler, Message};
-use tokio::sync::{Notify, oneshot};
+use bytes::Bytes;
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::actor::{Arrivals, Ask, Fenced, FencedError, FencedResult, Reply, StoreActor, Submit, Watcher};
 use super::{
-    Backlog, Build, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, History, IntentPage, ListQuery,
-    NewIntent, OpenAttempt, OpenTry, Purged, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture,
-    Submitted, WebhookLook,
+    Backlog, Build, Detail, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, History, IntentPage, ListQuery,
+    NewIntent, OpenAttempt, OpenTry, Overview, Purged, Redelivery, Refresh, RefreshRequest, Store, StoreError,
+    StoreFuture, Submitted, TargetHealth, WebhookLook,
 };
 use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
 use crate::supervise::Supervised;
+
+/// Webhooks that are being asked for again at once.
+const MAX_REDELIVERIES: usize = 4;
 
 #[derive(Clone)]
 pub struct StoreClient {
     actor: Supervised<StoreActor>,
     arrivals: Arrivals,
     webhooks_owed: Arc<Notify>,
+    redeliveries: Arc<Semaphore>,
 }
 
 impl StoreClient {
     pub fn new(actor: Supervised<StoreActor>, arrivals: Arrivals, webhooks_owed: Arc<Notify>) -> Self {
-        Self { actor, arrivals, webhooks_owed }
+        Self { actor, arrivals, webhooks_owed, redeliveries: Arc::new(Semaphore::new(MAX_REDELIVERIES)) }
     }
 
     pub async fn submit(&self, new: NewIntent) -> Result<Submitted, StoreError> {
@@ -102,13 +107,15 @@ impl StoreClient {
         if held { Ok(()) } else { Err(FencedError::TermOver) }
     }
 
-    pub async fn close_webhooks(&self, term: &Term) -> FencedResult<usize> {
+    pub async fn close_webhooks(&self, term: &Term, under_way: Vec<IntentSeq>) -> FencedResult<usize> {
         let term = term.clone();
-        let closed = self.leader_call(move |store| store.close_webhooks(term)).await?;
+        let closed = self.leader_call(move |store| store.close_webhooks(term, under_way)).await?;
         closed.ok_or(FencedError::TermOver)
     }
 
+    /// A few at a time: each is a transaction of its own, and the leader's writes must not wait for many.
     pub async fn redeliver_webhook(&self, id: IntentId) -> Result<Redelivery, StoreError> {
+        let _place = self.redeliveries.try_acquire().map_err(|_| StoreError::Overloaded)?;
         let done = self.read(move |store| store.redeliver_webhook(id)).await?;
         self.webhooks_owed.notify_one();
         Ok(done)
@@ -129,6 +136,22 @@ impl StoreClient {
 
     pub async fn list(&self, query: ListQuery) -> Result<IntentPage, StoreError> {
         self.read(move |store| store.list(query)).await
+    }
+
+    pub async fn detail(&self, id: IntentId) -> Result<Option<Detail>, StoreError> {
+        self.read(move |store| store.detail(id)).await
+    }
+
+    pub async fn payload(&self, id: IntentId) -> Result<Option<Bytes>, StoreError> {
+        self.read(move |store| store.payload(id)).await
+    }
+
+    pub async fn overview(&self) -> Result<Overview, StoreError> {
+        self.read(|store| store.overview()).await
+    }
+
+    pub async fn target_health(&self) -> Result<Vec<TargetHealth>, StoreError> {
+        self.read(|store| store.target_health()).await
     }
 
     pub async fn ping(&self) -> Result<(), StoreError> {

@@ -71,19 +71,27 @@ pub trait Store: Send + Sync + 'static {
 
     /// Webhook events to be tried now, those of each receiver in order of when they are due.
     fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks>;
-    /// Writes down that a try of each of these events begins, if it is due. `None` if the term is over.
+    /// Writes down that a try of each of these events begins, if it is due. One that cannot be read is
+    /// recorded as such and put off. `None` if the term is over.
     fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>>;
     /// Records what came of tries; one that is not open is left as it is. False if the term is over.
     fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool>;
-    /// Closes all open tries as interrupted, and makes their events due now; how many there were.
-    /// Only while no try is under way. `None` if the term is over.
-    fn close_webhooks(&self, term: Term) -> StoreFuture<Option<usize>>;
-    /// Makes the event of an ended intent due now, whatever became of it before.
+    /// Closes open tries as interrupted, but for those that are under way, and makes their events due
+    /// now; how many there were. `None` if the term is over.
+    fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> StoreFuture<Option<usize>>;
+    /// Makes the event of an ended intent due now, or as soon as a try under way has not been taken.
     fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery>;
 
     fn find(&self, id: IntentId) -> StoreFuture<Option<Found>>;
     fn history(&self, id: IntentId) -> StoreFuture<Option<History>>;
     fn list(&self, query: ListQuery) -> StoreFuture<IntentPage>;
+    /// One intent with all that a person may want to know, as of one moment.
+    fn detail(&self, id: IntentId) -> StoreFuture<Option<Detail>>;
+    fn payload(&self, id: IntentId) -> StoreFuture<Option<Bytes>>;
+    /// How things stand over all.
+    fn overview(&self) -> StoreFuture<Overview>;
+    /// How every target that has been used of late is doing.
+    fn target_health(&self) -> StoreFuture<Vec<TargetHealth>>;
     /// Whether the database answers.
     fn ping(&self) -> StoreFuture<()>;
 }
@@ -372,6 +380,9 @@ pub struct FinishTry {
     pub verdict: Verdict,
 }
 
+/// When an event that cannot be read is looked at again.
+const PUT_OFF: Duration = Duration::from_secs(3600);
+
 /// What came of asking for an event once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redelivery {
@@ -428,9 +439,114 @@ pub struct History {
     pub webhook: Option<WebhookHistory>,
 }
 
-/// Which intents to list; newest first.
+/// A history with what it was done under and what comes next.
+#[derive(Clone, Debug)]
+pub struct Detail {
+    pub now: Timestamp,
+    pub history: History,
+    pub contract: Contract,
+    /// Set while it waits for an attempt.
+    pub next_attempt_at: Option<Timestamp>,
+    /// Set while an attempt is under way: when that began.
+    pub open_since: Option<Timestamp>,
+}
+
+/// How things stand.
+#[derive(Clone, Debug)]
+pub struct Overview {
+    pub now: Timestamp,
+    /// Who leads, or was the last to; none if nobody ever has.
+    pub leader: Option<LeaderRow>,
+    pub waiting: u64,
+    pub in_flight: u64,
+    /// The one that was submitted first among those that have not ended.
+    pub oldest_pending: Option<(IntentId, Timestamp)>,
+    pub webhooks: u64,
+    pub oldest_webhook: Option<Duration>,
+    /// How many intents ended in which way, in each minute of the last [`CHART_MINUTES`] in which any did.
+    pub ended: Vec<EndedInMinute>,
+    /// What attempts did not lead to acceptance in the last [`RECENT_MINUTES`], the most frequent first.
+    pub failing: Vec<Failing>,
+}
+
+/// How far back the charts go.
+pub const CHART_MINUTES: i64 = 60;
+/// What is recent.
+pub const RECENT_MINUTES: i64 = 10;
+/// How many kinds of failure an overview names.
+const MOST_FAILING: usize = 20;
+/// For how many minutes it is kept what became of attempts: a day and an hour.
+const KEPT_MINUTES: i64 = 25 * 60;
+const MINUTE_MICROS: i64 = 60_000_000;
+
+/// The minute that a moment is in, since 1970.
+fn minute_of(moment: Timestamp) -> i64 {
+    moment.micros().div_euclid(MINUTE_MICROS)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedInMinute {
+    /// Since 1970.
+    pub minute: i64,
+    pub status: Status,
+    pub intents: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    pub target: TargetName,
+    /// `rejected` or `error`.
+    pub outcome: String,
+    pub cause: String,
+    pub attempts: u64,
+}
+
+/// A target in the last [`RECENT_MINUTES`], and what waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetHealth {
+    pub target: TargetName,
+    pub waiting: u64,
+    pub accepted: u64,
+    pub rejected: u64,
+    pub errors: u64,
+    /// How long attempts took on average.
+    pub mean: Option<Duration>,
+}
+
+impl TargetHealth {
+    fn of(target: TargetName) -> Self {
+        Self { target, waiting: 0, accepted: 0, rejected: 0, errors: 0, mean: None }
+    }
+
+    /// Adds attempts that ended alike, and took so long together.
+    fn add(&mut self, outcome: &str, attempts: u64, micros: u64) {
+        let before = self.accepted + self.rejected + self.errors;
+        match outcome {
+            "accepted" => self.accepted += attempts,
+            "rejected" => self.rejected += attempts,
+            "error" => self.errors += attempts,
+            _ => return,
+        }
+        let earlier = self.mean.map_or(0, |mean| u64::try_from(mean.as_micros()).unwrap_or(0).saturating_mul(before));
+        let all = before + attempts;
+        self.mean = (earlier + micros).checked_div(all).map(Duration::from_micros);
+    }
+}
+
+/// The lease as it stands in the store.
+#[derive(Clone, Debug)]
+pub struct LeaderRow {
+    pub holder_id: String,
+    pub epoch: i64,
+    pub acquired_at: Timestamp,
+    pub expires_at: Timestamp,
+}
+
+/// Which intents to list; newest first, or in the order of their ids if those have to begin with something.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
+    /// Only those whose id begins with this.
+    pub prefix: Option<String>,
     pub status: Option<Status>,
     pub target: Option<TargetName>,
     /// Strictly after.
@@ -439,12 +555,47 @@ pub struct ListQuery {
     pub created_before: Option<Timestamp>,
     pub limit: usize,
     /// Continue behind this one, as a page before said.
-    pub behind: Option<IntentSeq>,
+    pub behind: Option<Behind>,
+}
+
+/// Where a page ended: in the order of arrival, or in that of ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Behind {
+    Seq(IntentSeq),
+    Id(IntentId),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntentPage {
     pub intents: Vec<Intent>,
     /// Where the next page starts, if there is one.
-    pub next: Option<IntentSeq>,
+    pub next: Option<Behind>,
+}
+
+impl IntentPage {
+    /// A page of what was found, which may be one more than asked for.
+    fn of(query: &ListQuery, mut intents: Vec<Intent>) -> Self {
+        let limit = query.limit.max(1);
+        let more = intents.len() > limit;
+        intents.truncate(limit);
+        let next = intents.last().filter(|_| more).map(|last| match &query.prefix {
+            Some(_) => Behind::Id(last.id.clone()),
+            None => Behind::Seq(last.seq),
+        });
+        Self { intents, next }
+    }
+}
+
+/// The least text that is greater than all that begin with `prefix`, by code points; none if there is no such.
+fn after_prefix(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        // The next character, past the gap where no characters are.
+        let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(u32::from(last) + 1) };
+        if let Some(next) = next {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
 }

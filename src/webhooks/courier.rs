@@ -28,29 +28,37 @@ impl HttpCourier {
 
 impl Courier for HttpCourier {
     fn deliver(&self, letter: Letter) -> Pin<Box<dyn Future<Output = TryOutcome>>> {
-        let mut request = self.0.post(&letter.url);
-        for (name, value) in letter.headers {
+        let Letter { url, headers, secrets, body } = letter;
+        let mut request = self.0.post(&url);
+        for (name, value) in headers {
             request = request.insert_header((name, value));
         }
-        let call = self.0.send(request, letter.body);
-        Box::pin(async move { call.await.map_or_else(TryOutcome::Error, read) })
+        let call = self.0.send(request, body);
+        Box::pin(async move { call.await.map_or_else(TryOutcome::Error, |answer| read(answer, &secrets)) })
     }
 }
 
 /// The status decides. A body that is too long or does not end is only remarked on.
-fn read(answer: Answer) -> TryOutcome {
+fn read(answer: Answer, secrets: &[String]) -> TryOutcome {
+    let shown = |bytes: &[u8]| quoted(without(secrets, bytes).as_bytes());
     let remark = match &answer.body {
         Err(no_body) => Some(format!("answered with {no_body}")),
         Ok(_) if (200..300).contains(&answer.status) => None,
         Ok(body) => {
             let location = answer.headers.get(header::LOCATION).map(|value| value.as_bytes());
             match location.filter(|_| (300..400).contains(&answer.status)) {
-                Some(location) => Some(format!("answered with a redirect, which is not followed{}", quoted(location))),
-                None => Some(format!("answered HTTP {}{}", answer.status, quoted(body))),
+                Some(location) => Some(format!("answered with a redirect, which is not followed{}", shown(location))),
+                None => Some(format!("answered HTTP {}{}", answer.status, shown(body))),
             }
         }
     };
     TryOutcome::Answered { status: answer.status, retry_after: retry_after(&answer.headers), remark }
+}
+
+/// What a receiver said, without secrets that it may have said back to us.
+fn without(secrets: &[String], said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said).into_owned();
+    secrets.iter().filter(|secret| !secret.is_empty()).fold(said, |said, secret| said.replace(secret.as_str(), "…"))
 }
 
 /// `Retry-After` in seconds; a date is not understood, and the usual delay then holds.

@@ -17,6 +17,8 @@ use crate::variables::Variables;
 pub struct Letter {
     pub url: String,
     pub headers: Vec<(String, String)>,
+    /// Those of the values above that nobody else may see, whatever the receiver answers.
+    pub secrets: Vec<String>,
     pub body: Bytes,
 }
 
@@ -50,14 +52,17 @@ pub fn write(open: &OpenTry, variables: &Variables, now: Timestamp) -> Result<Le
         ("webhook-timestamp".to_owned(), timestamp.to_string()),
     ];
     headers.extend(webhook.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+    let mut secrets = Vec::new();
     for (name, variable) in &webhook.headers_env {
-        headers.push((name.clone(), variables.get(variable).ok_or_else(|| not_set(variable))?));
+        let value = variables.get(variable).ok_or_else(|| not_set(variable))?;
+        secrets.push(value.clone());
+        headers.push((name.clone(), value));
     }
     if let Some(variable) = &webhook.secret_env {
         let text = variables.get(variable).ok_or_else(|| not_set(variable))?;
-        let secrets = Secret::parse_list(&text)
+        let keys = Secret::parse_list(&text)
             .map_err(|fault| format!("not sent: the environment variable {variable} {fault}"))?;
-        headers.push(("webhook-signature".to_owned(), signature::sign(&secrets, &id, timestamp, &body)));
+        headers.push(("webhook-signature".to_owned(), signature::sign(&keys, &id, timestamp, &body)));
     }
-    Ok(Letter { url: webhook.url.as_str().to_owned(), headers, body })
+    Ok(Letter { url: webhook.url.as_str().to_owned(), headers, secrets, body })
 }

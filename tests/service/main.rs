@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod api;
+mod browser;
 mod cli;
+mod console;
 mod crash;
 mod fleet;
 mod gateway;

@@ -219,7 +219,8 @@ async fn deliver(url: &str) -> TryOutcome {
     let _may_be_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let courier = HttpCourier::new(TIMEOUT, tls_config(None).unwrap());
     let headers = vec![("webhook-id".to_owned(), "evt_1".to_owned())];
-    courier.deliver(Letter { url: url.to_owned(), headers, body: Bytes::from_static(b"{}") }).await
+    let secrets = vec!["t0ken".to_owned()];
+    courier.deliver(Letter { url: url.to_owned(), headers, secrets, body: Bytes::from_static(b"{}") }).await
 }
 
 /// A server that reads a request and answers it with these bytes, some of them over and over; then
@@ -276,6 +277,13 @@ async fn receivers_that_misbehave_are_recorded_as_what_they_are() {
             Some(503),
             Some(120),
             "answered HTTP 503: busy",
+        ),
+        (
+            "echo",
+            raw_server("HTTP/1.1 410 Gone\r\nContent-Length: 16\r\n\r\nyou said: t0ken!", "").await,
+            Some(410),
+            None,
+            "answered HTTP 410: you said: …!",
         ),
         ("refused", closed, None, None, "cannot connect to the receiver: "),
         ("unknown", "http://no-such-host.invalid/".to_owned(), None, None, "cannot find the receiver's host: "),

@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
 use crate::store::{
-    Backlog, Build, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry, Purged,
-    Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, WebhookLook, WriteBatch,
+    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry,
+    Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, TargetHealth,
+    WebhookLook, WriteBatch,
 };
 
 #[derive(Clone, Copy)]
@@ -130,12 +133,12 @@ impl Store for Faulty {
         self.with("finish webhooks", |store| store.finish_webhooks(term, finished))
     }
 
-    fn close_webhooks(&self, term: Term) -> StoreFuture<Option<usize>> {
-        self.inner.close_webhooks(term)
+    fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> StoreFuture<Option<usize>> {
+        self.with("close webhooks", |store| store.close_webhooks(term, under_way))
     }
 
     fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
-        self.inner.redeliver_webhook(id)
+        self.with("redeliver", |store| store.redeliver_webhook(id))
     }
 
     fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
@@ -148,6 +151,22 @@ impl Store for Faulty {
 
     fn list(&self, query: ListQuery) -> StoreFuture<IntentPage> {
         self.inner.list(query)
+    }
+
+    fn detail(&self, id: IntentId) -> StoreFuture<Option<Detail>> {
+        self.inner.detail(id)
+    }
+
+    fn payload(&self, id: IntentId) -> StoreFuture<Option<Bytes>> {
+        self.inner.payload(id)
+    }
+
+    fn overview(&self) -> StoreFuture<Overview> {
+        self.inner.overview()
+    }
+
+    fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
+        self.inner.target_health()
     }
 
     fn ping(&self) -> StoreFuture<()> {

@@ -149,6 +149,11 @@ struct Lab {
 impl Lab {
     fn new() -> Self {
         tokio::time::pause();
+        Self::resumed()
+    }
+
+    /// Another one in a test whose clock stands still already.
+    fn resumed() -> Self {
         let origin = monotonic();
         let clock = WallClock::from_fn(move || Timestamp::from_micros(BASE) + monotonic().duration_since(origin));
         let lab = Self { directory: tempfile::tempdir().unwrap(), clock };

@@ -123,8 +123,8 @@ async fn a_dead_receiver_delays_nobody() {
     instance.lease_after(0).await;
     instance.end("dead 1999").await;
     pass(20 * SECOND).await;
-    let most = instance.engine.metrics.webhooks_inflight.get();
-    assert!(most <= 32, "{most} places taken by one receiver");
+    let taken = instance.engine.metrics.webhooks_inflight.get();
+    assert!((1..=4).contains(&taken), "{taken} places taken by a receiver that fails");
     let began = monotonic();
     instance.submit("alive", &with_webhook(HERE, one_shot())).await;
     instance.end("alive").await;
@@ -172,7 +172,7 @@ async fn an_orderly_stop_records_what_it_cuts_off() {
     }
     let began = monotonic();
     instance.engine.stop_leading().await;
-    assert!(monotonic().duration_since(began) < 3 * SECOND, "a slow receiver held up the next leader");
+    assert!(monotonic().duration_since(began) < SECOND, "a slow receiver held up the next leader");
     let webhook = instance.history("a").await.webhook.unwrap();
     assert_eq!((webhook.status, webhook.tries.len()), (EventStatus::Pending, 1));
     assert_eq!(webhook.tries[0].error.as_deref(), Some(INTERRUPTED));
@@ -184,9 +184,13 @@ async fn a_store_that_fails_for_a_while_loses_no_event_and_doubles_none() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
-    for call in ["due webhooks", "begin webhooks", "finish webhooks"] {
+    for call in ["due webhooks", "begin webhooks", "finish webhooks", "close webhooks"] {
         for (what, fault) in [("fails", Fault::Fail), ("fails afterwards", Fault::FailAfter)] {
             instance.faults.add(call, 3, fault);
+            if call == "close webhooks" {
+                // Otherwise there is nothing to close.
+                instance.faults.add("begin webhooks", 1, Fault::FailAfter);
+            }
             let id = format!("{call} {what}");
             instance.submit(&id, &with_webhook(HERE, one_shot())).await;
             let history = instance.until_webhook(&id, delivered).await;
@@ -196,6 +200,46 @@ async fn a_store_that_fails_for_a_while_loses_no_event_and_doubles_none() {
             assert_eq!(instance.faults.left(call), 0);
         }
     }
+}
+
+/// Several tries end together when the service stops, and the store takes none of them.
+#[actix::test]
+async fn a_stop_does_not_hang_when_the_store_fails() {
+    for fault in [Fault::Fail, Fault::SlowAnswer(HOUR)] {
+        let lab = Lab::resumed();
+        let hanging = Couriers::answering(|_, _| (HOUR, status(200)));
+        let instance = lab.start_with(settings(), always(accepted()), hanging);
+        for n in 0..5 {
+            instance.submit(&format!("{n}"), &with_webhook(HERE, one_shot())).await;
+        }
+        while instance.letters().len() < 5 {
+            pass(Duration::from_millis(10)).await;
+        }
+        instance.faults.add("finish webhooks", 100, fault);
+        let began = monotonic();
+        instance.engine.stop_leading().await;
+        assert!(monotonic().duration_since(began) < 4 * SECOND, "the lease was kept from others");
+        assert_eq!(instance.engine.board.lease().map(|lease| lease.term), None);
+    }
+}
+
+#[actix::test]
+async fn what_is_open_and_forgotten_is_tried_again_within_the_term() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    let term = instance.lease_after(0).await.term;
+    pass(SECOND).await;
+    instance.submit("a", &with_webhook(HERE, one_shot())).await;
+    instance.until_webhook("a", delivered).await;
+    // As if a begin had taken effect after it was given up.
+    let store = lab.store();
+    store.redeliver_webhook(intent_id("a")).await.unwrap();
+    let seq = instance.history("a").await.intent.seq;
+    assert_eq!(store.begin_webhooks(term.clone(), vec![seq]).await.unwrap().unwrap().len(), 1);
+    let tries = |history: &History| history.webhook.as_ref().unwrap().tries.len();
+    let history = instance.until_webhook("a", |history| delivered(history) && tries(history) == 3).await;
+    assert_eq!(history.webhook.unwrap().tries[1].error.as_deref(), Some(INTERRUPTED));
+    assert_eq!(instance.engine.board.lease().unwrap().term, term);
 }
 
 #[actix::test]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Fixture, accepted, intent_id, rejected};
+use super::{Fixture, accepted, intent_id, rejected, writes};
 use crate::core::contract::fixtures::{max_attempts, one_shot};
 use crate::core::intent::{Status, TargetName};
 use crate::core::outcome::Outcome;
-use crate::store::{IntentPage, ListQuery, Purged};
+use crate::store::{FencedWrites, IntentPage, ListQuery, Purged};
 
 pub async fn unknown_ids_are_not_found(fixture: Fixture) {
     assert_eq!(fixture.store.find(intent_id("nobody")).await, Ok(None));
@@ -98,13 +98,140 @@ pub async fn lists_filter_by_status_target_and_time(fixture: Fixture) {
     }
 }
 
+pub async fn ids_are_found_by_how_they_begin(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    for id in ["order-10", "order-2", "order", "Order-1", "orde", "orderé", "order~1", "order-1", "ordes"] {
+        let intent = fixture.submit(id, &one_shot()).await;
+        if id.ends_with('2') {
+            fixture.attempt(&term, &intent, accepted()).await;
+        }
+    }
+    let begins = |prefix: &str, limit| ListQuery { prefix: Some(prefix.to_owned()), ..query(limit) };
+    let list = async |query: ListQuery| fixture.store.list(query).await.unwrap();
+    assert_eq!(ids(&list(begins("order-", 9)).await), ["order-1", "order-10", "order-2"]);
+    assert_eq!(ids(&list(begins("order~", 9)).await), ["order~1"]);
+    assert_eq!(ids(&list(begins("orderé", 9)).await), ["orderé"]);
+    assert!(list(begins("nothing", 9)).await.intents.is_empty());
+    let all = ["order", "order-1", "order-10", "order-2", "orderé", "order~1"];
+    let mut found = ids(&list(begins("order", 9)).await).into_iter().map(str::to_owned).collect::<Vec<_>>();
+    found.sort();
+    let mut expected = all.map(str::to_owned).to_vec();
+    expected.sort();
+    assert_eq!(found, expected);
+    let (mut seen, mut behind) = (Vec::new(), None);
+    for _ in 0..3 {
+        let page = list(ListQuery { behind, ..begins("order", 2) }).await;
+        seen.extend(ids(&page).into_iter().map(str::to_owned));
+        behind = page.next;
+    }
+    assert_eq!(behind, None);
+    seen.sort();
+    assert_eq!(seen, expected, "pages show each once");
+    let accepted = ListQuery { status: Some(Status::Accepted), ..begins("order", 9) };
+    assert_eq!(ids(&list(accepted).await), ["order-2"]);
+}
+
+pub async fn an_intent_can_be_looked_at_in_full(fixture: Fixture) {
+    assert!(fixture.store.detail(intent_id("nobody")).await.unwrap().is_none());
+    assert_eq!(fixture.store.payload(intent_id("nobody")).await, Ok(None));
+    let term = fixture.lead("me").await;
+    let detail = async |id: &str| fixture.store.detail(intent_id(id)).await.unwrap().unwrap();
+    let intent = fixture.submit("a", &max_attempts(3)).await;
+    let waits = detail("a").await;
+    assert_eq!((waits.contract, waits.history), (max_attempts(3), fixture.history("a").await));
+    assert_eq!((waits.next_attempt_at, waits.open_since), (Some(intent.created_at), None));
+    let attempt = fixture.begin_due(&term, &intent).await;
+    let open = detail("a").await;
+    assert_eq!((open.next_attempt_at, open.open_since), (None, Some(attempt.started_at)));
+    assert!(open.now >= attempt.started_at);
+    fixture.finish(&term, &attempt, Outcome::error("x")).await;
+    let retry = detail("a").await;
+    assert!(retry.next_attempt_at > Some(retry.now) && retry.open_since.is_none());
+    assert_eq!(retry.history.attempts.len(), 1);
+    let payload = fixture.store.payload(intent_id("a")).await.unwrap().unwrap();
+    assert_eq!(payload.as_ref(), b"{}");
+}
+
+pub async fn the_overview_shows_who_leads_and_what_waits(fixture: Fixture) {
+    let overview = async || fixture.store.overview().await.unwrap();
+    assert!(overview().await.leader.is_none() && overview().await.oldest_pending.is_none());
+    let term = fixture.lead("me").await;
+    for id in ["first", "second", "third"] {
+        fixture.submit(id, &one_shot()).await;
+    }
+    let first = fixture.intent("first").await;
+    let attempt = fixture.begin_due(&term, &first).await;
+    let seen = overview().await;
+    let leader = seen.leader.unwrap();
+    assert_eq!((leader.holder_id.as_str(), leader.epoch), ("me", term.epoch));
+    assert!(leader.acquired_at <= seen.now && leader.expires_at > seen.now);
+    assert_eq!((seen.waiting, seen.in_flight, seen.webhooks), (2, 1, 0));
+    assert_eq!(seen.oldest_pending, Some((intent_id("first"), first.created_at)));
+    assert!(seen.ended.is_empty() && seen.failing.is_empty());
+    fixture.finish(&term, &attempt, accepted()).await;
+    assert_eq!(overview().await.oldest_pending.unwrap().0, intent_id("second"));
+}
+
+pub async fn what_became_of_attempts_is_added_up(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let overdue = fixture.submit("overdue", &fixture.short_deadline()).await;
+    for (id, contract, outcome) in [
+        ("a", one_shot(), accepted()),
+        ("b", one_shot(), accepted()),
+        ("c", one_shot(), Outcome::error("gateway answered HTTP 500: one ~1 \"x\"")),
+        ("d", max_attempts(2), Outcome::error("gateway answered HTTP 500: another")),
+        ("e", max_attempts(2), rejected("invalid_recipient")),
+    ] {
+        let intent = fixture.submit(id, &contract).await;
+        let attempt = fixture.begin_due(&term, &intent).await;
+        for _ in 0..2 {
+            fixture.finish(&term, &attempt, outcome.clone()).await; // The second time without effect.
+        }
+    }
+    fixture.submit("waits", &one_shot()).await;
+    fixture.pass(fixture.short).await;
+    fixture.fenced(FencedWrites { expire: Some(9), ..writes(&term) }).await.unwrap();
+    assert!(fixture.intent("overdue").await.state.is_terminal(), "{overdue:?}");
+
+    let overview = fixture.store.overview().await.unwrap();
+    let ended = |status| overview.ended.iter().filter(|e| e.status == status).map(|e| e.intents).sum::<u64>();
+    let ends = [Status::Accepted, Status::Rejected, Status::Exhausted, Status::Pending].map(ended);
+    assert_eq!(ends, [2, 1, 2, 0], "{:?}", overview.ended);
+    let failing: Vec<_> = overview
+        .failing
+        .iter()
+        .map(|f| (f.target.as_str(), f.outcome.as_str(), f.cause.as_str(), f.attempts))
+        .collect();
+    assert_eq!(
+        failing,
+        [
+            ("sms.max_attempts", "error", "gateway answered HTTP 500", 1),
+            ("sms.max_attempts", "rejected", "invalid_recipient", 1),
+            ("sms.one_shot", "error", "gateway answered HTTP 500", 1),
+        ]
+    );
+    let health = fixture.store.target_health().await.unwrap();
+    let health: Vec<_> = health
+        .iter()
+        .map(|h| (h.target.as_str(), h.waiting, h.accepted, h.rejected, h.errors, h.mean.is_some()))
+        .collect();
+    assert_eq!(
+        health,
+        [
+            ("sms.deadline", 0, 0, 0, 0, false),
+            ("sms.max_attempts", 1, 0, 1, 1, true),
+            ("sms.one_shot", 1, 2, 0, 1, true),
+        ]
+    );
+}
+
 pub async fn pages_stay_stable_while_intents_arrive(fixture: Fixture) {
     for n in 0..4 {
         fixture.submit(&format!("{n}"), &one_shot()).await;
     }
     let first = fixture.store.list(query(2)).await.unwrap();
     fixture.submit("new", &one_shot()).await;
-    let second = fixture.store.list(ListQuery { behind: first.next, ..query(2) }).await.unwrap();
+    let second = fixture.store.list(ListQuery { behind: first.next.clone(), ..query(2) }).await.unwrap();
     assert_eq!((ids(&first), ids(&second)), (vec!["3", "2"], vec!["1", "0"]));
 }
 

@@ -96,6 +96,10 @@ macro_rules! for_store {
                 lists_are_newest_first_and_paged_without_gaps,
                 lists_filter_by_status_target_and_time,
                 pages_stay_stable_while_intents_arrive,
+                ids_are_found_by_how_they_begin,
+                an_intent_can_be_looked_at_in_full,
+                the_overview_shows_who_leads_and_what_waits,
+                what_became_of_attempts_is_added_up,
                 retention_deletes_old_terminal_intents_only,
                 a_reachable_store_answers_a_ping,
             }
@@ -106,6 +110,8 @@ macro_rules! for_store {
                 what_was_left_open_is_closed_and_due_again,
                 a_stale_term_changes_no_event,
                 an_event_may_be_asked_for_again,
+                tries_under_way_are_not_closed,
+                an_event_that_cannot_be_read_holds_up_nobody,
                 retention_waits_for_what_is_owed,
                 the_age_of_what_is_owed_is_known,
             }
@@ -127,6 +133,8 @@ pub struct Fixture {
     /// Puts an audit row for attempt 1 of an intent behind the store's back, so that finishing that
     /// attempt cannot be done.
     pub spoil: Box<dyn Fn(IntentSeq) -> Passing>,
+    /// Makes the contract of an intent something that this program does not know.
+    pub garble: Box<dyn Fn(IntentSeq) -> Passing>,
     /// Whatever must live as long as the database.
     pub keep: Box<dyn std::any::Any>,
 }

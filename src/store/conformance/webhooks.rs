@@ -174,8 +174,8 @@ pub async fn what_was_left_open_is_closed_and_due_again(fixture: Fixture) {
     fixture.store.release_lease(term.clone()).await.unwrap();
     let next = fixture.lead("next").await;
     assert!(fixture.due().await.is_empty());
-    assert_eq!(fixture.store.close_webhooks(next.clone()).await, Ok(Some(1)));
-    assert_eq!(fixture.store.close_webhooks(next.clone()).await, Ok(Some(0)));
+    assert_eq!(fixture.store.close_webhooks(next.clone(), Vec::new()).await, Ok(Some(1)));
+    assert_eq!(fixture.store.close_webhooks(next.clone(), Vec::new()).await, Ok(Some(0)));
     let webhook = fixture.webhook("a").await.unwrap();
     assert_eq!(webhook.tries.len(), 1);
     assert_eq!((webhook.tries[0].http_status, webhook.tries[0].error.as_deref()), (None, Some(INTERRUPTED)));
@@ -197,7 +197,7 @@ pub async fn a_stale_term_changes_no_event(fixture: Fixture) {
     assert!(fixture.store.begin_webhooks(term.clone(), vec![waiting.seq]).await.unwrap().is_none(), "begin");
     let open = fixture.begin_try(&next).await;
     assert!(!fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await, "finish");
-    assert_eq!(fixture.store.close_webhooks(term).await, Ok(None), "close");
+    assert_eq!(fixture.store.close_webhooks(term, Vec::new()).await, Ok(None), "close");
     let webhook = fixture.webhook("waiting").await.unwrap();
     assert_eq!((webhook.status, webhook.next_try_at, webhook.tries.len()), (EventStatus::Pending, None, 0));
 }
@@ -216,14 +216,45 @@ pub async fn an_event_may_be_asked_for_again(fixture: Fixture) {
     assert_eq!(redeliver("pending").await, Redelivery::Owed);
     assert!(fixture.due().await.is_empty(), "a try is under way");
     assert!(fixture.finish_try(&term, &first, answered(410), Verdict::Failed).await);
-    assert_eq!(redeliver("pending").await, Redelivery::Owed);
     let second = fixture.begin_try(&term).await;
-    assert_eq!((second.number, second.round.tries), (2, 1), "a round of its own");
+    assert_eq!((second.number, second.round.tries), (2, 1), "asked for meanwhile: a round of its own, due at once");
     assert!(second.round.owed_since > first.round.owed_since);
-    assert!(fixture.finish_try(&term, &second, answered(200), Verdict::Delivered).await);
+    assert!(fixture.finish_try(&term, &second, answered(410), Verdict::Failed).await);
+    assert!(fixture.due().await.is_empty());
+    assert_eq!(redeliver("pending").await, Redelivery::Owed);
+    let third = fixture.begin_try(&term).await;
+    assert_eq!(redeliver("pending").await, Redelivery::Owed);
+    assert!(fixture.finish_try(&term, &third, answered(200), Verdict::Delivered).await);
+    assert!(fixture.due().await.is_empty(), "it was taken after it was asked for");
     assert_eq!(redeliver("pending").await, Redelivery::Owed);
     let webhook = fixture.webhook("pending").await.unwrap();
-    assert_eq!((webhook.status, webhook.tries.len()), (EventStatus::Pending, 2));
+    assert_eq!((webhook.status, webhook.tries.len()), (EventStatus::Pending, 3));
+}
+
+pub async fn tries_under_way_are_not_closed(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    fixture.ended(&term, "mine", HERE).await;
+    let mine = fixture.begin_try(&term).await;
+    fixture.ended(&term, "lost", HERE).await;
+    fixture.begin_try(&term).await;
+    assert_eq!(fixture.store.close_webhooks(term.clone(), vec![mine.intent.seq]).await, Ok(Some(1)));
+    assert_eq!(fixture.webhook("lost").await.unwrap().tries.len(), 1);
+    assert!(fixture.webhook("mine").await.unwrap().tries.is_empty());
+    assert!(fixture.finish_try(&term, &mine, answered(200), Verdict::Delivered).await);
+    assert_eq!(fixture.webhook("mine").await.unwrap().status, EventStatus::Delivered);
+}
+
+pub async fn an_event_that_cannot_be_read_holds_up_nobody(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let broken = fixture.ended(&term, "broken", HERE).await;
+    (fixture.garble)(broken.seq).await;
+    fixture.ended(&term, "well", "http://elsewhere.test").await;
+    // As an instance that has not seen the contract before.
+    let due = fixture.due().await;
+    assert_eq!(due.len(), 2);
+    let begun = fixture.other.begin_webhooks(term, due).await.unwrap().unwrap();
+    assert_eq!(begun.iter().map(|open| open.intent.id.as_str()).collect::<Vec<_>>(), ["well"]);
+    assert!(fixture.due().await.is_empty(), "it is put off");
 }
 
 pub async fn retention_waits_for_what_is_owed(fixture: Fixture) {

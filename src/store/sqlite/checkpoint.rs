@@ -15,11 +15,11 @@ use tokio::sync::Mutex;
 use super::Writer;
 use super::connection::{self, OpenError};
 
-/// Pages in the log from which on it is to begin anew: 48 MiB.
+/// Pages in the log from which on it is to begin anew: 32 MiB.
 const LONG_LOG: i64 = 8 * 1024;
 /// Pages in the log at which the writer copies what is left itself, if nobody else could: 128 MiB.
 pub const WRITERS_CHECKPOINT: i64 = 32 * 1024;
-/// Commits between two runs: at sixty pages each about two thousand pages.
+/// Commits between two runs: at sixty pages each about fifteen thousand pages.
 const COMMITS: u32 = 256;
 /// How often the rest is copied and synced before commits wait: less comes meanwhile each time.
 const CHASES: usize = 3;

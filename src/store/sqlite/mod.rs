@@ -6,10 +6,12 @@
 
 mod checkpoint;
 mod connection;
+mod insight;
 mod leases;
 mod migrate;
 mod read;
 mod schedule;
+mod tally;
 mod webhooks;
 mod write;
 
@@ -19,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rusqlite::Connection;
 use tokio::sync::{Mutex, Semaphore};
 
@@ -27,8 +30,9 @@ pub use connection::OpenError;
 use self::checkpoint::Checkpointer;
 use self::write::ContractCache;
 use super::{
-    Backlog, Build, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry, Purged,
-    Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, WebhookLook, WriteBatch,
+    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry,
+    Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, TargetHealth,
+    WebhookLook, WriteBatch,
 };
 use crate::clock::WallClock;
 use crate::core::intent::{IntentId, IntentSeq};
@@ -85,9 +89,12 @@ impl SqliteStore {
         work: impl FnOnce(&mut Writer, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> StoreFuture<T> {
         let (writer, clock, file) = (Arc::clone(&self.writer), self.clock.clone(), Arc::clone(&self.file));
+        let checkpointer = Arc::clone(&self.checkpointer);
         Box::pin(async move {
             let mut writer = writer.lock_owned().await;
-            blocking(move || file.check().and_then(|()| work(&mut writer, &clock))).await
+            let done = blocking(move || file.check().and_then(|()| work(&mut writer, &clock))).await?;
+            checkpointer.committed();
+            Ok(done)
         })
     }
 
@@ -180,14 +187,7 @@ async fn blocking<T: Send + 'static>(
 
 impl Store for SqliteStore {
     fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
-        let checkpointer = Arc::clone(&self.checkpointer);
-        let commit = self
-            .write(move |writer, clock| write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch));
-        Box::pin(async move {
-            let receipt = commit.await?;
-            checkpointer.committed();
-            Ok(receipt)
-        })
+        self.write(move |writer, clock| write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch))
     }
 
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
@@ -234,8 +234,8 @@ impl Store for SqliteStore {
         self.write(move |writer, clock| webhooks::finish(&mut writer.connection, clock, &term, &finished))
     }
 
-    fn close_webhooks(&self, term: Term) -> StoreFuture<Option<usize>> {
-        self.write(move |writer, clock| webhooks::close(&mut writer.connection, clock, &term))
+    fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> StoreFuture<Option<usize>> {
+        self.write(move |writer, clock| webhooks::close(&mut writer.connection, clock, &term, &under_way))
     }
 
     fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
@@ -252,6 +252,22 @@ impl Store for SqliteStore {
 
     fn list(&self, query: ListQuery) -> StoreFuture<IntentPage> {
         self.read(move |connection, _| read::list(connection, &query))
+    }
+
+    fn detail(&self, id: IntentId) -> StoreFuture<Option<Detail>> {
+        self.read(move |connection, clock| insight::detail(connection, clock, &id))
+    }
+
+    fn payload(&self, id: IntentId) -> StoreFuture<Option<Bytes>> {
+        self.read(move |connection, _| insight::payload(connection, &id))
+    }
+
+    fn overview(&self) -> StoreFuture<Overview> {
+        self.read(insight::overview)
+    }
+
+    fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
+        self.read(insight::target_health)
     }
 
     fn ping(&self) -> StoreFuture<()> {

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use super::webhooks;
 use crate::core::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
 use crate::core::time::Timestamp;
-use crate::store::{Attempt, Found, History, IntentPage, ListQuery, columns};
+use crate::store::{Attempt, Behind, Found, History, IntentPage, ListQuery, after_prefix, columns};
 
 /// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`.
 pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
@@ -23,7 +23,12 @@ pub fn find(connection: &Connection, id: &IntentId) -> Result<Option<Found>, rus
 
 pub fn history(connection: &mut Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
     let snapshot = connection.transaction()?;
-    let Some(Found { intent, .. }) = find(&snapshot, id)? else { return Ok(None) };
+    history_in(&snapshot, id)
+}
+
+/// The same within a snapshot that somebody else has.
+pub fn history_in(snapshot: &Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
+    let Some(Found { intent, .. }) = find(snapshot, id)? else { return Ok(None) };
     let attempts = snapshot
         .prepare_cached(
             "SELECT attempt_number, started_at, finished_at, outcome_status, outcome_reason, error,
@@ -32,7 +37,7 @@ pub fn history(connection: &mut Connection, id: &IntentId) -> Result<Option<Hist
         )?
         .query_map([intent.seq.0], attempt_of)?
         .collect::<Result<_, _>>()?;
-    let webhook = webhooks::history(&snapshot, intent.seq)?;
+    let webhook = webhooks::history(snapshot, intent.seq)?;
     Ok(Some(History { intent, attempts, webhook }))
 }
 
@@ -57,8 +62,16 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
     if let Some(moment) = query.created_before {
         condition("i.intent_seq < ?", Value::Integer(first_seq_from(&snapshot, moment)?));
     }
-    if let Some(behind) = query.behind {
-        condition("i.intent_seq < ?", Value::Integer(behind.0));
+    match &query.behind {
+        Some(Behind::Seq(behind)) => condition("i.intent_seq < ?", Value::Integer(behind.0)),
+        Some(Behind::Id(behind)) => condition("i.intent_id > ?", Value::Text(behind.to_string())),
+        None => {}
+    }
+    if let Some(prefix) = &query.prefix {
+        condition("i.intent_id >= ?", Value::Text(prefix.clone()));
+        if let Some(after) = after_prefix(prefix) {
+            condition("i.intent_id < ?", Value::Text(after));
+        }
     }
     let limit = query.limit.max(1);
     values.push(Value::Integer(i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX)));
@@ -70,8 +83,8 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
         Status::Exhausted => "i.status = 'exhausted'",
     }));
     let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
-    let order = "ORDER BY i.intent_seq DESC";
-    let sql = if query.status == Some(Status::Pending) && query.target.is_none() {
+    let order = if query.prefix.is_some() { "ORDER BY i.intent_id" } else { "ORDER BY i.intent_seq DESC" };
+    let sql = if query.status == Some(Status::Pending) && query.target.is_none() && query.prefix.is_none() {
         // They may be few and old, or a million: found, and put in order, in their index alone.
         let found = format!(
             "SELECT i.intent_seq FROM submission_intents i INDEXED BY submission_intents_pending {filter} {order} LIMIT ?"
@@ -80,12 +93,9 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
     } else {
         format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} {filter} {order} LIMIT ?")
     };
-    let mut intents: Vec<Intent> =
+    let intents =
         snapshot.prepare_cached(&sql)?.query_map(params_from_iter(values), intent_of)?.collect::<Result<_, _>>()?;
-    let more = intents.len() > limit;
-    intents.truncate(limit);
-    let next = intents.last().map(|last| last.seq).filter(|_| more);
-    Ok(IntentPage { intents, next })
+    Ok(IntentPage::of(query, intents))
 }
 
 /// The first intent created at or after `moment`.

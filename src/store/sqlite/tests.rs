@@ -20,7 +20,7 @@ async fn open() -> Fixture {
         let micros = Arc::clone(&micros);
         WallClock::from_fn(move || Timestamp::from_micros(micros.load(Ordering::SeqCst)))
     };
-    assert_eq!(SqliteStore::migrate(&path).unwrap(), 3);
+    assert_eq!(SqliteStore::migrate(&path).unwrap(), 4);
     let pass = move |span: Duration| -> Passing {
         // A little more: transactions have moved the store's clock on by a microsecond each.
         let span = span + Duration::from_millis(1);
@@ -32,6 +32,15 @@ async fn open() -> Fixture {
         other: Arc::new(SqliteStore::open(&path, clock).unwrap()),
         short: Duration::from_secs(1),
         pass: Box::new(pass),
+        garble: {
+            let path = path.clone();
+            Box::new(move |seq| -> Passing {
+                let garble = "UPDATE submission_contracts SET snapshot = '{\"gatewayType\":\"pigeon\"}'
+                    WHERE contract_id = (SELECT contract_id FROM submission_intents WHERE intent_seq = ?1)";
+                Connection::open(&path).unwrap().execute(garble, [seq.0]).unwrap();
+                Box::pin(async {})
+            })
+        },
         spoil: Box::new(move |seq| -> Passing {
             let row = "INSERT INTO submission_attempts VALUES (?1, 1, 1, 0, 0, 'accepted', NULL, NULL, NULL)";
             Connection::open(&path).unwrap().execute(row, [seq.0]).unwrap();
@@ -128,7 +137,7 @@ fn several_processes_may_migrate_at_once() {
         })
         .collect();
     let run: usize = runs.into_iter().map(|run| run.join().unwrap()).sum();
-    assert_eq!(run, 3, "exactly one of them ran all migrations");
+    assert_eq!(run, 4, "exactly one of them ran all migrations");
     assert_eq!(SqliteStore::migrate(&path).unwrap(), 0);
 }
 

@@ -1,5 +1,6 @@
 //! Webhook events: owed with the outcome, tried, recorded, and asked for again.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
@@ -7,13 +8,16 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use super::connection::{begin as begin_transaction, read_now};
 use super::read::{self, parsed};
 use super::schedule::as_limit;
-use super::{Writer, leases, write};
+use super::write::{self, ContractCache};
+use super::{Writer, leases};
 use crate::clock::WallClock;
 use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::Term;
 use crate::core::time::Timestamp;
-use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, Verdict, Webhook};
-use crate::store::{DueWebhook, DueWebhooks, FinishTry, OpenTry, Redelivery, WebhookHistory, WebhookLook, WebhookTry};
+use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, UNREADABLE, Verdict, Webhook};
+use crate::store::{
+    DueWebhook, DueWebhooks, FinishTry, OpenTry, PUT_OFF, Redelivery, WebhookHistory, WebhookLook, WebhookTry,
+};
 
 /// Remembers the receiver of a contract.
 pub fn keep_receiver(
@@ -35,7 +39,7 @@ pub fn keep_receiver(
 pub fn owe(transaction: &Transaction<'_>, seq: IntentSeq, now: Timestamp) -> Result<(), rusqlite::Error> {
     transaction
         .prepare_cached(
-            "INSERT INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, next_try_at)
+            "INSERT OR IGNORE INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, next_try_at)
              SELECT i.intent_seq, r.receiver_id, 'pending', ?2, ?2
              FROM submission_intents i JOIN submission_contract_receivers r USING (contract_id)
              WHERE i.intent_seq = ?1",
@@ -92,24 +96,58 @@ pub fn begin(
         if marked == 0 {
             continue;
         }
-        let sql = format!(
-            "SELECT {}, i.contract_id, w.receiver_id, w.tries, w.tries_before, w.owed_since FROM {}
-             JOIN submission_webhook_events w USING (intent_seq) WHERE i.intent_seq = ?1",
-            read::INTENT_COLUMNS,
-            read::INTENT_TABLES
-        );
-        let row = |row: &Row<'_>| {
-            let (tries, before): (u32, u32) = (row.get(12)?, row.get(13)?);
-            let round = Round { owed_since: Timestamp::from_micros(row.get(14)?), tries: tries.saturating_sub(before) };
-            Ok((read::intent_of(row)?, row.get::<_, i64>(10)?, ReceiverId(row.get(11)?), tries, round))
-        };
-        let (intent, contract_id, receiver, number, round) =
-            transaction.prepare_cached(&sql)?.query_row([seq.0], row)?;
-        let contract = write::contract_by_id(&transaction, contracts, contract_id)?;
-        begun.push(OpenTry { receiver, intent, contract, number, round, started_at: now });
+        match opened(&transaction, contracts, *seq, now) {
+            Ok(open) => begun.push(open),
+            Err(error) => put_off(&transaction, *seq, now, &error)?,
+        }
     }
     transaction.commit()?;
     Ok(Some(begun))
+}
+
+/// A try that was just written down.
+fn opened(
+    transaction: &Transaction<'_>,
+    contracts: &mut ContractCache,
+    seq: IntentSeq,
+    now: Timestamp,
+) -> Result<OpenTry, rusqlite::Error> {
+    let sql = format!(
+        "SELECT {}, i.contract_id, w.receiver_id, w.tries, w.tries_before, w.owed_since FROM {}
+         JOIN submission_webhook_events w USING (intent_seq) WHERE i.intent_seq = ?1",
+        read::INTENT_COLUMNS,
+        read::INTENT_TABLES
+    );
+    let row = |row: &Row<'_>| {
+        let (tries, before): (u32, u32) = (row.get(12)?, row.get(13)?);
+        let round = Round { owed_since: Timestamp::from_micros(row.get(14)?), tries: tries.saturating_sub(before) };
+        Ok((read::intent_of(row)?, row.get::<_, i64>(10)?, ReceiverId(row.get(11)?), tries, round))
+    };
+    let (intent, contract_id, receiver, number, round) = transaction.prepare_cached(&sql)?.query_row([seq.0], row)?;
+    let contract = write::contract_by_id(transaction, contracts, contract_id)?;
+    Ok(OpenTry { receiver, intent, contract, number, round, started_at: now })
+}
+
+/// An event that this program cannot read must not hold up the others.
+fn put_off(
+    transaction: &Transaction<'_>,
+    seq: IntentSeq,
+    now: Timestamp,
+    error: &rusqlite::Error,
+) -> Result<(), rusqlite::Error> {
+    log::error!("webhook_unreadable intent_seq={} store_error={error:?}", seq.0);
+    transaction.execute(
+        "INSERT OR IGNORE INTO submission_webhook_tries
+         SELECT intent_seq, tries, open_lease_epoch, open_started_at, ?2, NULL, ?3
+         FROM submission_webhook_events WHERE intent_seq = ?1",
+        params![seq.0, now.micros(), UNREADABLE],
+    )?;
+    transaction.execute(
+        "UPDATE submission_webhook_events SET next_try_at = ?2, open_lease_epoch = NULL, open_started_at = NULL
+         WHERE intent_seq = ?1",
+        params![seq.0, (now + PUT_OFF).micros()],
+    )?;
+    Ok(())
 }
 
 pub fn finish(
@@ -130,13 +168,24 @@ pub fn finish(
         };
         let updated = transaction
             .prepare_cached(
-                "UPDATE submission_webhook_events SET status = ?3, next_try_at = ?4, open_lease_epoch = NULL,
-                     open_started_at = NULL WHERE intent_seq = ?1 AND tries = ?2 AND open_lease_epoch IS NOT NULL",
+                // What was asked for meanwhile is due now, unless it has just been taken.
+                "UPDATE submission_webhook_events SET
+                     status = iif(owed_since <> ?5 AND ?3 <> 'delivered', 'pending', ?3),
+                     next_try_at = iif(owed_since <> ?5 AND ?3 <> 'delivered', ?6, ?4),
+                     open_lease_epoch = NULL, open_started_at = NULL
+                 WHERE intent_seq = ?1 AND tries = ?2 AND open_lease_epoch IS NOT NULL",
             )?
-            .execute(params![open.intent.seq.0, open.number, verdict.status().as_str(), next_try_at])?;
+            .execute(params![
+                open.intent.seq.0,
+                open.number,
+                verdict.status().as_str(),
+                next_try_at,
+                open.round.owed_since.micros(),
+                now.micros()
+            ])?;
         if updated == 1 {
             transaction
-                .prepare_cached("INSERT INTO submission_webhook_tries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+                .prepare_cached("INSERT OR IGNORE INTO submission_webhook_tries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
                 .execute(params![
                     open.intent.seq.0,
                     open.number,
@@ -152,22 +201,38 @@ pub fn finish(
     Ok(true)
 }
 
-pub fn close(connection: &mut Connection, clock: &WallClock, term: &Term) -> Result<Option<usize>, rusqlite::Error> {
+pub fn close(
+    connection: &mut Connection,
+    clock: &WallClock,
+    term: &Term,
+    under_way: &[IntentSeq],
+) -> Result<Option<usize>, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
         return Ok(None);
     }
-    transaction.execute(
-        "INSERT INTO submission_webhook_tries
-         SELECT intent_seq, tries, open_lease_epoch, open_started_at, ?1, NULL, ?2
-         FROM submission_webhook_events WHERE open_lease_epoch IS NOT NULL",
-        params![now.micros(), INTERRUPTED],
-    )?;
-    let closed = transaction.execute(
-        "UPDATE submission_webhook_events SET next_try_at = ?1, open_lease_epoch = NULL, open_started_at = NULL
-         WHERE open_lease_epoch IS NOT NULL",
-        [now.micros()],
-    )?;
+    let open: Vec<i64> = transaction
+        .prepare_cached("SELECT intent_seq FROM submission_webhook_events WHERE open_lease_epoch IS NOT NULL")?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    let under_way: HashSet<IntentSeq> = under_way.iter().copied().collect();
+    let mut closed = 0;
+    for seq in open.into_iter().filter(|seq| !under_way.contains(&IntentSeq(*seq))) {
+        transaction
+            .prepare_cached(
+                "INSERT OR IGNORE INTO submission_webhook_tries
+                 SELECT intent_seq, tries, open_lease_epoch, open_started_at, ?2, NULL, ?3
+                 FROM submission_webhook_events WHERE intent_seq = ?1",
+            )?
+            .execute(params![seq, now.micros(), INTERRUPTED])?;
+        transaction
+            .prepare_cached(
+                "UPDATE submission_webhook_events SET next_try_at = ?2, open_lease_epoch = NULL,
+                     open_started_at = NULL WHERE intent_seq = ?1",
+            )?
+            .execute(params![seq, now.micros()])?;
+        closed += 1;
+    }
     transaction.commit()?;
     Ok(Some(closed))
 }
@@ -188,11 +253,13 @@ pub fn redeliver(connection: &mut Connection, clock: &WallClock, id: &IntentId) 
         Some((_, true, true)) => return Ok(Redelivery::NotEnded),
         Some((seq, false, true)) => seq,
     };
-    // A try under way is as good as a new one.
+    // There is none if an instance that knew nothing of webhooks ended the intent.
+    owe(&transaction, IntentSeq(seq), now)?;
+    // A try under way may still be taken; if it is not, its end makes the event due.
     transaction
         .prepare_cached(
-            "UPDATE submission_webhook_events SET status = 'pending', next_try_at = ?2, owed_since = ?2,
-                 tries_before = tries WHERE intent_seq = ?1 AND open_lease_epoch IS NULL",
+            "UPDATE submission_webhook_events SET status = 'pending', owed_since = ?2, tries_before = tries,
+                 next_try_at = iif(open_lease_epoch IS NULL, ?2, NULL) WHERE intent_seq = ?1",
         )?
         .execute(params![seq, now.micros()])?;
     transaction.commit()?;

@@ -15,6 +15,7 @@ use super::connection::{begin, store_error};
 use super::leases;
 use super::read::{self, parsed};
 use super::schedule::as_limit;
+use super::tally::Tally;
 use super::webhooks;
 use crate::clock::WallClock;
 use crate::core::contract::{Contract, ContractSnapshot};
@@ -114,18 +115,21 @@ fn fenced(
     now: Timestamp,
     items: Items,
 ) -> Result<FencedReceipt, rusqlite::Error> {
+    let mut tally = Tally::default();
     let mut begins = Vec::with_capacity(writes.begins.len());
     for waiting in &writes.begins {
-        begins.push(items.run(transaction, |tx| begin_attempt(tx, contracts, writes.term.epoch, waiting, now))?);
+        let begun = |tx: &Transaction<'_>| begin_attempt(tx, contracts, writes.term.epoch, waiting, now, &mut tally);
+        begins.push(items.run(transaction, begun)?);
     }
     let mut finishes = Vec::with_capacity(writes.finishes.len());
     for finish in &writes.finishes {
-        finishes.push(items.run(transaction, |tx| finish_attempt(tx, finish, now))?);
+        finishes.push(items.run(transaction, |tx| finish_attempt(tx, finish, now, &mut tally))?);
     }
     let expired = match writes.expire {
-        Some(limit) => expire_overdue(transaction, limit, now, items)?,
+        Some(limit) => expire_overdue(transaction, limit, now, items, &mut tally)?,
         None => Vec::new(),
     };
+    tally.write(transaction, now)?;
     Ok(FencedReceipt { begins, finishes, expired })
 }
 
@@ -271,6 +275,7 @@ fn begin_attempt(
     epoch: i64,
     waiting: &Waiting,
     now: Timestamp,
+    tally: &mut Tally,
 ) -> Result<Begun, rusqlite::Error> {
     let row = transaction
         .prepare_cached(
@@ -294,7 +299,7 @@ fn begin_attempt(
     }
     let contract = contract_by_id(transaction, contracts, contract_id)?;
     if let Err(reason) = policy::may_start(&contract, created_at, waiting.attempt_count, now) {
-        return exhaust(transaction, waiting.seq, reason, now).map(Begun::Ended);
+        return exhaust(transaction, waiting.seq, reason, now, tally).map(Begun::Ended);
     }
     transaction
         .prepare_cached(
@@ -318,28 +323,31 @@ fn finish_attempt(
     transaction: &Transaction<'_>,
     finish: &FinishAttempt,
     now: Timestamp,
+    tally: &mut Tally,
 ) -> Result<Finished, rusqlite::Error> {
     let FinishAttempt { attempt, finished_at, outcome, .. } = finish;
     let state = StateColumns::from(finish);
-    let updated = transaction
+    let contract_id: Option<i64> = transaction
         .prepare_cached(
             "UPDATE submission_intents SET status = ?3, next_attempt_at = ?4, completed_at = ?5, rejected_reason = ?6,
                  exhausted_reason = ?7, open_lease_epoch = NULL, open_started_at = NULL, last_modified_at = ?8
-             WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL",
+             WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL RETURNING contract_id",
         )?
-        .execute(params![
-            attempt.seq.0,
-            attempt.attempt_number,
-            state.status,
-            state.next_attempt_at.map(Timestamp::micros),
-            state.completed_at.map(Timestamp::micros),
-            state.rejected_reason,
-            state.exhausted_reason,
-            now.micros()
-        ])?;
-    if updated == 0 {
-        return Ok(Finished::NotOpen);
-    }
+        .query_row(
+            params![
+                attempt.seq.0,
+                attempt.attempt_number,
+                state.status,
+                state.next_attempt_at.map(Timestamp::micros),
+                state.completed_at.map(Timestamp::micros),
+                state.rejected_reason,
+                state.exhausted_reason,
+                now.micros()
+            ],
+            |row| row.get(0),
+        )
+        .optional()?;
+    let Some(contract_id) = contract_id else { return Ok(Finished::NotOpen) };
     transaction
         .prepare_cached(
             "INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at,
@@ -360,6 +368,7 @@ fn finish_attempt(
     if state.completed_at.is_some() && attempt.contract.webhook.is_some() {
         webhooks::owe(transaction, attempt.seq, now)?;
     }
+    tally.attempt(contract_id, finish);
     Ok(Finished::Recorded)
 }
 
@@ -368,6 +377,7 @@ fn expire_overdue(
     limit: usize,
     now: Timestamp,
     items: Items,
+    tally: &mut Tally,
 ) -> Result<Vec<Intent>, rusqlite::Error> {
     let overdue: Vec<i64> = transaction
         .prepare_cached(
@@ -380,7 +390,7 @@ fn expire_overdue(
     let mut expired = Vec::with_capacity(overdue.len());
     for seq in overdue {
         let reason = ExhaustedReason::DeadlineExceeded;
-        match items.run(transaction, |tx| exhaust(tx, IntentSeq(seq), reason, now))? {
+        match items.run(transaction, |tx| exhaust(tx, IntentSeq(seq), reason, now, tally))? {
             Ok(intent) => expired.push(intent),
             Err(error) => log::error!("intent_not_expired intent_seq={seq} store_error={error:?}"),
         }
@@ -394,6 +404,7 @@ fn exhaust(
     seq: IntentSeq,
     reason: ExhaustedReason,
     now: Timestamp,
+    tally: &mut Tally,
 ) -> Result<Intent, rusqlite::Error> {
     transaction
         .prepare_cached(
@@ -403,8 +414,13 @@ fn exhaust(
         )?
         .execute(params![seq.0, reason.as_str(), now.micros()])?;
     webhooks::owe(transaction, seq, now)?;
-    let sql = format!("SELECT {} FROM {} WHERE i.intent_seq = ?1", read::INTENT_COLUMNS, read::INTENT_TABLES);
-    transaction.prepare_cached(&sql)?.query_row([seq.0], read::intent_of)
+    let sql =
+        format!("SELECT {}, i.contract_id FROM {} WHERE i.intent_seq = ?1", read::INTENT_COLUMNS, read::INTENT_TABLES);
+    let (intent, contract_id) = transaction
+        .prepare_cached(&sql)?
+        .query_row([seq.0], |row| Ok((read::intent_of(row)?, row.get::<_, i64>(10)?)))?;
+    tally.ended(contract_id, &intent, now);
+    Ok(intent)
 }
 
 /// Deletes the oldest terminal intents, if they are old enough and no webhook is owed for them.

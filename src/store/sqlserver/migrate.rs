@@ -5,9 +5,10 @@ use super::rows;
 use crate::store::StoreError;
 
 /// Each one batch, each safe to run again.
-pub const MIGRATIONS: [&str; 2] = [
+pub const MIGRATIONS: [&str; 3] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
+    include_str!("../../../schema/sqlserver/0003_minutes.sql"),
 ];
 
 pub const VERSION: &str = "

@@ -7,6 +7,7 @@
 
 mod contracts;
 mod database;
+mod insight;
 mod migrate;
 mod read;
 mod rows;
@@ -19,6 +20,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::OnceCell;
 
 pub use settings::{PoolSettings, Settings};
@@ -27,8 +29,9 @@ use self::contracts::Contracts;
 use self::database::Database;
 use self::migrate::SchemaState;
 use super::{
-    Backlog, Build, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry, Purged,
-    Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, WebhookLook, WriteBatch,
+    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry,
+    Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, TargetHealth,
+    WebhookLook, WriteBatch,
 };
 use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
@@ -162,12 +165,12 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { webhooks::finish(&store.database, &term, &finished).await })
     }
 
-    fn close_webhooks(&self, term: Term) -> StoreFuture<Option<usize>> {
-        self.call(move |store| async move { webhooks::close(&store.database, &term).await })
+    fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> StoreFuture<Option<usize>> {
+        self.call(move |store| async move { webhooks::close(&store.database, &term, &under_way).await })
     }
 
     fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
-        self.call(move |store| async move { webhooks::redeliver(&store.database, &id).await })
+        self.call(move |store| async move { webhooks::redeliver(&store.readers, &id).await })
     }
 
     fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
@@ -180,6 +183,22 @@ impl Store for SqlServerStore {
 
     fn list(&self, query: ListQuery) -> StoreFuture<IntentPage> {
         self.call(move |store| async move { read::list(&store.readers, query).await })
+    }
+
+    fn detail(&self, id: IntentId) -> StoreFuture<Option<Detail>> {
+        self.call(move |store| async move { insight::detail(&store.readers, id).await })
+    }
+
+    fn payload(&self, id: IntentId) -> StoreFuture<Option<Bytes>> {
+        self.call(move |store| async move { insight::payload(&store.readers, id).await })
+    }
+
+    fn overview(&self) -> StoreFuture<Overview> {
+        self.call(|store| async move { insight::overview(&store.readers).await })
+    }
+
+    fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
+        self.call(|store| async move { insight::target_health(&store.readers).await })
     }
 
     fn ping(&self) -> StoreFuture<()> {

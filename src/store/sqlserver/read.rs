@@ -12,13 +12,13 @@ use super::rows::{self, json_moment};
 use super::statements::{self, ListParts};
 use super::webhooks;
 use super::write::term_values;
-use crate::core::intent::{Intent, IntentId, IntentSeq};
+use crate::core::intent::{Intent, IntentId};
 use crate::core::lease::{Lease, Term};
 use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Place, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::{
-    Attempt, Backlog, Build, ChangeCursor, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Refresh,
-    RefreshRequest, StoreError,
+    Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Refresh,
+    RefreshRequest, StoreError, after_prefix,
 };
 
 pub async fn run(
@@ -188,22 +188,33 @@ pub async fn find(database: &Database, id: IntentId) -> Result<Option<Found>, St
 
 pub async fn history(database: &Database, id: IntentId) -> Result<Option<History>, StoreError> {
     let results = run(database, statements::history(), vec![Value::Text(id.to_string())]).await?;
-    let Some(row) = set(&results, 0).first() else { return Ok(None) };
+    history_of(&results)
+}
+
+/// What the first result sets of a history say.
+pub fn history_of(results: &[Vec<Row>]) -> Result<Option<History>, StoreError> {
+    let Some(row) = set(results, 0).first() else { return Ok(None) };
     let intent: Intent = rows::intent(row)?;
-    let attempts: Vec<Attempt> = all(set(&results, 1), rows::attempt)?;
-    let webhook = webhooks::history(set(&results, 2), set(&results, 3))?;
+    let attempts: Vec<Attempt> = all(set(results, 1), rows::attempt)?;
+    let webhook = webhooks::history(set(results, 2), set(results, 3))?;
     Ok(Some(History { intent, attempts, webhook }))
 }
 
 pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, StoreError> {
     let limit = query.limit.max(1);
     let moment = |moment: Timestamp| Value::Text(json_moment(moment));
+    let after = query.prefix.as_deref().and_then(after_prefix);
     let filters = [
         query.status.map(|status| Value::Text(status.as_str().to_owned())),
         query.target.as_ref().map(|target| Value::Text(target.to_string())),
         query.created_after.map(moment),
         query.created_before.map(moment),
-        query.behind.map(|IntentSeq(seq)| Value::Number(seq)),
+        query.behind.as_ref().map(|behind| match behind {
+            Behind::Seq(seq) => Value::Number(seq.0),
+            Behind::Id(id) => Value::Text(id.to_string()),
+        }),
+        query.prefix.clone().map(Value::Text),
+        after.map(Value::Text),
     ];
     let parts = ListParts {
         status: filters[0].is_some(),
@@ -211,14 +222,12 @@ pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, S
         created_after: filters[2].is_some(),
         created_before: filters[3].is_some(),
         behind: filters[4].is_some(),
+        prefix: filters[5].is_some(),
+        prefix_end: filters[6].is_some(),
     };
     let values = std::iter::once(number(limit + 1)).chain(filters.into_iter().flatten()).collect();
     let results = run(database, statements::list(parts), values).await?;
-    let mut intents = all(set(&results, 0), rows::intent)?;
-    let more = intents.len() > limit;
-    intents.truncate(limit);
-    let next = intents.last().map(|last| last.seq).filter(|_| more);
-    Ok(IntentPage { intents, next })
+    Ok(IntentPage::of(&query, all(set(&results, 0), rows::intent)?))
 }
 
 pub async fn ping(database: &Database) -> Result<(), StoreError> {

@@ -7,6 +7,7 @@
 
 use super::rows::INTENT_COLUMNS;
 use super::webhooks;
+use crate::store::KEPT_MINUTES;
 
 /// Parameters that a batch of writes always has: the term, or blanks.
 pub const TERM_VALUES: usize = 3;
@@ -57,9 +58,9 @@ pub fn writes(parts: Parts) -> String {
     part(true, 0, TICK, "");
     part(parts.submits, 3, INSERT_INTENTS, &submitted());
     part(parts.begins, 1, BEGIN_ATTEMPTS, BEGUN);
-    part(parts.finishes, 1, &format!("{FINISH_ATTEMPTS}{}", owe(OF_THE_LIST)), FINISHED);
-    part(parts.expire, 1, &format!("{EXPIRE_OVERDUE}{}", owe(ENDED_NOW)), &expired());
-    part(parts.exhaust, 1, &format!("{EXHAUST}{}", owe(OF_THE_LIST)), &exhausted());
+    part(parts.finishes, 1, &format!("{FINISH_ATTEMPTS}{}{}", owe(OF_THE_LIST), count(ATTEMPT_KINDS)), FINISHED);
+    part(parts.expire, 1, &format!("{EXPIRE_OVERDUE}{}{}", owe(ENDED_NOW), count(&end_kinds(ENDED_NOW))), &expired());
+    part(parts.exhaust, 1, &format!("{EXHAUST}{}{}", owe(OF_THE_LIST), count(&end_kinds(OF_THE_LIST))), &exhausted());
     sql.push_str("\nCOMMIT TRANSACTION;");
     sql + &answers
 }
@@ -166,6 +167,44 @@ const OF_THE_LIST: &str =
 /// What expires is completed at the time of its transaction, which no other shares.
 const ENDED_NOW: &str = "(SELECT intent_seq, contract_id, last_modified_at, completed_at FROM submission_intents
     WHERE completed_at = @now) AS i";
+
+/// Adds up what became of attempts, minute by minute; what is older than a day goes with the first of
+/// a kind.
+fn count(kinds: &str) -> String {
+    const SAME: &str = "m.minute = g.minute AND m.contract_id = g.contract_id AND m.outcome = g.outcome
+    AND m.cause = g.cause AND m.status = g.status";
+    format!(
+        "
+UPDATE m SET attempts = m.attempts + g.attempts, micros = m.micros + g.micros
+FROM submission_minutes AS m JOIN ({kinds}) AS g ON {SAME};
+INSERT INTO submission_minutes (minute, contract_id, outcome, cause, status, attempts, micros)
+SELECT g.minute, g.contract_id, g.outcome, g.cause, g.status, g.attempts, g.micros FROM ({kinds}) AS g
+WHERE NOT EXISTS (SELECT 1 FROM submission_minutes AS m WHERE {SAME});
+IF @@ROWCOUNT > 0 DELETE FROM submission_minutes WHERE minute < {THIS_MINUTE} - {KEPT_MINUTES};"
+    )
+}
+
+/// Minutes since 1970, as the other store counts them.
+pub const THIS_MINUTE: &str = "DATEDIFF(MINUTE, '1970-01-01T00:00:00', SYSUTCDATETIME())";
+
+const ATTEMPT_KINDS: &str = concat!(
+    "SELECT k.minute, k.contract_id, k.outcome, k.cause, k.status, COUNT_BIG(*) AS attempts, CAST(SUM(k.took) AS BIGINT) AS micros
+    FROM (SELECT j.minute, i.contract_id, j.kind AS outcome, ",
+    text!("j.cause"),
+    " AS cause, i.status, j.took
+        FROM OPENJSON(@value0) WITH (seq BIGINT, minute BIGINT, kind VARCHAR(10), cause NVARCHAR(240), took BIGINT) AS j
+        JOIN submission_intents AS i ON i.intent_seq = j.seq
+        WHERE @held = 1 AND i.last_modified_at = @now) AS k
+    GROUP BY k.minute, k.contract_id, k.outcome, k.cause, k.status"
+);
+
+fn end_kinds(ended: &str) -> String {
+    format!(
+        "SELECT CAST({THIS_MINUTE} AS BIGINT) AS minute, i.contract_id, 'none' AS outcome, N'' AS cause,
+        'exhausted' AS status, COUNT_BIG(*) AS attempts, CAST(0 AS BIGINT) AS micros FROM {ended}
+    WHERE @held = 1 AND i.last_modified_at = @now AND i.completed_at IS NOT NULL GROUP BY i.contract_id"
+    )
+}
 
 /// No two transactions share a timestamp, so it tells what this one wrote.
 const FINISHED: &str = "
@@ -373,23 +412,29 @@ pub struct ListParts {
     pub created_after: bool,
     pub created_before: bool,
     pub behind: bool,
+    pub prefix: bool,
+    pub prefix_end: bool,
 }
 
-/// A page of intents, newest first. The first value is the limit, then those of the filters.
+/// A page of intents, newest first, or by id if those begin with something. The first value is the limit, then those of the filters.
 pub fn list(parts: ListParts) -> String {
     let filters = [
         (parts.status, "i.status = "),
         (parts.target, "c.submission_target = "),
         (parts.created_after, "i.created_at > "),
         (parts.created_before, "i.created_at < "),
-        (parts.behind, "i.intent_seq < "),
+        (parts.behind && !parts.prefix, "i.intent_seq < "),
+        (parts.behind && parts.prefix, "i.intent_id > "),
+        (parts.prefix, "i.intent_id >= "),
+        (parts.prefix_end, "i.intent_id < "),
     ];
     let wanted = filters.into_iter().filter_map(|(wanted, filter)| wanted.then_some(filter));
     let conditions: Vec<_> = wanted.enumerate().map(|(number, filter)| format!("{filter}@P{}", number + 2)).collect();
     let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
+    let order = if parts.prefix { "i.intent_id" } else { "i.intent_seq DESC" };
     format!(
         "SELECT TOP (@P1) {INTENT_COLUMNS} FROM submission_intents AS i
-JOIN submission_contracts AS c ON c.contract_id = i.contract_id {filter} ORDER BY i.intent_seq DESC;"
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id {filter} ORDER BY {order};"
     )
 }
 

@@ -105,6 +105,20 @@ async fn open() -> Option<Fixture> {
         other: Arc::new(database.store()),
         short: Duration::from_secs(6),
         pass: Box::new(|span| -> Passing { Box::pin(pass(span + Duration::from_millis(5))) }),
+        garble: {
+            let direct = direct.clone();
+            Box::new(move |seq| -> Passing {
+                let garble = format!(
+                    "UPDATE submission_contracts SET snapshot = N'{{\"gatewayType\":\"pigeon\"}}'
+                     WHERE contract_id = (SELECT contract_id FROM submission_intents WHERE intent_seq = {})",
+                    seq.0
+                );
+                let direct = direct.clone();
+                Box::pin(async move {
+                    direct.run(Batch { sql: garble.into(), values: Vec::new() }).await.map(drop).unwrap();
+                })
+            })
+        },
         spoil: Box::new(move |seq| -> Passing {
             let row = format!(
                 "INSERT INTO submission_attempts VALUES ({}, 1, 1, SYSUTCDATETIME(), SYSUTCDATETIME(), 'accepted', NULL, NULL, NULL)",
@@ -132,7 +146,7 @@ async fn several_instances_may_migrate_at_once() {
     for run in runs {
         ran += run.await.unwrap();
     }
-    assert_eq!(ran, 2, "each migration was run by exactly one of them");
+    assert_eq!(ran, 3, "each migration was run by exactly one of them");
     assert_eq!(test.store().migrate().await.unwrap(), 0);
     let bare = SqlServerStore::new(&settings(&test.server, &test.name), false, metrics());
     assert_eq!(bare.ping().await, Ok(()));
@@ -230,10 +244,15 @@ fn all_statements() -> Vec<String> {
         statements::purge(),
         statements::find(),
         statements::history(),
+        insight::detail_statement(),
+        insight::PAYLOAD.to_owned(),
+        insight::overview_statement(),
+        insight::health_statement(),
         webhook_statements::DUE.to_owned(),
         webhook_statements::begin_statement(),
         webhook_statements::finish_statement(),
         webhook_statements::close_statement(),
+        webhook_statements::put_off_statement(),
         webhook_statements::redeliver_statement(),
         migrate::VERSION.to_owned(),
         migrate::MAKE_VERSIONS.to_owned(),
@@ -249,13 +268,15 @@ fn all_statements() -> Vec<String> {
             exhaust: bit(n, 5),
         })
     }));
-    all.extend((0..32).map(|n| {
+    all.extend((0..128).map(|n| {
         statements::list(statements::ListParts {
             status: bit(n, 0),
             target: bit(n, 1),
             created_after: bit(n, 2),
             created_before: bit(n, 3),
             behind: bit(n, 4),
+            prefix: bit(n, 5),
+            prefix_end: bit(n, 6),
         })
     }));
     all

@@ -1,6 +1,7 @@
 //! Webhook events on SQL Server: tried, recorded, and asked for again. That they are owed is
 //! written with the outcome, in `statements`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
@@ -12,11 +13,14 @@ use super::read::{all, first, need_first, number, run, set};
 use super::rows::{self, INTENT_COLUMNS, json_moment};
 use super::statements::{FENCE, TICK, json_text, text};
 use super::write::term_values;
+use crate::core::contract::Contract;
 use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::Term;
-use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, Verdict};
+use crate::core::time::Timestamp;
+use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, UNREADABLE, Verdict};
 use crate::store::{
-    DueWebhook, DueWebhooks, FinishTry, OpenTry, Redelivery, StoreError, WebhookHistory, WebhookLook, WebhookTry,
+    DueWebhook, DueWebhooks, FinishTry, OpenTry, PUT_OFF, Redelivery, StoreError, WebhookHistory, WebhookLook,
+    WebhookTry,
 };
 
 /// The earliest events of every receiver, as many as have a place, and no more than asked for in all.
@@ -71,10 +75,14 @@ SELECT j.seq, j.number, w.open_lease_epoch, j.started, j.finished, j.http_status
 FROM OPENJSON(@P4) WITH (seq BIGINT, number BIGINT, started DATETIME2(6), finished DATETIME2(6), http_status BIGINT,
     error NVARCHAR(MAX)) AS j
 JOIN submission_webhook_events AS w ON w.intent_seq = j.seq
-WHERE @held = 1 AND w.tries = j.number AND w.open_lease_epoch IS NOT NULL;
-UPDATE w SET status = j.status, next_try_at = j.due, open_lease_epoch = NULL, open_started_at = NULL
+WHERE @held = 1 AND w.tries = j.number AND w.open_lease_epoch IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM submission_webhook_tries AS t WHERE t.intent_seq = j.seq AND t.try_number = j.number);
+UPDATE w SET status = CASE WHEN w.owed_since <> j.owed AND j.status <> 'delivered' THEN 'pending' ELSE j.status END,
+    next_try_at = CASE WHEN w.owed_since <> j.owed AND j.status <> 'delivered' THEN @now ELSE j.due END,
+    open_lease_epoch = NULL, open_started_at = NULL
 FROM submission_webhook_events AS w
-JOIN OPENJSON(@P4) WITH (seq BIGINT, number BIGINT, status VARCHAR(10), due DATETIME2(6)) AS j ON w.intent_seq = j.seq
+JOIN OPENJSON(@P4) WITH (seq BIGINT, number BIGINT, status VARCHAR(10), due DATETIME2(6), owed DATETIME2(6)) AS j
+    ON w.intent_seq = j.seq
 WHERE @held = 1 AND w.tries = j.number AND w.open_lease_epoch IS NOT NULL;"
         ),
         "",
@@ -85,11 +93,30 @@ pub fn close_statement() -> String {
     fenced(
         "
 INSERT INTO submission_webhook_tries (intent_seq, try_number, lease_epoch, started_at, finished_at, http_status, error)
-SELECT intent_seq, tries, open_lease_epoch, open_started_at, @now, NULL, @P4
-FROM submission_webhook_events WHERE @held = 1 AND open_lease_epoch IS NOT NULL;
-UPDATE submission_webhook_events SET next_try_at = @now, open_lease_epoch = NULL, open_started_at = NULL
-WHERE @held = 1 AND open_lease_epoch IS NOT NULL;
+SELECT w.intent_seq, w.tries, w.open_lease_epoch, w.open_started_at, @now, NULL, @P4
+FROM submission_webhook_events AS w WHERE @held = 1 AND w.open_lease_epoch IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM OPENJSON(@P5) WITH (seq BIGINT) AS x WHERE x.seq = w.intent_seq)
+    AND NOT EXISTS (SELECT 1 FROM submission_webhook_tries AS t WHERE t.intent_seq = w.intent_seq AND t.try_number = w.tries);
+UPDATE w SET next_try_at = @now, open_lease_epoch = NULL, open_started_at = NULL
+FROM submission_webhook_events AS w WHERE @held = 1 AND w.open_lease_epoch IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM OPENJSON(@P5) WITH (seq BIGINT) AS x WHERE x.seq = w.intent_seq);
 SET @changed = @@ROWCOUNT;",
+        "",
+    )
+}
+
+/// An event that this program cannot read must not hold up the others.
+pub fn put_off_statement() -> String {
+    fenced(
+        "
+INSERT INTO submission_webhook_tries (intent_seq, try_number, lease_epoch, started_at, finished_at, http_status, error)
+SELECT w.intent_seq, w.tries, w.open_lease_epoch, w.open_started_at, @now, NULL, @P5
+FROM submission_webhook_events AS w JOIN OPENJSON(@P4) WITH (seq BIGINT) AS j ON w.intent_seq = j.seq
+WHERE @held = 1 AND w.open_lease_epoch = @P3
+    AND NOT EXISTS (SELECT 1 FROM submission_webhook_tries AS t WHERE t.intent_seq = w.intent_seq AND t.try_number = w.tries);
+UPDATE w SET next_try_at = DATEADD(SECOND, @P6, @now), open_lease_epoch = NULL, open_started_at = NULL
+FROM submission_webhook_events AS w JOIN OPENJSON(@P4) WITH (seq BIGINT) AS j ON w.intent_seq = j.seq
+WHERE @held = 1 AND w.open_lease_epoch = @P3;",
         "",
     )
 }
@@ -98,9 +125,15 @@ pub fn redeliver_statement() -> String {
     format!(
         "DECLARE @now DATETIME2(6);
 BEGIN TRANSACTION;{TICK}
-UPDATE w SET status = 'pending', next_try_at = @now, owed_since = @now, tries_before = w.tries
+INSERT INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, tries_before, tries, next_try_at)
+SELECT i.intent_seq, r.receiver_id, 'pending', @now, 0, 0, @now FROM submission_intents AS i
+JOIN submission_contract_receivers AS r ON r.contract_id = i.contract_id
+WHERE i.intent_id = @P1 AND i.completed_at IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM submission_webhook_events AS w WHERE w.intent_seq = i.intent_seq);
+UPDATE w SET status = 'pending', owed_since = @now, tries_before = w.tries,
+    next_try_at = CASE WHEN w.open_lease_epoch IS NULL THEN @now END
 FROM submission_webhook_events AS w JOIN submission_intents AS i ON i.intent_seq = w.intent_seq
-WHERE i.intent_id = @P1 AND w.open_lease_epoch IS NULL;
+WHERE i.intent_id = @P1;
 COMMIT TRANSACTION;
 SELECT i.status, r.receiver_id FROM submission_intents AS i
 LEFT JOIN submission_contract_receivers AS r ON r.contract_id = i.contract_id WHERE i.intent_id = @P1;"
@@ -139,32 +172,56 @@ pub async fn begin(
     events: &[IntentSeq],
 ) -> Result<Option<Vec<OpenTry>>, StoreError> {
     let mut values = term_values(Some(term));
-    values.push(Value::Text(Json::Array(events.iter().map(|seq| json!({ "seq": seq.0 })).collect()).to_string()));
+    values.push(seqs(events));
     let results = run(database, begin_statement(), values).await?;
     if !held(&results)? {
         return Ok(None);
     }
     let started_at = rows::need_moment(need_first(&results)?, "now_at")?;
-    let begun = set(&results, 1);
-    let ids = all(begun, |row| rows::need::<i64>(row, "contract_id"))?;
+    let rows = set(&results, 1);
+    let ids = all(rows, |row| rows::need::<i64>(row, "contract_id"))?;
     let known = contracts.by_id(database, ids.into_iter()).await?;
-    let read = |row: &Row| {
-        let id: i64 = rows::need(row, "contract_id")?;
-        let contract = known.get(&id).cloned();
-        let number = rows::attempts(row, "tries")?;
-        Ok(OpenTry {
-            receiver: ReceiverId(rows::need(row, "receiver_id")?),
-            intent: rows::intent(row)?,
-            contract: contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?,
-            number,
-            round: Round {
-                owed_since: rows::need_moment(row, "owed_since")?,
-                tries: number.saturating_sub(rows::attempts(row, "tries_before")?),
-            },
-            started_at,
-        })
-    };
-    all(begun, read).map(Some)
+    let (mut begun, mut unreadable) = (Vec::new(), Vec::new());
+    for row in rows {
+        match opened(row, &known, started_at) {
+            Ok(open) => begun.push(open),
+            Err(error) => {
+                let seq = rows::seq(row)?;
+                log::error!("webhook_unreadable intent_seq={} store_error={error:?}", seq.0);
+                unreadable.push(seq);
+            }
+        }
+    }
+    if !unreadable.is_empty() {
+        let mut values = term_values(Some(term));
+        values.extend([seqs(&unreadable), Value::Text(UNREADABLE.to_owned())]);
+        values.push(Value::Number(i64::try_from(PUT_OFF.as_secs()).unwrap_or(i64::MAX)));
+        run(database, put_off_statement(), values).await?;
+    }
+    Ok(Some(begun))
+}
+
+/// A try that was just written down.
+fn opened(row: &Row, known: &HashMap<i64, Arc<Contract>>, started_at: Timestamp) -> Result<OpenTry, StoreError> {
+    let id: i64 = rows::need(row, "contract_id")?;
+    let contract = known.get(&id).cloned();
+    let number = rows::attempts(row, "tries")?;
+    Ok(OpenTry {
+        receiver: ReceiverId(rows::need(row, "receiver_id")?),
+        intent: rows::intent(row)?,
+        contract: contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?,
+        number,
+        round: Round {
+            owed_since: rows::need_moment(row, "owed_since")?,
+            tries: number.saturating_sub(rows::attempts(row, "tries_before")?),
+        },
+        started_at,
+    })
+}
+
+/// Events as a value of a statement.
+fn seqs(events: &[IntentSeq]) -> Value {
+    Value::Text(Json::Array(events.iter().map(|seq| json!({ "seq": seq.0 })).collect()).to_string())
 }
 
 pub async fn finish(database: &Database, term: &Term, finished: &[Arc<FinishTry>]) -> Result<bool, StoreError> {
@@ -178,6 +235,7 @@ pub async fn finish(database: &Database, term: &Term, finished: &[Arc<FinishTry>
             "seq": open.intent.seq.0, "number": open.number, "started": json_moment(open.started_at),
             "finished": json_moment(*finished_at), "http_status": outcome.http_status(),
             "error": outcome.error().map(json_text), "status": verdict.status().as_str(), "due": due,
+            "owed": json_moment(open.round.owed_since),
         })
     });
     let mut values = term_values(Some(term));
@@ -185,9 +243,9 @@ pub async fn finish(database: &Database, term: &Term, finished: &[Arc<FinishTry>
     held(&run(database, finish_statement(), values).await?)
 }
 
-pub async fn close(database: &Database, term: &Term) -> Result<Option<usize>, StoreError> {
+pub async fn close(database: &Database, term: &Term, under_way: &[IntentSeq]) -> Result<Option<usize>, StoreError> {
     let mut values = term_values(Some(term));
-    values.push(Value::Text(INTERRUPTED.to_owned()));
+    values.extend([Value::Text(INTERRUPTED.to_owned()), seqs(under_way)]);
     let results = run(database, close_statement(), values).await?;
     let closed = rows::need::<i64>(need_first(&results)?, "changed")?;
     Ok(held(&results)?.then_some(usize::try_from(closed).unwrap_or(0)))

@@ -23,7 +23,7 @@ use crate::core::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
     Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, NewIntent, Receipt, StoreError, Submitted,
-    WriteBatch,
+    WriteBatch, minute_of,
 };
 
 pub async fn commit(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<Receipt, StoreError> {
@@ -306,6 +306,8 @@ fn finish_value(finishes: &[Arc<FinishAttempt>]) -> Value {
             "message_id": outcome.gateway_message_id().map(json_text), "status": state.status,
             "due": state.next_attempt_at.map(json_moment), "completed": state.completed_at.map(json_moment),
             "rejected": state.rejected_reason, "exhausted": state.exhausted_reason,
+            "minute": minute_of(*finished_at), "kind": outcome.kind(), "cause": json_text(&outcome.cause()),
+            "took": u64::try_from(finished_at.since(attempt.started_at).as_micros()).unwrap_or(u64::MAX),
         })
     });
     Value::Text(Json::Array(items.collect()).to_string())

@@ -1,0 +1,94 @@
+//! `/ui/intents`: find an intent by its id, how that begins, its status, target or time.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use url::form_urlencoded;
+
+use super::words::intent_href;
+use super::{PageError, page};
+use crate::core::intent::{Intent, Status};
+use crate::http::HttpParts;
+use crate::http::intents::{cursor_text, list_query};
+use crate::store::IntentPage;
+
+#[derive(Template)]
+#[template(path = "console/intents.html")]
+struct IntentsPage {
+    place: &'static str,
+    filter: Filter,
+    statuses: [&'static str; 4],
+    targets: Vec<String>,
+    fault: Option<String>,
+    rows: Vec<Row>,
+    /// What to ask for again and again; a page further on stays as it is.
+    live: Option<String>,
+    next: Option<String>,
+}
+
+/// What was asked for, as it was written.
+#[derive(Default)]
+struct Filter {
+    q: String,
+    status: String,
+    target: String,
+    created_after: String,
+    created_before: String,
+}
+
+struct Row {
+    href: String,
+    reason: Option<String>,
+    intent: Intent,
+}
+
+pub async fn show(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
+    let text = request.query_string();
+    let mut filter = Filter::default();
+    let mut further = false;
+    let mut kept = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in form_urlencoded::parse(text.as_bytes()).filter(|(_, value)| !value.is_empty()) {
+        match name.as_ref() {
+            "q" => filter.q = value.to_string(),
+            "status" => filter.status = value.to_string(),
+            "submissionTarget" => filter.target = value.to_string(),
+            "createdAfter" => filter.created_after = value.to_string(),
+            "createdBefore" => filter.created_before = value.to_string(),
+            _ => {
+                further |= name == "cursor";
+                continue;
+            }
+        }
+        kept.append_pair(&name, &value);
+    }
+    let kept = kept.finish();
+    let (found, fault) = match list_query(text) {
+        Ok(query) => (parts.store.list(query).await?, None),
+        Err(fault) => (IntentPage { intents: Vec::new(), next: None }, Some(fault.to_string())),
+    };
+    let separator = if kept.is_empty() { "" } else { "&" };
+    let next = found.next.map(|next| format!("/ui/intents?{kept}{separator}cursor={}", cursor_text(&next)));
+    let mut targets: Vec<_> = parts.registry.get().contracts().map(|c| c.contract.target.to_string()).collect();
+    targets.sort();
+    targets.truncate(MAX_HINTS);
+    page(&IntentsPage {
+        place: "intents",
+        filter,
+        statuses: Status::ALL.map(Status::as_str),
+        targets,
+        live: (fault.is_none() && !further).then(|| format!("/ui/intents?{kept}")),
+        fault,
+        rows: found.intents.into_iter().map(Row::of).collect(),
+        next,
+    })
+}
+
+/// Targets that the input offers: a registry may have ten thousand.
+const MAX_HINTS: usize = 200;
+
+impl Row {
+    fn of(intent: Intent) -> Self {
+        let reason = intent.state.rejected_reason().map(str::to_owned);
+        let reason = reason.or(intent.state.exhausted_reason().map(|reason| reason.as_str().to_owned()));
+        Self { href: intent_href(&intent.id), reason, intent }
+    }
+}

@@ -1,0 +1,51 @@
+//! `/ui`: how things stand, for this instance and the fleet.
+
+use actix_web::{HttpResponse, web};
+use askama::Template;
+
+use super::chart::{self, Chart};
+use super::words::{intent_href, span};
+use super::{PageError, page};
+use crate::core::time::Timestamp;
+use crate::http::HttpParts;
+use crate::store::{Overview, RECENT_MINUTES};
+
+#[derive(Template)]
+#[template(path = "console/overview.html")]
+struct OverviewPage<'a> {
+    place: &'static str,
+    overview: &'a Overview,
+    oldest: Option<Oldest>,
+    oldest_webhook: Option<String>,
+    chart: Option<Chart>,
+    recent_minutes: i64,
+    holder_id: &'a str,
+    leads_here: bool,
+}
+
+struct Oldest {
+    id: String,
+    href: String,
+    created_at: Timestamp,
+    age: String,
+}
+
+pub async fn show(parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
+    let overview = parts.store.overview().await?;
+    let oldest = overview.oldest_pending.as_ref().map(|(id, created_at)| Oldest {
+        id: id.to_string(),
+        href: intent_href(id),
+        created_at: *created_at,
+        age: span(overview.now.since(*created_at)),
+    });
+    page(&OverviewPage {
+        place: "overview",
+        oldest,
+        oldest_webhook: overview.oldest_webhook.map(span),
+        chart: chart::of(overview.now, &overview.ended),
+        recent_minutes: RECENT_MINUTES,
+        holder_id: &parts.board.holder_id,
+        leads_here: parts.board.lease().is_some(),
+        overview: &overview,
+    })
+}

@@ -1,0 +1,162 @@
+//! What operators look at: one intent in full, how things stand, how much waits.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::connection::read_now;
+use super::read::{self, parsed};
+use super::schedule::as_limit;
+use crate::clock::WallClock;
+use crate::core::contract::Contract;
+use crate::core::intent::{IntentId, Status, TargetName};
+use crate::core::time::Timestamp;
+use crate::store::{
+    CHART_MINUTES, Detail, EndedInMinute, Failing, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES, TargetHealth,
+    minute_of,
+};
+
+pub fn detail(
+    connection: &mut Connection,
+    clock: &WallClock,
+    id: &IntentId,
+) -> Result<Option<Detail>, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let now = read_now(&snapshot, clock)?;
+    let Some(history) = read::history_in(&snapshot, id)? else { return Ok(None) };
+    let (contract, next_attempt_at, open_since): (Contract, Option<i64>, Option<i64>) = snapshot
+        .prepare_cached(
+            "SELECT c.snapshot, i.next_attempt_at, i.open_started_at
+             FROM submission_intents i JOIN submission_contracts c USING (contract_id) WHERE i.intent_seq = ?1",
+        )?
+        .query_row([history.intent.seq.0], |row| {
+            Ok((parsed(row, 0, |text| serde_json::from_str(text).ok())?, row.get(1)?, row.get(2)?))
+        })?;
+    let moment = |micros: Option<i64>| micros.map(Timestamp::from_micros);
+    Ok(Some(Detail {
+        now,
+        history,
+        contract,
+        next_attempt_at: moment(next_attempt_at),
+        open_since: moment(open_since),
+    }))
+}
+
+pub fn payload(connection: &Connection, id: &IntentId) -> Result<Option<Bytes>, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT payload FROM submission_payloads JOIN submission_intents USING (intent_seq) WHERE intent_id = ?1",
+        )?
+        .query_row([id.as_str()], |row| row.get::<_, Vec<u8>>(0).map(Bytes::from))
+        .optional()
+}
+
+pub fn overview(connection: &mut Connection, clock: &WallClock) -> Result<Overview, rusqlite::Error> {
+    let backlog = super::schedule::backlog(connection, clock)?;
+    let snapshot = connection.transaction()?;
+    let now = read_now(&snapshot, clock)?;
+    let leader = snapshot
+        .prepare_cached(
+            "SELECT holder_id, lease_epoch, acquired_at, expires_at FROM submission_manager_leases
+             ORDER BY lease_epoch DESC LIMIT 1",
+        )?
+        .query_row([], |row| {
+            Ok(LeaderRow {
+                holder_id: row.get(0)?,
+                epoch: row.get(1)?,
+                acquired_at: Timestamp::from_micros(row.get(2)?),
+                expires_at: Timestamp::from_micros(row.get(3)?),
+            })
+        })
+        .optional()?;
+    // All of what is pending is looked at, but in its index alone.
+    let (in_flight, oldest): (i64, Option<i64>) = snapshot
+        .prepare_cached(
+            "SELECT count(*) FILTER (WHERE next_attempt_at IS NULL), min(intent_seq)
+             FROM submission_intents INDEXED BY submission_intents_pending WHERE status = 'pending'",
+        )?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let oldest_pending = snapshot
+        .prepare_cached("SELECT intent_id, created_at FROM submission_intents WHERE intent_seq = ?1")?
+        .query_row([oldest], |row| {
+            Ok((parsed(row, 0, |text| IntentId::parse(text).ok())?, Timestamp::from_micros(row.get(1)?)))
+        })
+        .optional()?;
+    Ok(Overview {
+        now,
+        leader,
+        waiting: backlog.waiting,
+        in_flight: in_flight.unsigned_abs(),
+        oldest_pending,
+        webhooks: backlog.webhooks,
+        oldest_webhook: backlog.oldest_webhook,
+        ended: ended(&snapshot, now)?,
+        failing: failing(&snapshot, now)?,
+    })
+}
+
+/// How many intents ended in which way, minute by minute.
+fn ended(connection: &Connection, now: Timestamp) -> Result<Vec<EndedInMinute>, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT minute, status, sum(attempts) FROM submission_minutes
+             WHERE minute > ?1 AND status <> 'pending' GROUP BY 1, 2 ORDER BY 1, 2",
+        )?
+        .query_map([minute_of(now) - CHART_MINUTES], |row| {
+            Ok(EndedInMinute {
+                minute: row.get(0)?,
+                status: parsed(row, 1, Status::parse)?,
+                intents: row.get::<_, i64>(2)?.unsigned_abs(),
+            })
+        })?
+        .collect()
+}
+
+fn failing(connection: &Connection, now: Timestamp) -> Result<Vec<Failing>, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT c.submission_target, m.outcome, m.cause, sum(m.attempts)
+             FROM submission_minutes m JOIN submission_contracts c USING (contract_id)
+             WHERE m.minute > ?1 AND m.outcome IN ('rejected', 'error')
+             GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3 LIMIT ?2",
+        )?
+        .query_map(params![minute_of(now) - RECENT_MINUTES, as_limit(MOST_FAILING)], |row| {
+            Ok(Failing {
+                target: parsed(row, 0, |text| TargetName::parse(text).ok())?,
+                outcome: row.get(1)?,
+                cause: row.get(2)?,
+                attempts: row.get::<_, i64>(3)?.unsigned_abs(),
+            })
+        })?
+        .collect()
+}
+
+pub fn target_health(connection: &mut Connection, clock: &WallClock) -> Result<Vec<TargetHealth>, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let now = read_now(&snapshot, clock)?;
+    let mut all: BTreeMap<TargetName, TargetHealth> = BTreeMap::new();
+    let mut waiting = snapshot.prepare_cached(
+        "SELECT c.submission_target, count(*)
+         FROM submission_intents i JOIN submission_contracts c USING (contract_id)
+         WHERE i.status = 'pending' AND i.next_attempt_at IS NOT NULL GROUP BY 1",
+    )?;
+    let mut rows = waiting.query([])?;
+    while let Some(row) = rows.next()? {
+        let target = parsed(row, 0, |text| TargetName::parse(text).ok())?;
+        let health = all.entry(target.clone()).or_insert_with(|| TargetHealth::of(target));
+        health.waiting = row.get::<_, i64>(1)?.unsigned_abs();
+    }
+    let mut recent = snapshot.prepare_cached(
+        "SELECT c.submission_target, m.outcome, sum(m.attempts), sum(m.micros)
+         FROM submission_minutes m JOIN submission_contracts c USING (contract_id) WHERE m.minute > ?1 GROUP BY 1, 2",
+    )?;
+    let mut rows = recent.query([minute_of(now) - RECENT_MINUTES])?;
+    while let Some(row) = rows.next()? {
+        let target = parsed(row, 0, |text| TargetName::parse(text).ok())?;
+        let health = all.entry(target.clone()).or_insert_with(|| TargetHealth::of(target));
+        let outcome: String = row.get(1)?;
+        health.add(&outcome, row.get::<_, i64>(2)?.unsigned_abs(), row.get::<_, i64>(3)?.unsigned_abs());
+    }
+    Ok(all.into_values().collect())
+}

@@ -1,0 +1,141 @@
+//! What operators look at, on SQL Server: one intent in full, how things stand, how much waits.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use tiberius::Row;
+
+use super::database::{Database, Value};
+use super::read::{all, first, need_first, run, set};
+use super::statements::THIS_MINUTE;
+use super::{read, rows, statements};
+use crate::core::intent::{IntentId, Status, TargetName};
+use crate::store::{
+    CHART_MINUTES, Detail, EndedInMinute, Failing, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES, StoreError,
+    TargetHealth,
+};
+
+/// After the history, which is four result sets.
+pub fn detail_statement() -> String {
+    format!(
+        "{}
+SELECT c.snapshot, i.next_attempt_at, i.open_started_at, SYSUTCDATETIME() AS now_at FROM submission_intents AS i
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE i.intent_id = @P1;",
+        statements::history()
+    )
+}
+
+pub const PAYLOAD: &str = "SELECT payload FROM submission_intents WHERE intent_id = @P1;";
+
+pub fn overview_statement() -> String {
+    format!(
+        "
+SELECT TOP (1) holder_id, lease_epoch, acquired_at, expires_at FROM submission_manager_leases ORDER BY lease_epoch DESC;
+SELECT COUNT_BIG(*) AS in_flight, SYSUTCDATETIME() AS now_at FROM submission_intents WHERE open_lease_epoch IS NOT NULL;
+SELECT TOP (1) intent_id, created_at FROM submission_intents WHERE status = 'pending' ORDER BY intent_seq;
+SELECT minute, status, CAST(SUM(attempts) AS BIGINT) AS intents FROM submission_minutes
+WHERE minute > {THIS_MINUTE} - {CHART_MINUTES} AND status <> 'pending' GROUP BY minute, status ORDER BY minute, status;
+SELECT TOP ({MOST_FAILING}) c.submission_target, m.outcome, m.cause, CAST(SUM(m.attempts) AS BIGINT) AS attempts
+FROM submission_minutes AS m JOIN submission_contracts AS c ON c.contract_id = m.contract_id
+WHERE m.minute > {THIS_MINUTE} - {RECENT_MINUTES} AND m.outcome IN ('rejected', 'error')
+GROUP BY c.submission_target, m.outcome, m.cause
+ORDER BY SUM(m.attempts) DESC, c.submission_target, m.outcome, m.cause;"
+    )
+}
+
+pub fn health_statement() -> String {
+    format!(
+        "
+SELECT c.submission_target, COUNT_BIG(*) AS waiting FROM submission_intents AS i
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id
+WHERE i.next_attempt_at IS NOT NULL GROUP BY c.submission_target;
+SELECT c.submission_target, m.outcome, CAST(SUM(m.attempts) AS BIGINT) AS attempts, CAST(SUM(m.micros) AS BIGINT) AS micros
+FROM submission_minutes AS m JOIN submission_contracts AS c ON c.contract_id = m.contract_id
+WHERE m.minute > {THIS_MINUTE} - {RECENT_MINUTES} GROUP BY c.submission_target, m.outcome;"
+    )
+}
+
+pub async fn detail(database: &Database, id: IntentId) -> Result<Option<Detail>, StoreError> {
+    let results = run(database, detail_statement(), vec![Value::Text(id.to_string())]).await?;
+    let (Some(history), Some(row)) = (read::history_of(&results)?, set(&results, 4).first()) else {
+        return Ok(None);
+    };
+    Ok(Some(Detail {
+        now: rows::need_moment(row, "now_at")?,
+        history,
+        contract: rows::contract(row)?,
+        next_attempt_at: rows::moment(row, "next_attempt_at")?,
+        open_since: rows::moment(row, "open_started_at")?,
+    }))
+}
+
+pub async fn payload(database: &Database, id: IntentId) -> Result<Option<Bytes>, StoreError> {
+    let results = run(database, PAYLOAD, vec![Value::Text(id.to_string())]).await?;
+    first(&results).map(|row| Ok(rows::bytes(row, "payload")?.unwrap_or_default())).transpose()
+}
+
+pub async fn overview(database: &Database) -> Result<Overview, StoreError> {
+    let backlog = read::backlog(database).await?;
+    let results = run(database, overview_statement(), Vec::new()).await?;
+    let leader = set(&results, 0).first().map(|row| {
+        Ok::<_, StoreError>(LeaderRow {
+            holder_id: rows::need::<&str>(row, "holder_id")?.to_owned(),
+            epoch: rows::need(row, "lease_epoch")?,
+            acquired_at: rows::need_moment(row, "acquired_at")?,
+            expires_at: rows::need_moment(row, "expires_at")?,
+        })
+    });
+    let counted = need_first(results.get(1..).unwrap_or_default())?;
+    let oldest_pending = set(&results, 2).first().map(|row| {
+        let id = rows::parsed(row, "intent_id", |text| IntentId::parse(text).ok())?;
+        Ok::<_, StoreError>((id, rows::need_moment(row, "created_at")?))
+    });
+    Ok(Overview {
+        now: rows::need_moment(counted, "now_at")?,
+        leader: leader.transpose()?,
+        waiting: backlog.waiting,
+        in_flight: rows::need::<i64>(counted, "in_flight")?.unsigned_abs(),
+        oldest_pending: oldest_pending.transpose()?,
+        webhooks: backlog.webhooks,
+        oldest_webhook: backlog.oldest_webhook,
+        ended: all(set(&results, 3), |row| {
+            Ok(EndedInMinute {
+                minute: rows::need(row, "minute")?,
+                status: rows::parsed(row, "status", Status::parse)?,
+                intents: sum(row, "intents")?,
+            })
+        })?,
+        failing: all(set(&results, 4), |row| {
+            Ok(Failing {
+                target: target_of(row)?,
+                outcome: rows::need::<&str>(row, "outcome")?.to_owned(),
+                cause: rows::need::<&str>(row, "cause")?.to_owned(),
+                attempts: sum(row, "attempts")?,
+            })
+        })?,
+    })
+}
+
+pub async fn target_health(database: &Database) -> Result<Vec<TargetHealth>, StoreError> {
+    let results = run(database, health_statement(), Vec::new()).await?;
+    let mut targets: BTreeMap<TargetName, TargetHealth> = BTreeMap::new();
+    for row in set(&results, 0) {
+        let target = target_of(row)?;
+        let health = targets.entry(target.clone()).or_insert_with(|| TargetHealth::of(target));
+        health.waiting = rows::need::<i64>(row, "waiting")?.unsigned_abs();
+    }
+    for row in set(&results, 1) {
+        let target = target_of(row)?;
+        let health = targets.entry(target.clone()).or_insert_with(|| TargetHealth::of(target));
+        health.add(rows::need(row, "outcome")?, sum(row, "attempts")?, sum(row, "micros")?);
+    }
+    Ok(targets.into_values().collect())
+}
+
+fn target_of(row: &Row) -> Result<TargetName, StoreError> {
+    rows::parsed(row, "submission_target", |text| TargetName::parse(text).ok())
+}
+
+fn sum(row: &Row, column: &'static str) -> Result<u64, StoreError> {
+    rows::need::<i64>(row, column).map(i64::unsigned_abs)
+}
