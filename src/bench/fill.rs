@@ -63,6 +63,15 @@ pub fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(),
                 params![first, behind],
             )
             .map_err(text)?;
+        // Under hashes of no particular id: what counts is how many there are.
+        connection
+            .execute(
+                "INSERT INTO submission_gateway_messages
+                 SELECT intent_seq >> 10, random() & 4294967295, intent_seq FROM submission_intents
+                 WHERE intent_seq > ?1 AND intent_seq <= ?2 AND status = 'accepted'",
+                params![first, behind],
+            )
+            .map_err(text)?;
         from = to;
     }
     connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE);").map_err(text)?;

@@ -97,5 +97,7 @@ async fn answer(request: &HttpRequest, arrivals: &Arrivals, latency: Duration, r
     if first && number.is_some_and(|number| number % 100 < retried as usize) {
         return HttpResponse::InternalServerError().finish();
     }
-    HttpResponse::Ok().content_type("application/json").body(r#"{"status":"accepted","gatewayMessageId":"bench"}"#)
+    // As most gateways do: another id each time, in no order.
+    let id = format!(r#"{{"status":"accepted","gatewayMessageId":"{:016x}"}}"#, fastrand::u64(..));
+    HttpResponse::Ok().content_type("application/json").body(id)
 }

@@ -8,6 +8,7 @@ mod ceilings;
 mod clients;
 mod fill;
 mod gateway;
+mod pages;
 mod report;
 mod service;
 
@@ -66,6 +67,9 @@ pub struct BenchArgs {
     /// Run all the mixes that docs/performance.md shows, one after the other
     #[arg(long, conflicts_with_all = ["url", "rate"])]
     suite: bool,
+    /// Measure the pages of the console afterwards
+    #[arg(long, conflicts_with = "url")]
+    pages: bool,
     /// Leave out what this machine can do without the service
     #[arg(long)]
     no_ceilings: bool,
@@ -98,8 +102,8 @@ pub async fn run(args: BenchArgs) -> Result<(), String> {
     }
     let mut cases = Vec::new();
     for case in if args.suite { suite(&args) } else { vec![Case::of(&args)] } {
-        let held = hold(&args, &case, ceilings.as_ref()).await?;
-        print!("{}", held.text());
+        let (held, pages) = hold(&args, &case, ceilings.as_ref()).await?;
+        print!("{}{pages}", held.text());
         cases.push(held);
     }
     if let Some(path) = &args.json {
@@ -146,8 +150,8 @@ fn suite(args: &BenchArgs) -> Vec<Case> {
     ]
 }
 
-/// One case from start to end.
-async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Result<Held, String> {
+/// One case from start to end; and how long pages took, in words, if that was asked for.
+async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Result<(Held, String), String> {
     eprintln!("{}: {}", case.name, case.describe());
     let gateway = BenchGateway::start(Duration::from_millis(case.gateway_millis), case.retried)?;
     // Takes connections as far as the kernel does that by itself, and says nothing.
@@ -187,9 +191,10 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
         gateway_latency: (case.gateway_millis > 0).then(|| gateway.mean_latency()),
         ratio: ceilings.map(|ceilings| ceilings.ratio(submitted.answered() as f64 / end_to_end.as_secs_f64())),
     };
+    let pages = if args.pages { pages::text(&pages::measure(&deployment).await?) } else { String::new() };
     deployment.stop();
     gateway.stop().await;
-    Ok(held)
+    Ok((held, pages))
 }
 
 /// Says now and then how it goes, where somebody watches.

@@ -173,10 +173,13 @@ impl Deployment {
         Ok(times)
     }
 
-    async fn get(&self, path: &str) -> Result<String, String> {
+    pub async fn get(&self, path: &str) -> Result<String, String> {
         let request = self.http.get(format!("{}{path}", self.url));
         let mut response = request.send().await.map_err(|error| format!("GET {path}: {error}"))?;
         let body = response.body().limit(64 * 1024 * 1024).await.map_err(|error| format!("GET {path}: {error}"))?;
+        if !response.status().is_success() {
+            return Err(format!("GET {path}: the service answered {}", response.status()));
+        }
         String::from_utf8(body.to_vec()).map_err(|error| error.to_string())
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! An outcome is never a status of the intent; `policy` turns one into the other.
 
+use super::intent::MAX_NAME_CHARS;
+
 /// The fact an attempt ended with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -74,6 +76,11 @@ impl Outcome {
             Self::Error { text } => text.split([':', '(', '"']).next().unwrap_or_default().trim(),
         };
         text.chars().take(MAX_CAUSE_CHARS).collect()
+    }
+
+    /// The gateway's id, if it is one that can be searched for.
+    pub fn searchable_message_id(&self) -> Option<&str> {
+        self.gateway_message_id().filter(|id| id.chars().count() <= MAX_NAME_CHARS)
     }
 
     pub fn gateway_message_id(&self) -> Option<&str> {

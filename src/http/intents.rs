@@ -146,7 +146,7 @@ pub fn no_such_intent(id: &str) -> ApiError {
 /// List intents, newest first
 #[utoipa::path(get, path = "/v1/intents", tag = "intents", operation_id = "listIntents",
     params(
-        ("q" = Option<String>, Query, description = "Only those whose id is this or begins with it; in the order of ids"),
+        ("q" = Option<String>, Query, description = "Only those whose id is this or begins with it, in the order of ids; before them, those to which a gateway gave exactly this id"),
         ("status" = Option<super::json::StatusName>, Query, description = "Only these"),
         ("submissionTarget" = Option<String>, Query, description = "Only of this target"),
         ("createdAfter" = Option<String>, Query, format = DateTime, description = "Only created after this moment"),

@@ -10,6 +10,8 @@ pub mod client;
 mod columns;
 #[cfg(test)]
 pub mod conformance;
+mod insight;
+mod owed;
 pub mod sqlite;
 pub mod sqlserver;
 
@@ -27,7 +29,9 @@ use crate::core::outcome::Outcome;
 use crate::core::policy::Decision;
 use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Waiting};
 use crate::core::time::Timestamp;
-use crate::core::webhook::{EventStatus, ReceiverId, Round, TryOutcome, Verdict};
+
+pub use self::insight::*;
+pub use self::owed::*;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -316,103 +320,6 @@ pub struct Backlog {
     pub oldest_webhook: Option<Duration>,
 }
 
-/// How many webhook events may be tried now.
-#[derive(Clone, Debug)]
-pub struct WebhookLook {
-    /// Over all receivers.
-    pub limit: usize,
-    /// For one receiver.
-    pub per_receiver: usize,
-    /// For these receivers instead.
-    pub except: Vec<(ReceiverId, usize)>,
-}
-
-#[derive(Clone, Debug)]
-pub struct DueWebhooks {
-    pub now: Timestamp,
-    pub due: Vec<DueWebhook>,
-    /// When the next one will be due, if it is known.
-    pub next: Option<Timestamp>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DueWebhook {
-    pub seq: IntentSeq,
-    pub receiver: ReceiverId,
-    pub due: Timestamp,
-}
-
-impl DueWebhooks {
-    /// Sorts out what was found at `now`: what is due, the longest waiting first and no more than
-    /// `limit`, and when there will be more.
-    fn at(now: Timestamp, found: Vec<DueWebhook>, limit: usize) -> Self {
-        let (mut due, later): (Vec<_>, Vec<_>) = found.into_iter().partition(|event| event.due <= now);
-        due.sort_by_key(|event| (event.due, event.seq));
-        due.truncate(limit);
-        Self { now, due, next: later.iter().map(|event| event.due).min() }
-    }
-}
-
-impl WebhookLook {
-    /// How many events of this receiver may be tried.
-    fn places(&self, receiver: ReceiverId) -> usize {
-        self.except.iter().find(|(known, _)| *known == receiver).map_or(self.per_receiver, |(_, places)| *places)
-    }
-}
-
-/// A try that was written down as begun and not yet as finished.
-#[derive(Clone, Debug)]
-pub struct OpenTry {
-    pub receiver: ReceiverId,
-    pub intent: Intent,
-    pub contract: Arc<Contract>,
-    pub number: u32,
-    pub round: Round,
-    pub started_at: Timestamp,
-}
-
-/// How an open try ended and what that makes of its event.
-#[derive(Clone, Debug)]
-pub struct FinishTry {
-    pub open: OpenTry,
-    pub finished_at: Timestamp,
-    pub outcome: TryOutcome,
-    pub verdict: Verdict,
-}
-
-/// When an event that cannot be read is looked at again.
-const PUT_OFF: Duration = Duration::from_secs(3600);
-
-/// What came of asking for an event once more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Redelivery {
-    /// It is due now, or a try is under way.
-    Owed,
-    /// The intent has not ended; its event is owed when it does.
-    NotEnded,
-    /// The intent's contract has no webhook.
-    NoWebhook,
-    NoIntent,
-}
-
-/// The webhook event of an ended intent, with its tries in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WebhookHistory {
-    pub status: EventStatus,
-    /// When the next try is due; absent if none is, or one is under way.
-    pub next_try_at: Option<Timestamp>,
-    pub tries: Vec<WebhookTry>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WebhookTry {
-    pub number: u32,
-    pub started_at: Timestamp,
-    pub finished_at: Timestamp,
-    pub http_status: Option<u16>,
-    pub error: Option<String>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purged {
     /// The term was over; nothing was done.
@@ -439,113 +346,10 @@ pub struct History {
     pub webhook: Option<WebhookHistory>,
 }
 
-/// A history with what it was done under and what comes next.
-#[derive(Clone, Debug)]
-pub struct Detail {
-    pub now: Timestamp,
-    pub history: History,
-    pub contract: Contract,
-    /// Set while it waits for an attempt.
-    pub next_attempt_at: Option<Timestamp>,
-    /// Set while an attempt is under way: when that began.
-    pub open_since: Option<Timestamp>,
-}
-
-/// How things stand.
-#[derive(Clone, Debug)]
-pub struct Overview {
-    pub now: Timestamp,
-    /// Who leads, or was the last to; none if nobody ever has.
-    pub leader: Option<LeaderRow>,
-    pub waiting: u64,
-    pub in_flight: u64,
-    /// The one that was submitted first among those that have not ended.
-    pub oldest_pending: Option<(IntentId, Timestamp)>,
-    pub webhooks: u64,
-    pub oldest_webhook: Option<Duration>,
-    /// How many intents ended in which way, in each minute of the last [`CHART_MINUTES`] in which any did.
-    pub ended: Vec<EndedInMinute>,
-    /// What attempts did not lead to acceptance in the last [`RECENT_MINUTES`], the most frequent first.
-    pub failing: Vec<Failing>,
-}
-
-/// How far back the charts go.
-pub const CHART_MINUTES: i64 = 60;
-/// What is recent.
-pub const RECENT_MINUTES: i64 = 10;
-/// How many kinds of failure an overview names.
-const MOST_FAILING: usize = 20;
-/// For how many minutes it is kept what became of attempts: a day and an hour.
-const KEPT_MINUTES: i64 = 25 * 60;
-const MINUTE_MICROS: i64 = 60_000_000;
-
-/// The minute that a moment is in, since 1970.
-fn minute_of(moment: Timestamp) -> i64 {
-    moment.micros().div_euclid(MINUTE_MICROS)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndedInMinute {
-    /// Since 1970.
-    pub minute: i64,
-    pub status: Status,
-    pub intents: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failing {
-    pub target: TargetName,
-    /// `rejected` or `error`.
-    pub outcome: String,
-    pub cause: String,
-    pub attempts: u64,
-}
-
-/// A target in the last [`RECENT_MINUTES`], and what waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetHealth {
-    pub target: TargetName,
-    pub waiting: u64,
-    pub accepted: u64,
-    pub rejected: u64,
-    pub errors: u64,
-    /// How long attempts took on average.
-    pub mean: Option<Duration>,
-}
-
-impl TargetHealth {
-    fn of(target: TargetName) -> Self {
-        Self { target, waiting: 0, accepted: 0, rejected: 0, errors: 0, mean: None }
-    }
-
-    /// Adds attempts that ended alike, and took so long together.
-    fn add(&mut self, outcome: &str, attempts: u64, micros: u64) {
-        let before = self.accepted + self.rejected + self.errors;
-        match outcome {
-            "accepted" => self.accepted += attempts,
-            "rejected" => self.rejected += attempts,
-            "error" => self.errors += attempts,
-            _ => return,
-        }
-        let earlier = self.mean.map_or(0, |mean| u64::try_from(mean.as_micros()).unwrap_or(0).saturating_mul(before));
-        let all = before + attempts;
-        self.mean = (earlier + micros).checked_div(all).map(Duration::from_micros);
-    }
-}
-
-/// The lease as it stands in the store.
-#[derive(Clone, Debug)]
-pub struct LeaderRow {
-    pub holder_id: String,
-    pub epoch: i64,
-    pub acquired_at: Timestamp,
-    pub expires_at: Timestamp,
-}
-
 /// Which intents to list; newest first, or in the order of their ids if those have to begin with something.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
-    /// Only those whose id begins with this.
+    /// Only those whose id begins with this; and first of all those that a gateway gave this id.
     pub prefix: Option<String>,
     pub status: Option<Status>,
     pub target: Option<TargetName>,
@@ -556,6 +360,16 @@ pub struct ListQuery {
     pub limit: usize,
     /// Continue behind this one, as a page before said.
     pub behind: Option<Behind>,
+}
+
+impl ListQuery {
+    /// Whether an intent passes the filters, whatever its id.
+    fn admits(&self, intent: &Intent) -> bool {
+        self.status.is_none_or(|status| intent.state.status() == status)
+            && self.target.as_ref().is_none_or(|target| intent.target == *target)
+            && self.created_after.is_none_or(|moment| intent.created_at > moment)
+            && self.created_before.is_none_or(|moment| intent.created_at < moment)
+    }
 }
 
 /// Where a page ended: in the order of arrival, or in that of ids.
@@ -572,9 +386,14 @@ pub struct IntentPage {
     pub next: Option<Behind>,
 }
 
+/// Intents that share one id of a gateway, and are shown: more than one is odd.
+const MOST_SHARING: usize = 10;
+
 impl IntentPage {
-    /// A page of what was found, which may be one more than asked for.
-    fn of(query: &ListQuery, mut intents: Vec<Intent>) -> Self {
+    /// A page of what was found, which may be one more than asked for, behind what was found by a
+    /// gateway's id.
+    fn of(query: &ListQuery, mut by_message: Vec<Intent>, mut intents: Vec<Intent>) -> Self {
+        by_message.retain(|intent| query.admits(intent));
         let limit = query.limit.max(1);
         let more = intents.len() > limit;
         intents.truncate(limit);
@@ -582,7 +401,8 @@ impl IntentPage {
             Some(_) => Behind::Id(last.id.clone()),
             None => Behind::Seq(last.seq),
         });
-        Self { intents, next }
+        intents.retain(|intent| by_message.iter().all(|found| found.seq != intent.seq));
+        Self { intents: by_message.into_iter().chain(intents).collect(), next }
     }
 }
 

@@ -7,6 +7,7 @@ mod browser;
 mod cli;
 mod console;
 mod crash;
+mod dashboard;
 mod fleet;
 mod gateway;
 mod overload;

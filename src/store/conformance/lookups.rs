@@ -131,6 +131,41 @@ pub async fn ids_are_found_by_how_they_begin(fixture: Fixture) {
     assert_eq!(ids(&list(accepted).await), ["order-2"]);
 }
 
+pub async fn intents_are_found_by_what_gateways_call_them(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let called = |id: &str| Outcome::Accepted { gateway_message_id: Some(id.to_owned()) };
+    let long = "x".repeat(201);
+    for (id, outcome) in [
+        ("a", called("gw \"7\" ~1 é")),
+        ("b", called("GW-8")),
+        ("c", called("gw-8")),
+        ("gw-8 itself", called("other")),
+        ("d", called(&long)),
+        (
+            "e",
+            Outcome::Rejected { reason: "invalid_recipient".to_owned(), gateway_message_id: Some("gw-9".to_owned()) },
+        ),
+    ] {
+        let intent = fixture.submit(id, &one_shot()).await;
+        fixture.attempt(&term, &intent, outcome).await;
+    }
+    let find = async |text: &str| {
+        let page = fixture.store.list(ListQuery { prefix: Some(text.to_owned()), ..query(9) }).await.unwrap();
+        ids(&page).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(find("gw \"7\" ~1 é").await, ["a"]);
+    assert_eq!(find("gw-8").await, ["c", "gw-8 itself"], "by the gateway's id first, then by how the own one begins");
+    assert_eq!(find("gw-9").await, ["e"]);
+    assert!(find(&long).await.is_empty() && find("gw").await == ["gw-8 itself"]);
+    let only = |status| ListQuery { prefix: Some("gw-9".to_owned()), status: Some(status), ..query(9) };
+    assert_eq!(ids(&fixture.store.list(only(Status::Rejected)).await.unwrap()), ["e"]);
+    assert!(fixture.store.list(only(Status::Accepted)).await.unwrap().intents.is_empty());
+    fixture.pass(2 * fixture.short).await;
+    let purged = fixture.store.purge(term, fixture.short, 9).await.unwrap();
+    assert_eq!(purged, Purged::Deleted { intents: 6, more: false });
+    assert!(find("gw-9").await.is_empty());
+}
+
 pub async fn an_intent_can_be_looked_at_in_full(fixture: Fixture) {
     assert!(fixture.store.detail(intent_id("nobody")).await.unwrap().is_none());
     assert_eq!(fixture.store.payload(intent_id("nobody")).await, Ok(None));

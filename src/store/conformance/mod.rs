@@ -97,6 +97,7 @@ macro_rules! for_store {
                 lists_filter_by_status_target_and_time,
                 pages_stay_stable_while_intents_arrive,
                 ids_are_found_by_how_they_begin,
+                intents_are_found_by_what_gateways_call_them,
                 an_intent_can_be_looked_at_in_full,
                 the_overview_shows_who_leads_and_what_waits,
                 what_became_of_attempts_is_added_up,

@@ -21,6 +21,8 @@ const LONG_LOG: i64 = 8 * 1024;
 pub const WRITERS_CHECKPOINT: i64 = 32 * 1024;
 /// Commits between two runs: at sixty pages each about fifteen thousand pages.
 const COMMITS: u32 = 256;
+/// A commit with so many bytes of payload more counts as one more: about sixty pages.
+const COMMIT_BYTES: usize = 256 * 1024;
 /// How often the rest is copied and synced before commits wait: less comes meanwhile each time.
 const CHASES: usize = 3;
 
@@ -43,9 +45,11 @@ impl Checkpointer {
         Ok(Arc::new(Self { connection, writer, file, running: AtomicBool::new(false), commits: AtomicU32::new(0) }))
     }
 
-    /// Takes note of a commit; now and then starts a run, unless one is under way.
-    pub fn committed(self: &Arc<Self>) {
-        let commits = self.commits.fetch_add(1, Ordering::Relaxed) + 1;
+    /// Takes note of a commit with so many bytes of payload; now and then starts a run, unless one is
+    /// under way.
+    pub fn committed(self: &Arc<Self>, payload: usize) {
+        let weight = 1 + u32::try_from(payload / COMMIT_BYTES).unwrap_or(COMMITS);
+        let commits = self.commits.fetch_add(weight, Ordering::Relaxed) + weight;
         if commits >= COMMITS && !self.running.swap(true, Ordering::SeqCst) {
             self.commits.store(0, Ordering::Relaxed);
             let checkpointer = Arc::clone(self);

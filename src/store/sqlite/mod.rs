@@ -8,6 +8,7 @@ mod checkpoint;
 mod connection;
 mod insight;
 mod leases;
+mod messages;
 mod migrate;
 mod read;
 mod schedule;
@@ -88,12 +89,21 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut Writer, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> StoreFuture<T> {
+        self.write_with(0, work)
+    }
+
+    /// Writes that bring so many bytes of payload with them.
+    fn write_with<T: Send + 'static>(
+        &self,
+        payload: usize,
+        work: impl FnOnce(&mut Writer, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> StoreFuture<T> {
         let (writer, clock, file) = (Arc::clone(&self.writer), self.clock.clone(), Arc::clone(&self.file));
         let checkpointer = Arc::clone(&self.checkpointer);
         Box::pin(async move {
             let mut writer = writer.lock_owned().await;
             let done = blocking(move || file.check().and_then(|()| work(&mut writer, &clock))).await?;
-            checkpointer.committed();
+            checkpointer.committed(payload);
             Ok(done)
         })
     }
@@ -187,7 +197,11 @@ async fn blocking<T: Send + 'static>(
 
 impl Store for SqliteStore {
     fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
-        self.write(move |writer, clock| write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch))
+        let payload = batch.submits.iter().map(|new| new.payload.bytes().len()).sum();
+        let commit = move |writer: &mut Writer, clock: &WallClock| {
+            write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch)
+        };
+        self.write_with(payload, commit)
     }
 
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {

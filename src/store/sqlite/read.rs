@@ -3,7 +3,7 @@
 use rusqlite::types::{Type, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
-use super::webhooks;
+use super::{messages, webhooks};
 use crate::core::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
 use crate::core::time::Timestamp;
 use crate::store::{Attempt, Behind, Found, History, IntentPage, ListQuery, after_prefix, columns};
@@ -95,7 +95,11 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
     };
     let intents =
         snapshot.prepare_cached(&sql)?.query_map(params_from_iter(values), intent_of)?.collect::<Result<_, _>>()?;
-    Ok(IntentPage::of(query, intents))
+    let by_message = match &query.prefix {
+        Some(text) if query.behind.is_none() => messages::find(&snapshot, text)?,
+        _ => Vec::new(),
+    };
+    Ok(IntentPage::of(query, by_message, intents))
 }
 
 /// The first intent created at or after `moment`.

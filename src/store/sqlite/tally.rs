@@ -1,9 +1,14 @@
 //! What became of attempts, minute by minute: a handful of sums for each transaction.
+//!
+//! No `RETURNING` here, nor wherever else many rows are written: SQLite makes a table for what it
+//! returns each time, which costs more than all the rest.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use rusqlite::{Transaction, params};
 
+use crate::core::contract::Contract;
 use crate::core::intent::Intent;
 use crate::core::policy::Decision;
 use crate::core::time::Timestamp;
@@ -27,11 +32,16 @@ struct Sum {
 
 /// The sums of one transaction.
 #[derive(Default)]
-pub struct Tally(HashMap<Kind, Sum>);
+pub struct Tally {
+    sums: HashMap<Kind, Sum>,
+    /// Contracts that were looked up already, by where they are in memory.
+    contracts: HashMap<*const Contract, i64>,
+}
 
 impl Tally {
     /// An attempt was recorded.
-    pub fn attempt(&mut self, contract_id: i64, finish: &FinishAttempt) {
+    pub fn attempt(&mut self, transaction: &Transaction<'_>, finish: &FinishAttempt) -> Result<(), rusqlite::Error> {
+        let contract_id = self.contract_id(transaction, finish)?;
         let status = match finish.decision {
             Decision::Accept => "accepted",
             Decision::Reject { .. } => "rejected",
@@ -46,47 +56,56 @@ impl Tally {
             status,
         };
         let took = finish.finished_at.since(finish.attempt.started_at);
-        let sum = self.0.entry(kind).or_default();
+        let sum = self.sums.entry(kind).or_default();
         sum.attempts += 1;
         sum.micros += i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
+        Ok(())
+    }
+
+    /// Attempts of a transaction share few contracts.
+    fn contract_id(&mut self, transaction: &Transaction<'_>, finish: &FinishAttempt) -> Result<i64, rusqlite::Error> {
+        let contract = Arc::as_ptr(&finish.attempt.contract);
+        if let Some(id) = self.contracts.get(&contract) {
+            return Ok(*id);
+        }
+        let id = transaction
+            .prepare_cached("SELECT contract_id FROM submission_intents WHERE intent_seq = ?1")?
+            .query_row([finish.attempt.seq.0], |row| row.get(0))?;
+        self.contracts.insert(contract, id);
+        Ok(id)
     }
 
     /// An intent ended without an attempt.
     pub fn ended(&mut self, contract_id: i64, intent: &Intent, now: Timestamp) {
         let status = intent.state.status().as_str();
         let kind = Kind { minute: minute_of(now), contract_id, outcome: "none", cause: String::new(), status };
-        self.0.entry(kind).or_default().attempts += 1;
+        self.sums.entry(kind).or_default().attempts += 1;
     }
 
     pub fn write(self, transaction: &Transaction<'_>, now: Timestamp) -> Result<(), rusqlite::Error> {
-        let mut first_of_its_kind = false;
-        for (kind, sum) in self.0 {
-            let attempts: i64 = transaction
+        if self.sums.is_empty() {
+            return Ok(());
+        }
+        for (kind, sum) in self.sums {
+            transaction
                 .prepare_cached(
                     "INSERT INTO submission_minutes (minute, contract_id, outcome, cause, status, attempts, micros)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-                     ON CONFLICT DO UPDATE SET attempts = attempts + excluded.attempts, micros = micros + excluded.micros
-                     RETURNING attempts",
+                     ON CONFLICT DO UPDATE SET attempts = attempts + excluded.attempts, micros = micros + excluded.micros",
                 )?
-                .query_row(
-                    params![
-                        kind.minute,
-                        kind.contract_id,
-                        kind.outcome,
-                        kind.cause,
-                        kind.status,
-                        sum.attempts,
-                        sum.micros
-                    ],
-                    |row| row.get(0),
-                )?;
-            first_of_its_kind |= attempts == sum.attempts;
+                .execute(params![
+                    kind.minute,
+                    kind.contract_id,
+                    kind.outcome,
+                    kind.cause,
+                    kind.status,
+                    sum.attempts,
+                    sum.micros
+                ])?;
         }
-        if first_of_its_kind {
-            transaction
-                .prepare_cached("DELETE FROM submission_minutes WHERE minute < ?1")?
-                .execute([minute_of(now) - KEPT_MINUTES])?;
-        }
+        transaction
+            .prepare_cached("DELETE FROM submission_minutes WHERE minute < ?1")?
+            .execute([minute_of(now) - KEPT_MINUTES])?;
         Ok(())
     }
 }

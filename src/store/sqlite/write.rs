@@ -12,11 +12,11 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::connection::{begin, store_error};
-use super::leases;
 use super::read::{self, parsed};
 use super::schedule::as_limit;
 use super::tally::Tally;
 use super::webhooks;
+use super::{leases, messages};
 use crate::clock::WallClock;
 use crate::core::contract::{Contract, ContractSnapshot};
 use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State};
@@ -327,27 +327,25 @@ fn finish_attempt(
 ) -> Result<Finished, rusqlite::Error> {
     let FinishAttempt { attempt, finished_at, outcome, .. } = finish;
     let state = StateColumns::from(finish);
-    let contract_id: Option<i64> = transaction
+    let updated = transaction
         .prepare_cached(
             "UPDATE submission_intents SET status = ?3, next_attempt_at = ?4, completed_at = ?5, rejected_reason = ?6,
                  exhausted_reason = ?7, open_lease_epoch = NULL, open_started_at = NULL, last_modified_at = ?8
-             WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL RETURNING contract_id",
+             WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL",
         )?
-        .query_row(
-            params![
-                attempt.seq.0,
-                attempt.attempt_number,
-                state.status,
-                state.next_attempt_at.map(Timestamp::micros),
-                state.completed_at.map(Timestamp::micros),
-                state.rejected_reason,
-                state.exhausted_reason,
-                now.micros()
-            ],
-            |row| row.get(0),
-        )
-        .optional()?;
-    let Some(contract_id) = contract_id else { return Ok(Finished::NotOpen) };
+        .execute(params![
+            attempt.seq.0,
+            attempt.attempt_number,
+            state.status,
+            state.next_attempt_at.map(Timestamp::micros),
+            state.completed_at.map(Timestamp::micros),
+            state.rejected_reason,
+            state.exhausted_reason,
+            now.micros()
+        ])?;
+    if updated == 0 {
+        return Ok(Finished::NotOpen);
+    }
     transaction
         .prepare_cached(
             "INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at,
@@ -365,10 +363,13 @@ fn finish_attempt(
             outcome.error_text(),
             outcome.gateway_message_id()
         ])?;
+    if let Some(id) = outcome.searchable_message_id() {
+        messages::keep(transaction, id, attempt.seq)?;
+    }
     if state.completed_at.is_some() && attempt.contract.webhook.is_some() {
         webhooks::owe(transaction, attempt.seq, now)?;
     }
-    tally.attempt(contract_id, finish);
+    tally.attempt(transaction, finish)?;
     Ok(Finished::Recorded)
 }
 
@@ -446,6 +447,7 @@ pub fn purge(
         .query_map(params![before, as_limit(limit)], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     for seq in &doomed {
+        messages::forget(&transaction, *seq)?;
         for sql in [
             "DELETE FROM submission_webhook_tries WHERE intent_seq = ?1",
             "DELETE FROM submission_webhook_events WHERE intent_seq = ?1",

@@ -227,7 +227,14 @@ pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, S
     };
     let values = std::iter::once(number(limit + 1)).chain(filters.into_iter().flatten()).collect();
     let results = run(database, statements::list(parts), values).await?;
-    Ok(IntentPage::of(&query, all(set(&results, 0), rows::intent)?))
+    let by_message = match &query.prefix {
+        Some(text) if query.behind.is_none() => {
+            let found = run(database, statements::by_message(), vec![Value::Text(text.clone())]).await?;
+            all(set(&found, 0), rows::intent)?
+        }
+        _ => Vec::new(),
+    };
+    Ok(IntentPage::of(&query, by_message, all(set(&results, 0), rows::intent)?))
 }
 
 pub async fn ping(database: &Database) -> Result<(), StoreError> {

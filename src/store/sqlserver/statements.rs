@@ -7,7 +7,7 @@
 
 use super::rows::INTENT_COLUMNS;
 use super::webhooks;
-use crate::store::KEPT_MINUTES;
+use crate::store::{KEPT_MINUTES, MOST_SHARING};
 
 /// Parameters that a batch of writes always has: the term, or blanks.
 pub const TERM_VALUES: usize = 3;
@@ -141,6 +141,15 @@ FROM OPENJSON(@value0) WITH (seq BIGINT, number BIGINT, epoch BIGINT, started DA
     outcome VARCHAR(10), reason NVARCHAR(MAX), error NVARCHAR(MAX), message_id NVARCHAR(MAX)) AS j
 JOIN submission_intents AS i ON i.intent_seq = j.seq
 WHERE @held = 1 AND i.attempt_count = j.number AND i.open_lease_epoch IS NOT NULL;
+INSERT INTO submission_gateway_messages (gateway_message_id, intent_seq)
+SELECT ",
+    text!("j.found_by"),
+    ", j.seq FROM OPENJSON(@value0) WITH (seq BIGINT, number BIGINT, found_by NVARCHAR(800)) AS j
+JOIN submission_intents AS i ON i.intent_seq = j.seq
+WHERE @held = 1 AND i.attempt_count = j.number AND i.open_lease_epoch IS NOT NULL AND j.found_by IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM submission_gateway_messages AS m WHERE m.intent_seq = j.seq AND m.gateway_message_id = ",
+    text!("j.found_by"),
+    ");
 UPDATE i SET status = j.status, next_attempt_at = j.due, completed_at = j.completed, rejected_reason = j.rejected,
     exhausted_reason = j.exhausted, open_lease_epoch = NULL, open_started_at = NULL, last_modified_at = @now
 FROM submission_intents AS i
@@ -374,6 +383,7 @@ pub fn purge() -> String {
 BEGIN TRANSACTION;{FENCE}{TICK}
 IF @held = 1
 BEGIN
+    DELETE FROM submission_gateway_messages WHERE intent_seq IN ({doomed});
     DELETE FROM submission_webhook_tries WHERE intent_seq IN ({doomed});
     DELETE FROM submission_webhook_events WHERE intent_seq IN ({doomed});
     DELETE FROM submission_attempts WHERE intent_seq IN ({doomed});
@@ -401,6 +411,16 @@ FROM submission_attempts AS a JOIN submission_intents AS i ON i.intent_seq = a.i
 WHERE i.intent_id = @P1 ORDER BY a.attempt_number;{}",
         find(),
         webhooks::HISTORY
+    )
+}
+
+/// Intents to which a gateway gave this id.
+pub fn by_message() -> String {
+    format!(
+        "SELECT TOP ({MOST_SHARING}) {INTENT_COLUMNS} FROM submission_gateway_messages AS m
+JOIN submission_intents AS i ON i.intent_seq = m.intent_seq
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id
+WHERE m.gateway_message_id = @P1 ORDER BY i.intent_seq DESC;"
     )
 }
 

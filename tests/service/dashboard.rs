@@ -1,0 +1,78 @@
+//! The Grafana dashboard asks only for what `/metrics` has, by its names and its labels.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::support::site;
+
+const DASHBOARD: &str = include_str!("../../deploy/grafana/submission-manager.json");
+
+/// The names in an expression that are ours, with the labels it groups or filters by next to them.
+fn names(expression: &str) -> Vec<String> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    expression.split(|c| !word(c)).filter(|name| name.starts_with("submission_")).map(str::to_owned).collect()
+}
+
+/// Labels that an expression groups by.
+fn grouped_by(expression: &str) -> Vec<String> {
+    let mut labels = Vec::new();
+    for part in expression.split(" by (").skip(1) {
+        let list = part.split(')').next().unwrap();
+        labels.extend(list.split(',').map(|label| label.trim().to_owned()));
+    }
+    labels
+}
+
+/// Every metric of the text format with the labels it has.
+fn offered(metrics: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let labels = all.entry(name.to_owned()).or_default();
+        if let Some((_, rest)) = line.split_once('{') {
+            let pairs = rest.rsplit_once('}').unwrap().0.split("\",");
+            labels.extend(pairs.filter_map(|pair| pair.split_once('=')).map(|(label, _)| label.to_owned()));
+        }
+    }
+    all
+}
+
+#[actix::test]
+async fn the_dashboard_asks_for_what_there_is() {
+    let (site, _gateway) = site();
+    let instance = site.start();
+    let api = instance.api();
+    api.submit("a", "once", json!({}), "?waitSeconds=30").await;
+    let offered = offered(&api.get("/metrics").await.text());
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let mut used = BTreeSet::new();
+    let mut ids = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "two panels have one id");
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression = target["expr"].as_str().unwrap();
+            let names = names(expression);
+            assert!(!names.is_empty(), "{expression} asks for nothing of ours");
+            for name in &names {
+                // Connections exist on a SQL Server only.
+                if name.starts_with("submission_store_connections") || name.starts_with("submission_store_idle") {
+                    continue;
+                }
+                assert!(offered.contains_key(name), "{}: there is no {name}", panel["title"]);
+            }
+            for label in grouped_by(expression).iter().filter(|label| *label != "instance" && *label != "pool") {
+                let known = names.iter().any(|name| offered.get(name).is_some_and(|labels| labels.contains(label)));
+                assert!(known, "{}: no {label} on {names:?}", panel["title"]);
+            }
+            used.extend(names);
+        }
+    }
+    let base = |name: &str| {
+        let suffix = ["_bucket", "_sum", "_count"].into_iter().find_map(|suffix| name.strip_suffix(suffix));
+        suffix.unwrap_or(name).to_owned()
+    };
+    let used: BTreeSet<_> = used.iter().map(|name| base(name)).collect();
+    let unused: Vec<_> = offered.keys().map(|name| base(name)).filter(|name| !used.contains(name)).collect();
+    assert!(unused.is_empty(), "no panel shows {unused:?}");
+}
