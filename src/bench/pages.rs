@@ -6,13 +6,15 @@ use super::service::Deployment;
 use crate::clock::monotonic;
 
 /// What operators ask for: a page each, with its name.
-const PAGES: [(&str, &str); 10] = [
+const PAGES: [(&str, &str); 12] = [
     ("overview", "/ui"),
     ("intents, newest", "/ui/intents"),
     ("accepted", "/ui/intents?status=accepted"),
     ("rejected", "/ui/intents?status=rejected"),
     ("pending", "/ui/intents?status=pending"),
     ("of a target", "/ui/intents?submissionTarget=bench.0"),
+    ("of a target and rejected", "/ui/intents?submissionTarget=bench.0&status=rejected"),
+    ("of a target and pending", "/ui/intents?submissionTarget=bench.0&status=pending"),
     ("of a time", "/ui/intents?createdBefore=2026-01-01T00:00:00Z"),
     ("by how an id begins", "/ui/intents?q=0"),
     ("by a gateway's id that is nowhere", "/ui/intents?q=no-such-message"),

@@ -84,14 +84,21 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
     }));
     let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
     let order = if query.prefix.is_some() { "ORDER BY i.intent_id" } else { "ORDER BY i.intent_seq DESC" };
-    let sql = if query.status == Some(Status::Pending) && query.target.is_none() && query.prefix.is_none() {
-        // They may be few and old, or a million: found, and put in order, in their index alone.
-        let found = format!(
-            "SELECT i.intent_seq FROM submission_intents i INDEXED BY submission_intents_pending {filter} {order} LIMIT ?"
-        );
-        format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {order}")
-    } else {
-        format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} {filter} {order} LIMIT ?")
+    // What has a status that is rare is found by that, and put in order: also if it is of a target that is
+    // common. What is pending may be few and old, or a million, but is all in one index.
+    let by_status = match query.status.filter(|_| query.prefix.is_none()) {
+        Some(Status::Pending) => Some("submission_intents_pending"),
+        Some(Status::Rejected) => Some("submission_intents_rejected"),
+        Some(Status::Exhausted) => Some("submission_intents_exhausted"),
+        Some(Status::Accepted) | None => None,
+    };
+    let sql = match by_status {
+        Some(index) => {
+            let found =
+                format!("SELECT i.intent_seq FROM submission_intents i INDEXED BY {index} {filter} {order} LIMIT ?");
+            format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {order}")
+        }
+        None => format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} {filter} {order} LIMIT ?"),
     };
     let intents =
         snapshot.prepare_cached(&sql)?.query_map(params_from_iter(values), intent_of)?.collect::<Result<_, _>>()?;

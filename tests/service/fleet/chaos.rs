@@ -16,6 +16,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use submission_manager::clock::monotonic;
 use submission_manager::gateway::standin::StandIn;
+use submission_manager::webhooks::sink::Sink;
 use tokio::time::Instant;
 
 use super::evidence::Record;
@@ -123,7 +124,8 @@ async fn run(
     settings: impl Fn(usize, &mut Command) + 'static,
 ) {
     let (span, strict) = span();
-    write_registry(&site, &gateways);
+    let sink = Sink::start(Vec::new(), Box::new(|_| ())).unwrap();
+    write_registry(&site, &gateways, &sink.url);
     let clocks = matches!(stall, Stall::Server(_)) && can_set_clocks();
     let clocks_said = if clocks { "clocks are set" } else { "clocks are not set" };
     let seconds = span.as_secs();
@@ -161,13 +163,15 @@ async fn run(
     api.until_nothing_is_pending().await;
 
     let evidence = chaos.fleet.evidence(&chaos.record).await;
+    let evidence = evidence.with_events(sink.arrived().into_iter().map(|arrived| arrived.id));
     let Failover { after_kill, after_stop, drained } = failover;
     say(&format!(
-        "  {} intents answered, {} attempts sent, {} interrupted, {} terms; after kill -9 another executed in {after_kill:?} \
+        "  {} intents answered, {} attempts sent, {} interrupted, {} events told, {} terms; after kill -9 another executed in {after_kill:?} \
          (a lease of {lease:?}), after SIGTERM in {after_stop:?} once the lease was given back ({drained:?} later)\n  {}",
         chaos.record.len(),
         evidence.attempts_sent(),
         evidence.interrupted(),
+        evidence.events(),
         evidence.terms(),
         chaos.done.borrow().join("; ")
     ));
@@ -182,6 +186,7 @@ async fn run(
         assert!(after_kill <= lease + AFTER_KILL, "seed {seed}: {after_kill:?} after kill -9");
         assert!(after_stop <= AFTER_STOP, "seed {seed}: {after_stop:?} after the lease was given back");
     }
+    assert!(evidence.events() > 50, "hardly an outcome was told; the run shows nothing of webhooks");
     assert!(chaos.record.len() > 50, "hardly anything was submitted; the run shows nothing");
 }
 
@@ -404,13 +409,13 @@ fn role(leader: bool) -> &'static str {
 }
 
 /// Two gateways, three policies each. Few and short enough that a run comes to an end.
-fn write_registry(site: &Site, gateways: &[StandIn]) {
+fn write_registry(site: &Site, gateways: &[StandIn], sink: &str) {
     let mut targets = Vec::new();
     for (name, gateway) in ["a", "b"].iter().zip(gateways) {
         let mut target = |policy: &str, mut fields: Value| {
             let fixed = json!({
                 "submissionTarget": format!("{policy}-{name}"), "gatewayType": "sms", "gatewayUrl": gateway.url,
-                "terminalOutcomes": ["invalid_recipient"],
+                "terminalOutcomes": ["invalid_recipient"], "webhook": { "url": sink },
             });
             fields.as_object_mut().unwrap().extend(fixed.as_object().unwrap().clone());
             targets.push(fields);
@@ -419,7 +424,7 @@ fn write_registry(site: &Site, gateways: &[StandIn]) {
         target("once", json!({ "policy": "one_shot" }));
         target("deadline", json!({ "policy": "deadline", "maxAcceptanceSeconds": 8 }));
     }
-    std::fs::write(site.registry(), json!({ "targets": targets }).to_string()).unwrap();
+    std::fs::write(site.registry(), json!({ "allowUnsignedWebhooks": true, "targets": targets }).to_string()).unwrap();
 }
 
 /// Whether the wall clock of a single instance can be set: by a library that fakes it, and not on

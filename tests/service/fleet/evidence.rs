@@ -9,6 +9,7 @@ use submission_manager::core::intent::{ExhaustedReason, State};
 use submission_manager::core::outcome::Outcome;
 use submission_manager::core::policy::{self, Decision};
 use submission_manager::core::time::Timestamp;
+use submission_manager::core::webhook::{EventStatus, event_id};
 use submission_manager::gateway::standin::Ledger;
 use submission_manager::metrics::Metrics;
 use submission_manager::registry::Registry;
@@ -88,6 +89,8 @@ pub struct Evidence {
     /// When each term began, as far as its holder lived to say so.
     terms: BTreeMap<i64, Timestamp>,
     registry: Registry,
+    /// The ids of events that reached a receiver of webhooks, if one listened.
+    arrived: Option<HashSet<String>>,
 }
 
 impl Evidence {
@@ -120,7 +123,17 @@ impl Evidence {
         }
         let registry = Registry::load(&site.registry(), &Variables::of_process()).unwrap();
         let terms = logs.iter().filter_map(|line| term_began(line, site.lease_duration)).collect();
-        Self { record: record.0.lock().unwrap().clone(), sent, stored, terms, registry }
+        Self { record: record.0.lock().unwrap().clone(), sent, stored, terms, registry, arrived: None }
+    }
+
+    /// Takes into account what a receiver of webhooks got.
+    pub fn with_events(mut self, arrived: impl Iterator<Item = String>) -> Self {
+        self.arrived = Some(arrived.collect());
+        self
+    }
+
+    pub fn events(&self) -> usize {
+        self.arrived.as_ref().map_or(0, HashSet::len)
     }
 
     pub fn interrupted(&self) -> usize {
@@ -169,16 +182,36 @@ impl Evidence {
                 found.push(format!("{id} changed after its end: {ended:?} became {now:?}"));
             }
         }
+        let owed: HashSet<String> = self.stored.iter().map(|history| event_id(&history.intent)).collect();
+        for event in self.arrived.iter().flatten().filter(|event| !owed.contains(*event)) {
+            found.push(format!("{event} arrived, and is of no intent"));
+        }
         for history in &self.stored {
             let sent = sent.get(history.intent.id.as_str()).map(Vec::as_slice).unwrap_or_default();
             let contract = &self.registry.contract(&history.intent.target).expect("it was submitted").contract;
             let faults = faults_of(history, sent, contract)
                 .into_iter()
                 .chain(faults_of_policy(history, contract))
+                .chain(self.fault_of_webhook(history, contract))
                 .chain(self.faults_of_terms(history));
             found.extend(faults.map(|fault| format!("{fault}: sent {sent:?}, stored {history:?}")));
         }
         found
+    }
+
+    /// An event is owed for every end, and one that counts as delivered has arrived.
+    fn fault_of_webhook(&self, history: &History, contract: &Contract) -> Option<String> {
+        let fault = match (&contract.webhook, &history.webhook) {
+            (None, None) => return None,
+            (None, Some(_)) => "has an event without a webhook",
+            (Some(_), None) if history.intent.state.is_terminal() => "ended without owing its event",
+            (Some(_), Some(webhook)) if webhook.status == EventStatus::Delivered => {
+                let arrived = self.arrived.as_ref()?.contains(&event_id(&history.intent));
+                return (!arrived).then(|| "its event counts as delivered and never arrived".to_owned());
+            }
+            (Some(_), _) => return None,
+        };
+        Some(fault.to_owned())
     }
 
     /// Attempts that began outside of their term.
@@ -290,7 +323,7 @@ async fn open(store: &str) -> Arc<dyn Store> {
 /// The checker is itself checked: each way of tampering with a sound record must be noticed.
 mod tests {
     use submission_manager::core::intent::{Intent, IntentId, IntentSeq, TargetName};
-    use submission_manager::store::Attempt;
+    use submission_manager::store::{Attempt, WebhookHistory};
 
     use super::*;
 
@@ -320,9 +353,10 @@ mod tests {
             target
         };
         let attempts = target("attempts", serde_json::json!({ "policy": "max_attempts", "maxAttempts": 2 }));
-        let once = target("once", serde_json::json!({ "policy": "one_shot" }));
-        Registry::parse(&serde_json::json!({ "targets": [attempts, once] }).to_string(), &Variables::of_process())
-            .unwrap()
+        let once =
+            target("once", serde_json::json!({ "policy": "one_shot", "webhook": { "url": "http://hook.test" } }));
+        let registry = serde_json::json!({ "allowUnsignedWebhooks": true, "targets": [attempts, once] });
+        Registry::parse(&registry.to_string(), &Variables::of_process()).unwrap()
     }
 
     fn history(id: &str, target: &str, state: State, attempts: Vec<Attempt>) -> History {
@@ -357,7 +391,14 @@ mod tests {
         let sent = vec![sent("retried", 1), sent("retried", 2), sent("shot", 1)];
         let terms = BTreeMap::from([(1, at(1)), (2, at(10))]);
         let record = record.0.lock().unwrap().clone();
-        Evidence { record, sent, stored, terms, registry: registry() }
+        let mut stored = stored;
+        stored[1].webhook = Some(delivered());
+        let arrived = Some(HashSet::from([event_id(&stored[1].intent)]));
+        Evidence { record, sent, stored, terms, registry: registry(), arrived }
+    }
+
+    fn delivered() -> WebhookHistory {
+        WebhookHistory { status: EventStatus::Delivered, next_try_at: None, tries: Vec::new() }
     }
 
     #[test]
@@ -369,7 +410,11 @@ mod tests {
     #[test]
     fn whatever_is_tampered_with_is_noticed() {
         type Tamper = fn(&mut Evidence);
-        let tampered: [(&str, Tamper); 24] = [
+        let tampered: [(&str, Tamper); 28] = [
+            ("ended without owing its event", |e| e.stored[1].webhook = None),
+            ("has an event without a webhook", |e| e.stored[0].webhook = Some(delivered())),
+            ("delivered and never arrived", |e| e.arrived = Some(HashSet::new())),
+            ("is of no intent", |e| e.arrived.as_mut().unwrap().extend(["evt_x".to_owned()])),
             ("answered, but is not stored", |e| drop(e.stored.remove(1))),
             ("was sent, but is not stored", |e| e.sent.push(sent("nobody", 1))),
             ("was answered as created at", |e| e.stored[0].intent.created_at = at(2)),
