@@ -113,7 +113,7 @@ pub async fn guard(
         return Err(actix_web::error::ErrorInternalServerError("the console is not set up"));
     };
     let refusal = match &console.access {
-        Access::Open => None,
+        Access::Open => (!asked_for_on_loopback(request.headers())).then(closed),
         Access::Closed => Some(closed()),
         Access::Password(login) => {
             let admitted = login.admits(request.headers().get(header::AUTHORIZATION)).await;
@@ -147,6 +147,18 @@ pub async fn guard(
     Ok(response)
 }
 
+/// Whether the browser knows this as a name of its own machine. A page from elsewhere may give its
+/// own name our address, and then read what we answer; it cannot change the name that is asked for.
+fn asked_for_on_loopback(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name == "localhost" || name.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
 /// Browsers say from where a request comes. One that changes something and does not say so, or
 /// comes from elsewhere, is not taken.
 fn from_our_pages(method: &Method, headers: &HeaderMap) -> bool {
@@ -162,8 +174,8 @@ fn from_our_pages(method: &Method, headers: &HeaderMap) -> bool {
 }
 
 fn closed() -> HttpResponse {
-    let text = "This instance can be reached from other machines, so its console needs a password: set SM_CONSOLE_AUTH \
-                to a line of 'htpasswd -nB user' and start again.";
+    let text = "This instance can be reached from other machines, or under a name of one, so its console needs a password: \
+                set SM_CONSOLE_AUTH to a line of 'htpasswd -nB user' and start again.";
     notice(StatusCode::FORBIDDEN, "The console is closed", text)
 }
 
@@ -224,6 +236,24 @@ mod tests {
         ] {
             assert_eq!(from_our_pages(&Method::POST, &headers(&pairs)), taken, "{pairs:?}");
             assert!(from_our_pages(&Method::GET, &headers(&pairs)));
+        }
+    }
+
+    #[test]
+    fn names_of_this_machine_and_others() {
+        for (host, here) in [
+            ("127.0.0.1:8082", true),
+            ("127.0.0.1", true),
+            ("localhost:8082", true),
+            ("console.localhost", true),
+            ("[::1]:8082", true),
+            ("evil.example:8082", false),
+            ("127.0.0.1.evil.example", false),
+            ("10.0.0.1:8082", false),
+            ("", false),
+        ] {
+            let headers = [(header::HOST, HeaderValue::from_static(host))].into_iter().collect();
+            assert_eq!(asked_for_on_loopback(&headers), here, "{host}");
         }
     }
 
