@@ -116,6 +116,7 @@ fn welcome(url: &str, targets: &[String]) -> String {
         r#"Submission Manager demo: real service, embedded store, stand-in gateways, a sample intent every {pause} s. Outcomes go
 to a webhook sink, which verifies their signatures and shows them here.
 
+  {url}/ui         the operator console
   {url}/docs       the API, to read and try
   {url}/readyz     who leads
   {url}/metrics    numbers for Prometheus

@@ -173,8 +173,8 @@ impl Browser {
 async fn a_person_finds_out_what_happened() {
     let mut command = Command::new(BINARY);
     command.args(["demo", "--listen", "127.0.0.1:0"]);
-    let (_demo, docs) = start(command, "  http://");
-    let url = format!("http://{}", docs.trim_end_matches("/docs"));
+    let (_demo, console) = start(command, "  http://");
+    let url = format!("http://{}", console.trim_end_matches("/ui"));
     let api = Api::new(&url);
     let browser = Browser::open().await;
 
