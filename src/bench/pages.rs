@@ -6,7 +6,7 @@ use super::service::Deployment;
 use crate::clock::monotonic;
 
 /// What operators ask for: a page each, with its name.
-const PAGES: [(&str, &str); 12] = [
+const PAGES: [(&str, &str); 13] = [
     ("overview", "/ui"),
     ("intents, newest", "/ui/intents"),
     ("accepted", "/ui/intents?status=accepted"),
@@ -17,6 +17,7 @@ const PAGES: [(&str, &str); 12] = [
     ("of a target and pending", "/ui/intents?submissionTarget=bench.0&status=pending"),
     ("of a time", "/ui/intents?createdBefore=2026-01-01T00:00:00Z"),
     ("by how an id begins", "/ui/intents?q=0"),
+    ("by how an id begins, and rejected", "/ui/intents?q=0&status=rejected"),
     ("by a gateway's id that is nowhere", "/ui/intents?q=no-such-message"),
     ("targets", "/ui/targets"),
 ];

@@ -363,6 +363,11 @@ pub struct ListQuery {
 }
 
 impl ListQuery {
+    /// Whether anything but the id is asked for.
+    fn filters(&self) -> bool {
+        self.status.is_some() || self.target.is_some() || self.created_after.is_some() || self.created_before.is_some()
+    }
+
     /// Whether an intent passes the filters, whatever its id.
     fn admits(&self, intent: &Intent) -> bool {
         self.status.is_none_or(|status| intent.state.status() == status)
@@ -382,7 +387,7 @@ pub enum Behind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntentPage {
     pub intents: Vec<Intent>,
-    /// Where the next page starts, if there is one.
+    /// Where the next page starts, if there is one. A page may be short, or empty, and yet have a next.
     pub next: Option<Behind>,
 }
 

@@ -1,8 +1,9 @@
 //! Look-ups for whoever asks what happened: one intent, its history, lists.
 
 use rusqlite::types::{Type, Value};
-use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
+use super::schedule::as_limit;
 use super::{messages, webhooks};
 use crate::core::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
 use crate::core::time::Timestamp;
@@ -73,6 +74,10 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
             condition("i.intent_id < ?", Value::Text(after));
         }
     }
+    let horizon = horizon(&snapshot, query)?;
+    if let Some(horizon) = &horizon {
+        condition("i.intent_id <= ?", Value::Text(horizon.to_string()));
+    }
     let limit = query.limit.max(1);
     values.push(Value::Integer(i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX)));
     // Not a parameter: only of a constant can be seen that an index of some statuses will do.
@@ -98,6 +103,10 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
                 format!("SELECT i.intent_seq FROM submission_intents i INDEXED BY {index} {filter} {order} LIMIT ?");
             format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {order}")
         }
+        None if query.prefix.is_some() => format!(
+            "SELECT {INTENT_COLUMNS} FROM submission_intents i INDEXED BY sqlite_autoindex_submission_intents_1
+                 JOIN submission_contracts c USING (contract_id) {filter} {order} LIMIT ?"
+        ),
         None => format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} {filter} {order} LIMIT ?"),
     };
     let intents =
@@ -106,7 +115,31 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
         Some(text) if query.behind.is_none() => messages::find(&snapshot, text)?,
         _ => Vec::new(),
     };
-    Ok(IntentPage::of(query, by_message, intents))
+    let mut page = IntentPage::of(query, by_message, intents);
+    page.next = page.next.or(horizon.map(Behind::Id));
+    Ok(page)
+}
+
+/// Ids that are looked at for one page, when few of those that begin so may pass the other filters.
+const EXAMINED: usize = if cfg!(test) { 3 } else { 10_000 };
+
+/// Up to where a page looks; the next one looks further. `None` if that is to the end.
+fn horizon(connection: &Connection, query: &ListQuery) -> Result<Option<IntentId>, rusqlite::Error> {
+    let Some(prefix) = query.prefix.as_deref().filter(|_| query.filters()) else { return Ok(None) };
+    let behind = match &query.behind {
+        Some(Behind::Id(id)) => id.as_str(),
+        _ => "",
+    };
+    connection
+        .prepare_cached(
+            "SELECT intent_id FROM submission_intents
+             WHERE intent_id >= ?1 AND intent_id > ?2 AND (?3 IS NULL OR intent_id < ?3)
+             ORDER BY intent_id LIMIT 1 OFFSET ?4",
+        )?
+        .query_row(params![prefix, behind, after_prefix(prefix), as_limit(EXAMINED - 1)], |row| {
+            parsed(row, 0, |text| IntentId::parse(text).ok())
+        })
+        .optional()
 }
 
 /// The first intent created at or after `moment`.
