@@ -63,20 +63,21 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
     if let Some(moment) = query.created_before {
         condition("i.intent_seq < ?", Value::Integer(first_seq_from(&snapshot, moment)?));
     }
-    match &query.behind {
-        Some(Behind::Seq(behind)) => condition("i.intent_seq < ?", Value::Integer(behind.0)),
-        Some(Behind::Id(behind)) => condition("i.intent_id > ?", Value::Text(behind.to_string())),
-        None => {}
+    if let Some(Behind::Seq(behind)) = &query.behind {
+        condition("i.intent_seq < ?", Value::Integer(behind.0));
     }
-    if let Some(prefix) = &query.prefix {
-        condition("i.intent_id >= ?", Value::Text(prefix.clone()));
-        if let Some(after) = after_prefix(prefix) {
-            condition("i.intent_id < ?", Value::Text(after));
+    let ids = query.prefix.as_deref().map(|prefix| IdRange::of(prefix, query.behind.as_ref()));
+    let horizon = match &ids {
+        Some(ids) if query.filters() => horizon(&snapshot, ids)?,
+        _ => None,
+    };
+    if let Some(ids) = ids {
+        condition(if ids.behind { "i.intent_id > ?" } else { "i.intent_id >= ?" }, Value::Text(ids.from));
+        match (&horizon, ids.before) {
+            (Some(horizon), _) => condition("i.intent_id <= ?", Value::Text(horizon.to_string())),
+            (None, Some(before)) => condition("i.intent_id < ?", Value::Text(before)),
+            (None, None) => {}
         }
-    }
-    let horizon = horizon(&snapshot, query)?;
-    if let Some(horizon) = &horizon {
-        condition("i.intent_id <= ?", Value::Text(horizon.to_string()));
     }
     let limit = query.limit.max(1);
     values.push(Value::Integer(i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX)));
@@ -121,22 +122,36 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
 }
 
 /// Ids that are looked at for one page, when few of those that begin so may pass the other filters.
-const EXAMINED: usize = if cfg!(test) { 3 } else { 10_000 };
+const EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
+
+/// The ids a page may hold. One bound each way: of two the index would use whichever it likes.
+struct IdRange {
+    from: String,
+    /// `from` itself was on the page before.
+    behind: bool,
+    before: Option<String>,
+}
+
+impl IdRange {
+    fn of(prefix: &str, behind: Option<&Behind>) -> Self {
+        let before = after_prefix(prefix);
+        match behind {
+            Some(Behind::Id(id)) if id.as_str() >= prefix => Self { from: id.to_string(), behind: true, before },
+            _ => Self { from: prefix.to_owned(), behind: false, before },
+        }
+    }
+}
 
 /// Up to where a page looks; the next one looks further. `None` if that is to the end.
-fn horizon(connection: &Connection, query: &ListQuery) -> Result<Option<IntentId>, rusqlite::Error> {
-    let Some(prefix) = query.prefix.as_deref().filter(|_| query.filters()) else { return Ok(None) };
-    let behind = match &query.behind {
-        Some(Behind::Id(id)) => id.as_str(),
-        _ => "",
-    };
+fn horizon(connection: &Connection, ids: &IdRange) -> Result<Option<IntentId>, rusqlite::Error> {
+    let from = if ids.behind { ">" } else { ">=" };
+    let sql = format!(
+        "SELECT intent_id FROM submission_intents WHERE intent_id {from} ?1 AND (?2 IS NULL OR intent_id < ?2)
+         ORDER BY intent_id LIMIT 1 OFFSET ?3"
+    );
     connection
-        .prepare_cached(
-            "SELECT intent_id FROM submission_intents
-             WHERE intent_id >= ?1 AND intent_id > ?2 AND (?3 IS NULL OR intent_id < ?3)
-             ORDER BY intent_id LIMIT 1 OFFSET ?4",
-        )?
-        .query_row(params![prefix, behind, after_prefix(prefix), as_limit(EXAMINED - 1)], |row| {
+        .prepare_cached(&sql)?
+        .query_row(params![ids.from, ids.before, as_limit(EXAMINED - 1)], |row| {
             parsed(row, 0, |text| IntentId::parse(text).ok())
         })
         .optional()
