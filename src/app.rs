@@ -4,7 +4,6 @@
 //! signals. What they do is theirs.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +15,12 @@ use crate::config::{Config, ConfigError, Switch};
 use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
 use crate::gateway::client::HttpGateway;
+use crate::http::auth::AuthMode;
 use crate::http::{self, HttpParts, Leaving};
 use crate::leader::{CourierFactory, GatewayFactory, Outside};
 use crate::metrics::Metrics;
 use crate::outgoing::{CertificateError, tls_config};
-use crate::registry::{CurrentRegistry, Registry, RegistryError};
+use crate::registry::{CurrentRegistry, Registry, RegistryError, RegistryFiles};
 use crate::store::choice::ChoiceError;
 use crate::variables::Variables;
 use crate::webhooks::courier::{Courier, HttpCourier};
@@ -57,6 +57,7 @@ pub struct Service {
 impl Service {
     pub async fn start(config: &Config, registry: Registry, variables: Variables) -> Result<Self, StartError> {
         let settings = config.leader_settings()?;
+        let auth = config.auth_mode()?;
         let tls = tls_config(config.gateway_ca.as_deref())?;
         let metrics = Arc::new(Metrics::new()?);
         let cannot_listen = |source| StartError::Listen { address: config.listen.clone(), source };
@@ -83,12 +84,18 @@ impl Service {
             board: engine.board.clone(),
             leaving: leaving.clone(),
             max_payload_bytes: config.max_payload_bytes,
+            auth,
             console: config.console.console(address.ip())?,
         };
         let server = http::start(parts, listener).map_err(cannot_listen)?;
         let handle = server.handle();
         actix::spawn(server);
         let version = env!("CARGO_PKG_VERSION");
+        if auth == AuthMode::Off && !address.ip().is_loopback() {
+            log::warn!(
+                "open_to_all address={address} next=\"set SM_AUTH=required and SM_API_CLIENTS, or keep others away\""
+            );
+        }
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
         Ok(Self { engine, registry, address, leaving, shutdown_delay: config.shutdown_delay, server: handle })
     }
@@ -106,12 +113,13 @@ impl Service {
 /// Runs the service until it is told to stop.
 pub async fn serve(config: &Config) -> Result<(), StartError> {
     let variables = Variables::of_process();
-    let registry = Registry::load(&config.registry, &variables)?;
+    let files = config.registry.files();
+    let registry = Registry::load(&files, &variables)?;
     let mut signals = Signals::listen()?;
-    log::info!("registry_loaded file={:?} targets={}", config.registry, registry.len());
+    log::info!("registry_loaded file={:?} {}", files.targets, registry.summary());
     let service = Service::start(config, registry, variables.clone()).await?;
     while let Asked::Reload = signals.next().await {
-        reload(&service.registry, &config.registry, &variables);
+        reload(&service.registry, &files, &variables);
     }
     stop_in_order(&service, signals).await;
     Ok(())
@@ -127,10 +135,10 @@ pub async fn stop_in_order(service: &Service, mut signals: Signals) {
     }
 }
 
-fn reload(registry: &CurrentRegistry, path: &Path, variables: &Variables) {
-    match registry.reload(path, variables) {
-        Ok(targets) => log::info!("registry_reloaded file={path:?} targets={targets}"),
-        Err(error) => log::error!("registry_kept why=\"the new file was not taken\" error={:?}", error.to_string()),
+fn reload(registry: &CurrentRegistry, files: &RegistryFiles, variables: &Variables) {
+    match registry.reload(files, variables) {
+        Ok(summary) => log::info!("registry_reloaded file={:?} {summary}", files.targets),
+        Err(error) => log::error!("registry_kept why=\"the new files were not taken\" error={:?}", error.to_string()),
     }
 }
 

@@ -12,7 +12,9 @@ use clap::Args;
 use crate::console::{Access, Console, Login};
 use crate::core::lease::{LeaseTiming, UnsafeTiming};
 use crate::core::schedule::Limits;
+use crate::http::auth::AuthMode;
 use crate::leader::LeaderSettings;
+use crate::registry::RegistryFiles;
 use crate::store::choice::StoreChoice;
 use crate::store::sqlserver::PoolSettings;
 
@@ -66,9 +68,12 @@ pub struct Config {
     #[command(flatten)]
     pub store: StoreConfig,
 
-    /// The file with the contracts of all targets; SIGHUP reloads it
-    #[arg(long, env = "SM_REGISTRY", default_value = "registry/submission_targets.json", value_name = "FILE")]
-    pub registry: PathBuf,
+    #[command(flatten)]
+    pub registry: RegistryConfig,
+
+    /// Whether every /v1 call needs a token with its scope; required by default if there are API clients
+    #[arg(long, env = "SM_AUTH", value_parser = auth_mode, value_name = "OFF|REQUIRED")]
+    pub auth: Option<AuthMode>,
 
     /// Bring the schema of the store up to date at start
     #[arg(long, env = "SM_MIGRATE", default_value = "on", value_parser = switch, value_name = "ON|OFF")]
@@ -111,6 +116,31 @@ pub struct Config {
     /// Delete terminal intents this long after they ended, such as 30d; kept for ever by default
     #[arg(long, env = "SM_RETENTION", value_parser = span, value_name = "TIME")]
     pub retention: Option<Duration>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct RegistryConfig {
+    /// The file with the contracts of all targets; SIGHUP reloads it and those below
+    #[arg(long, env = "SM_REGISTRY", default_value = "registry/submission_targets.json", value_name = "FILE")]
+    registry: PathBuf,
+
+    /// The file with the management nodes that jobs go to; no jobs are taken without one
+    #[arg(long, env = "SM_NODES", value_name = "FILE")]
+    nodes: Option<PathBuf>,
+
+    /// The file with the callers that are known by their tokens
+    #[arg(long, env = "SM_API_CLIENTS", value_name = "FILE")]
+    api_clients: Option<PathBuf>,
+}
+
+impl RegistryConfig {
+    pub fn files(&self) -> RegistryFiles {
+        RegistryFiles {
+            targets: self.registry.clone(),
+            nodes: self.nodes.clone(),
+            api_clients: self.api_clients.clone(),
+        }
+    }
 }
 
 #[derive(Args, Clone)]
@@ -195,9 +225,21 @@ pub enum ConfigError {
     Store(String),
     #[error("--console-auth or SM_CONSOLE_AUTH {0}")]
     ConsoleAuth(String),
+    #[error("--auth or SM_AUTH is required, so --api-clients or SM_API_CLIENTS must name the file with the callers")]
+    NobodyToKnow,
 }
 
 impl Config {
+    /// Whether tokens are asked for.
+    pub fn auth_mode(&self) -> Result<AuthMode, ConfigError> {
+        match (self.auth, &self.registry.api_clients) {
+            (Some(AuthMode::Required), None) => Err(ConfigError::NobodyToKnow),
+            (Some(mode), _) => Ok(mode),
+            (None, Some(_)) => Ok(AuthMode::Required),
+            (None, None) => Ok(AuthMode::Off),
+        }
+    }
+
     pub fn leader_settings(&self) -> Result<LeaderSettings, ConfigError> {
         let lease = &self.lease;
         Ok(LeaderSettings {
@@ -225,6 +267,14 @@ pub fn listen_address(text: &str) -> Result<String, String> {
     let port =
         text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
     port.map(|_| text.to_owned()).ok_or_else(|| "must be an address and a port, such as 127.0.0.1:8082".to_owned())
+}
+
+fn auth_mode(text: &str) -> Result<AuthMode, String> {
+    match text {
+        "off" => Ok(AuthMode::Off),
+        "required" => Ok(AuthMode::Required),
+        _ => Err("must be off or required".to_owned()),
+    }
 }
 
 fn switch(text: &str) -> Result<Switch, String> {

@@ -2,7 +2,8 @@
 //!
 //! The map, along the way of a submission:
 //!
-//! - it comes in by [`http`] (operators' pages: [`console`]), under a contract of the [`registry`];
+//! - it comes in by [`http`] (jobs of tenants: [`jobs`], operators' pages: [`console`]), under a contract of the
+//!   [`registry`], from whom [`identity`] knows;
 //! - it is kept by [`store`], and waiting requests hear of changes through [`notices`];
 //! - what becomes of it is decided by [`core`], which is pure;
 //! - it is driven by the actors [`leader`], [`scheduler`], [`executor`] and [`retention`], wired
@@ -10,7 +11,7 @@
 //! - it leaves by [`gateway`], and its outcome is told by [`webhooks`], both over [`outgoing`].
 //!
 //! Around that: [`app`] is the service as a whole, [`cli`] the command line, [`config`] its
-//! settings ([`variables`] those that registry files name), [`clock`] the only place that reads a clock, [`metrics`] and [`logging`] what is seen
+//! settings ([`variables`] those that registry files name, [`fields`] how JSON is read with all its faults), [`clock`] the only place that reads a clock, [`metrics`] and [`logging`] what is seen
 //! from outside, [`bench`] what it is driven and measured by. `ARCHITECTURE.md` tells the same as a story.
 
 pub mod app;
@@ -22,8 +23,11 @@ pub mod console;
 pub mod core;
 pub mod engine;
 pub mod executor;
+pub mod fields;
 pub mod gateway;
 pub mod http;
+pub mod identity;
+pub mod jobs;
 pub mod leader;
 pub mod logging;
 pub mod metrics;

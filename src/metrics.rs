@@ -30,6 +30,7 @@ pub struct Metrics {
     pub leader: IntGauge,
     pub lease_epoch: IntGauge,
     leader_transitions: IntCounterVec,
+    jobs: IntCounterVec,
     webhook_tries: IntCounterVec,
     webhook_duration: Histogram,
     pub webhooks_inflight: IntGauge,
@@ -80,6 +81,7 @@ impl Metrics {
             leader: make.gauge("leader", "1 while this instance holds the lease")?,
             lease_epoch: make.gauge("lease_epoch", "Epoch of the lease last held by this instance")?,
             leader_transitions: make.counters("leader_transitions_total", "Leadership gained and lost", &["to"])?,
+            jobs: make.counters("jobs_total", "Jobs submitted, by what was answered", &["result"])?,
             webhook_tries: make.counters("webhook_tries_total", "Tries to deliver an event", &["result"])?,
             webhook_duration: make.histogram("webhook_try_seconds", "Duration of tries", &SECONDS)?,
             webhooks_inflight: make.gauge("inflight_webhooks", "Tries under way")?,
@@ -218,6 +220,11 @@ impl Metrics {
         self.show_backlog(&Backlog { waiting: 0, webhooks: 0, oldest_webhook: None });
         self.schedule_held.set(0);
         self.leader_transitions.with_label_values(&["follower"]).inc();
+    }
+
+    /// `result`: accepted, replayed, or the code of the error.
+    pub fn job_answered(&self, result: &str) {
+        self.jobs.with_label_values(&[result]).inc();
     }
 
     pub fn request_answered(&self, route: &str, status: u16, took: Duration) {

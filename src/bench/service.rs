@@ -93,6 +93,8 @@ impl Deployment {
             .env("SM_STORE", format!("sqlite:{}", store.display()))
             .env("SM_REGISTRY", &registry_path)
             .env_remove("RUST_LOG")
+            .env_remove("SM_API_CLIENTS")
+            .env_remove("SM_AUTH")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

@@ -9,10 +9,12 @@ use crate::registry::Registry;
 use crate::variables::Variables;
 
 pub async fn run(config: Config) -> Result<(), String> {
+    let files = config.registry.files();
     let found = [
-        Registry::load(&config.registry, &Variables::of_process())
-            .map(|registry| format!("registry {}: {} targets", config.registry.display(), registry.len()))
+        Registry::load(&files, &Variables::of_process())
+            .map(|registry| format!("registry {}: {}", files.targets.display(), registry.summary()))
             .map_err(|error| error.to_string()),
+        config.auth_mode().map(|mode| format!("tokens: {mode:?}").to_lowercase()).map_err(|error| error.to_string()),
         config.leader_settings().map(|_| "settings: fine".to_owned()).map_err(|error| error.to_string()),
         config.console.login().map(|_| "console: fine".to_owned()).map_err(|error| error.to_string()),
         tls_config(config.gateway_ca.as_deref())

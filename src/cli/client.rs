@@ -14,6 +14,24 @@ pub struct ServiceArgs {
     /// Where the service listens
     #[arg(long, env = "SM_URL", default_value = "http://127.0.0.1:8082", value_name = "URL")]
     url: String,
+
+    /// A token with the scope, where the service asks for one
+    #[arg(long, env = "SM_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    token: Option<String>,
+}
+
+impl ServiceArgs {
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url.trim_end_matches('/'))
+    }
+
+    fn client(&self) -> Client {
+        let builder = Client::builder().timeout(TIMEOUT);
+        match &self.token {
+            Some(token) => builder.bearer_auth(token).finish(),
+            None => builder.finish(),
+        }
+    }
 }
 
 #[derive(Args)]
@@ -70,8 +88,8 @@ pub async fn submit(args: SubmitArgs) -> Result<(), String> {
     body.insert("submissionTarget".to_owned(), args.target.into());
     let body = with_payload(&body, raw.as_deref())?;
     let wait = args.wait.map(|seconds| format!("?waitSeconds={seconds}")).unwrap_or_default();
-    let url = format!("{}/v1/intents{wait}", args.service.url.trim_end_matches('/'));
-    let answer = call(client().post(url).insert_header(("Content-Type", "application/json")).send_body(body)).await?;
+    let request = args.service.client().post(args.service.url(&format!("/v1/intents{wait}")));
+    let answer = call(request.insert_header(("Content-Type", "application/json")).send_body(body)).await?;
     println!("{}", String::from_utf8_lossy(&answer));
     Ok(())
 }
@@ -96,8 +114,8 @@ fn read_file(path: &str) -> Result<String, String> {
 
 pub async fn history(args: HistoryArgs) -> Result<(), String> {
     let id = utf8_percent_encode(&args.id, NON_ALPHANUMERIC);
-    let url = format!("{}/v1/intents/{id}/history", args.service.url.trim_end_matches('/'));
-    let answer = call(client().get(url).send()).await?;
+    let request = args.service.client().get(args.service.url(&format!("/v1/intents/{id}/history")));
+    let answer = call(request.send()).await?;
     if args.json {
         println!("{}", String::from_utf8_lossy(&answer));
         return Ok(());
@@ -148,10 +166,6 @@ fn shown(history: &Value) -> String {
         }
     }
     lines.join("\n") + "\n"
-}
-
-fn client() -> Client {
-    Client::builder().timeout(TIMEOUT).finish()
 }
 
 type Sent = awc::SendClientRequest;

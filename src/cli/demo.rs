@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, FromArgMatches};
 use serde_json::{Value, json};
 
+use super::token;
 use crate::app::{Asked, Service, Signals, stop_in_order};
 use crate::config::{Config, listen_address};
 use crate::core::signature::Secret;
@@ -29,6 +30,8 @@ const WISHES: [&str; 8] =
 /// The variable that holds the demo's webhook secret, for the demo alone.
 const SECRET_ENV: &str = "DEMO_WEBHOOK_SECRET";
 const SAMPLE_REGISTRY: &str = include_str!("../../registry/submission_targets.json");
+const SAMPLE_NODES: &str = include_str!("../../registry/management_nodes.json");
+const SAMPLE_CLIENTS: &str = include_str!("../../registry/api_clients.json");
 
 pub async fn run(args: DemoArgs) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
@@ -39,13 +42,14 @@ pub async fn run(args: DemoArgs) -> Result<(), String> {
     let show = |arrived: &Arrived| println!("{}", told(arrived));
     let sink = Sink::start(secrets, Box::new(show)).map_err(|error| format!("cannot start a webhook sink: {error}"))?;
     let variables = Variables::from_fn(move |name| (name == SECRET_ENV).then(|| secret.clone()));
-    let registry = registry_for(&gateway.url, &sink.url, &variables)?;
+    let token = token::random()?;
+    let registry = registry_for(&gateway.url, &sink.url, &token, &variables)?;
     let targets: Vec<String> = target_names()?;
     let config = demo_config(&args.listen, directory.path())?;
     let mut signals = Signals::listen().map_err(|error| error.to_string())?;
     let service = Service::start(&config, registry, variables).await.map_err(|error| error.to_string())?;
     let address = service.address;
-    print!("{}", welcome(&format!("http://{address}"), &targets));
+    print!("{}", welcome(&format!("http://{address}"), &targets, &token));
     let trickle = actix::spawn(trickle(format!("http://{address}/v1/intents"), targets));
     while let Asked::Reload = signals.next().await {}
     trickle.abort();
@@ -74,22 +78,29 @@ fn demo_config(listen: &str, directory: &std::path::Path) -> Result<Config, Stri
     Config::from_arg_matches(&matches).map_err(|error| error.to_string())
 }
 
-fn sample() -> Result<Value, String> {
-    serde_json::from_str(SAMPLE_REGISTRY).map_err(|error| error.to_string())
+fn sample(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// The sample registry with every target going to the stand-in, and its outcome to the sink.
-fn registry_for(gateway: &str, sink: &str, variables: &Variables) -> Result<Registry, String> {
-    let mut document = sample()?;
+/// The sample registry with every target and node going to the stand-in, every outcome to the sink, and a
+/// token of its own for the sample client.
+fn registry_for(gateway: &str, sink: &str, token: &str, variables: &Variables) -> Result<Registry, String> {
+    let mut document = sample(SAMPLE_REGISTRY)?;
     for target in document["targets"].as_array_mut().into_iter().flatten() {
         target["gatewayUrl"] = gateway.into();
         target["webhook"] = json!({ "url": sink, "secretEnv": SECRET_ENV });
     }
-    Registry::parse(&document.to_string(), variables).map_err(|faults| format!("{faults:?}"))
+    let mut nodes = sample(SAMPLE_NODES)?;
+    nodes["nodes"][0]["gatewayUrl"] = gateway.into();
+    let mut clients = sample(SAMPLE_CLIENTS)?;
+    clients["clients"][0]["tokenSha256"] = token::sha256_of(token).into();
+    let registry = Registry::parse(&document.to_string(), variables);
+    let registry = registry.and_then(|registry| registry.with_jobs(&nodes.to_string(), &clients.to_string()));
+    registry.map_err(|faults| format!("{faults:?}"))
 }
 
 fn target_names() -> Result<Vec<String>, String> {
-    let document = sample()?;
+    let document = sample(SAMPLE_REGISTRY)?;
     let names = document["targets"].as_array().into_iter().flatten().filter_map(|t| t["submissionTarget"].as_str());
     Ok(names.map(str::to_owned).collect())
 }
@@ -111,7 +122,7 @@ async fn trickle(url: String, targets: Vec<String>) {
     }
 }
 
-fn welcome(url: &str, targets: &[String]) -> String {
+fn welcome(url: &str, targets: &[String], token: &str) -> String {
     format!(
         r#"Submission Manager demo: real service, embedded store, stand-in gateways, a sample intent every {pause} s. Outcomes go
 to a webhook sink, which verifies their signatures and shows them here.
@@ -126,6 +137,15 @@ Try, in another terminal:
   curl -s '{url}/v1/intents?waitSeconds=10' -H 'Content-Type: application/json' \
     -d '{{"intentId":"hello-1","submissionTarget":"sms.realtime","payload":{{"to":"+46700000001","message":"Hello"}}}}'
   curl -s {url}/v1/intents/hello-1/history
+
+A job of tenant acme, with the token of this run:
+
+  curl -s {url}/v1/jobs -H 'Authorization: Bearer {token}' \
+    -d '{{"tenant_id":"acme","workspace_id":"w1","job_id":"j1","idempotency_key":"k1","management_node_id":"node-a",
+        "execution_profile":{{"queue_name":"short"}},"requested_by":{{"user_id":"u1"}},
+        "resource_shape":{{"cpu":4,"memory_mib":8192,"walltime_seconds":600}},
+        "payload_ref":{{"input_uri":"s3://acme-jobs/j1/input.json"}}}}'
+  curl -s '{url}/v1/jobs?tenant_id=acme' -H 'Authorization: Bearer {token}'
 
 Targets: {targets}.
 The stand-in gateways do what a payload's "simulate" asks: accept, reject:<reason>, fail, fail:<times>, hang,

@@ -3,6 +3,7 @@
 mod check;
 mod client;
 mod demo;
+mod token;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,6 +54,9 @@ enum Command {
     /// Show what happened to an intent
     #[command(after_help = "Example:\n  submission-manager history order-1001")]
     History(client::HistoryArgs),
+    /// Tokens of API clients
+    #[command(subcommand)]
+    Token(token::TokenCommand),
 }
 
 pub fn run() -> ExitCode {
@@ -77,6 +81,7 @@ pub fn run() -> ExitCode {
             block_on(bench::run(args))
         }
         Command::History(args) => block_on(client::history(args)),
+        Command::Token(command) => token::run(command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,7 +12,7 @@ use crate::core::intent::{Intent, IntentId};
 use crate::core::time::Timestamp;
 use crate::core::webhook::{EventStatus, event_id};
 use crate::http::HttpParts;
-use crate::store::Detail;
+use crate::store::{Detail, Job, JobLookup};
 
 #[derive(Template)]
 #[template(path = "console/intent.html")]
@@ -24,6 +24,7 @@ struct IntentPage<'a> {
     why: Option<String>,
     contract: String,
     lasted: String,
+    job: Option<Job>,
     timeline: Timeline,
     attempts: Vec<AttemptRow<'a>>,
     webhook: Option<WebhookPart<'a>>,
@@ -75,18 +76,24 @@ pub async fn show(
     parts: web::Data<HttpParts>,
     console: web::Data<Console>,
 ) -> Result<HttpResponse, PageError> {
-    let detail = parts.store.detail(known(&path)?).await?.ok_or_else(|| no_such(&path))?;
+    let id = known(&path)?;
+    let detail = parts.store.detail(id.clone()).await?.ok_or_else(|| no_such(&path))?;
+    let job = match id.submission_id() {
+        Some(id) => parts.store.find_job(JobLookup::Id(id)).await?.map(|found| found.job),
+        None => None,
+    };
     let history = &detail.history;
     let intent = &history.intent;
     let ended = intent.state.completed_at();
     let owed = history.webhook.as_ref().is_some_and(|webhook| webhook.status == EventStatus::Pending);
     page(&IntentPage {
-        place: "intents",
         href: intent_href(&intent.id),
         sentence: words::sentence(&detail),
         why: words::why(&detail),
         contract: words::contract(&detail.contract),
         lasted: ended.map(|at| span(at.since(intent.created_at))).unwrap_or_default(),
+        place: if job.is_some() { "jobs" } else { "intents" },
+        job,
         timeline: timeline::of(&detail),
         attempts: attempts(&detail),
         webhook: webhook(&detail),

@@ -2,8 +2,8 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
-use url::form_urlencoded;
 
+use super::asked::Asked;
 use super::words::intent_href;
 use super::{PageError, page};
 use crate::core::intent::{Intent, Status};
@@ -44,29 +44,19 @@ struct Row {
 pub async fn show(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
     let text = request.query_string();
     let mut filter = Filter::default();
-    let mut further = false;
-    let mut kept = form_urlencoded::Serializer::new(String::new());
-    for (name, value) in form_urlencoded::parse(text.as_bytes()).filter(|(_, value)| !value.is_empty()) {
-        match name.as_ref() {
-            "q" => filter.q = value.to_string(),
-            "status" => filter.status = value.to_string(),
-            "submissionTarget" => filter.target = value.to_string(),
-            "createdAfter" => filter.created_after = value.to_string(),
-            "createdBefore" => filter.created_before = value.to_string(),
-            _ => {
-                further |= name == "cursor";
-                continue;
-            }
-        }
-        kept.append_pair(&name, &value);
-    }
-    let kept = kept.finish();
+    let fields = &mut [
+        ("q", &mut filter.q),
+        ("status", &mut filter.status),
+        ("submissionTarget", &mut filter.target),
+        ("createdAfter", &mut filter.created_after),
+        ("createdBefore", &mut filter.created_before),
+    ];
+    let asked = Asked::read(text, fields);
     let (found, fault) = match list_query(text) {
         Ok(query) => (parts.store.list(query).await?, None),
         Err(fault) => (IntentPage { intents: Vec::new(), next: None }, Some(fault.to_string())),
     };
-    let separator = if kept.is_empty() { "" } else { "&" };
-    let next = found.next.map(|next| format!("/ui/intents?{kept}{separator}cursor={}", cursor_text(&next)));
+    let next = found.next.map(|next| asked.next("/ui/intents", &cursor_text(&next)));
     let mut targets: Vec<_> = parts.registry.get().contracts().map(|c| c.contract.target.to_string()).collect();
     targets.sort();
     targets.truncate(MAX_HINTS);
@@ -75,7 +65,7 @@ pub async fn show(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<H
         filter,
         statuses: Status::ALL.map(Status::as_str),
         targets,
-        live: (fault.is_none() && !further).then(|| format!("/ui/intents?{kept}")),
+        live: asked.live("/ui/intents").filter(|_| fault.is_none()),
         fault,
         rows: found.intents.into_iter().map(Row::of).collect(),
         next,

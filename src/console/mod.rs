@@ -4,11 +4,13 @@
 //! Pages read and never decide; the one thing that can be done here is to ask for a webhook again.
 
 pub mod access;
+mod asked;
 mod assets;
 mod chart;
 pub mod history;
 mod intent;
 mod intents;
+mod jobs;
 mod overview;
 mod targets;
 mod timeline;
@@ -45,6 +47,7 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
             .service(resource("/intents/{intentId}", "GET, HEAD").route(read().to(intent::show)))
             .service(resource("/intents/{intentId}/payload", "GET, HEAD").route(read().to(intent::payload)))
             .service(resource("/intents/{intentId}/redeliver", "POST").route(web::post().to(intent::redeliver)))
+            .service(resource("/jobs", "GET, HEAD").route(read().to(jobs::show)))
             .service(resource("/targets", "GET, HEAD").route(read().to(targets::show)))
             .service(resource("/assets/{name}", "GET, HEAD").route(read().to(assets::asset)))
             .default_service(web::to(|| async {

@@ -21,20 +21,25 @@ use super::webhook::Webhook;
 pub enum GatewayType {
     Sms,
     Push,
+    /// A management node: of jobs only, never of a target in the registry.
+    Node,
 }
 
 impl GatewayType {
-    pub const ALL: [Self; 2] = [Self::Sms, Self::Push];
+    /// Those that targets of the registry may have.
+    pub const OF_TARGETS: [Self; 2] = [Self::Sms, Self::Push];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Sms => "sms",
             Self::Push => "push",
+            Self::Node => "node",
         }
     }
 
+    /// What a target of the registry has.
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
+        Self::OF_TARGETS.into_iter().find(|kind| kind.as_str() == text)
     }
 
     /// Appended to `gatewayUrl`.
@@ -42,6 +47,7 @@ impl GatewayType {
         match self {
             Self::Sms => "/sms/send",
             Self::Push => "/push/send",
+            Self::Node => "/jobs/submit",
         }
     }
 
@@ -51,6 +57,9 @@ impl GatewayType {
                 &["invalid_request", "duplicate_reference", "invalid_recipient", "invalid_message", "provider_failure"]
             }
             Self::Push => &["invalid_request", "duplicate_reference", "provider_failure", "unregistered_token"],
+            Self::Node => {
+                &["invalid_request", "duplicate_reference", "queue_unavailable", "quota_exceeded", "node_failure"]
+            }
         }
     }
 }
@@ -319,7 +328,7 @@ mod tests {
         assert!(TerminalOutcomes::new(GatewayType::Sms, []).is_none());
         assert!(TerminalOutcomes::new(GatewayType::Sms, ["unregistered_token"]).is_none());
         assert!(TerminalOutcomes::new(GatewayType::Push, ["unregistered_token"]).is_some());
-        for kind in GatewayType::ALL {
+        for kind in [GatewayType::Sms, GatewayType::Push, GatewayType::Node] {
             assert!(TerminalOutcomes::new(kind, ["accepted"]).is_none());
         }
     }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::job::SubmissionId;
 use super::time::Timestamp;
 
 /// Longest `intentId` and `submissionTarget`, in characters.
@@ -25,7 +26,8 @@ pub enum NameFault {
     ControlCharacter,
 }
 
-fn checked_name(raw: &str) -> Result<Arc<str>, NameFault> {
+/// What every name has to be: trimmed, not empty, not too long, without control characters.
+pub fn checked_name(raw: &str) -> Result<Arc<str>, NameFault> {
     let name = raw.trim();
     if name.is_empty() {
         return Err(NameFault::Empty);
@@ -80,6 +82,21 @@ name_type! {
 name_type! {
     /// `submissionTarget`: the name of a contract in the registry.
     TargetName
+}
+
+impl IntentId {
+    /// What the ids of jobs begin with.
+    const OF_JOBS: &str = "job:";
+
+    /// The id of a job's intent. Ids of this form are the jobs' own: clients cannot submit one.
+    pub fn of_job(id: SubmissionId) -> Self {
+        Self(format!("{}{id}", Self::OF_JOBS).into())
+    }
+
+    /// The job that this is the intent of, if it is one's.
+    pub fn submission_id(&self) -> Option<SubmissionId> {
+        self.0.strip_prefix(Self::OF_JOBS).and_then(SubmissionId::parse)
+    }
 }
 
 /// The store's own number for an intent: order of arrival, never shown to clients.

@@ -3,14 +3,18 @@
 //! Nothing here is async, knows actix or SQL, writes a log line or asks what time it is: `now`
 //! is always passed in. Whoever wants to know *why* an intent ended as it did reads [`policy`].
 
+pub mod client;
 pub mod contract;
 pub mod intent;
+pub mod job;
 pub mod lease;
 #[cfg(test)]
 mod model;
+pub mod node;
 pub mod outcome;
 pub mod policy;
 pub mod schedule;
 pub mod signature;
 pub mod time;
+pub mod trace;
 pub mod webhook;

@@ -17,6 +17,8 @@ pub enum Outcome {
     /// No readable answer: whether the gateway acted on the attempt is unknown.
     Error {
         text: String,
+        /// Whether anything was heard of it at all. Not kept: it matters for what comes next only.
+        reached: bool,
     },
 }
 
@@ -29,7 +31,21 @@ const MAX_CAUSE_CHARS: usize = 60;
 
 impl Outcome {
     pub fn error(text: impl Into<String>) -> Self {
-        Self::Error { text: text.into() }
+        Self::Error { text: text.into(), reached: true }
+    }
+
+    /// No connection, or not a word on it.
+    pub fn unreachable(text: impl Into<String>) -> Self {
+        Self::Error { text: text.into(), reached: false }
+    }
+
+    /// Whether the gateway was there; unknown if nobody is left who could say.
+    pub fn reached(&self) -> Option<bool> {
+        match self {
+            Self::Error { text, .. } if text == INTERRUPTED => None,
+            Self::Error { reached, .. } => Some(*reached),
+            Self::Accepted { .. } | Self::Rejected { .. } => Some(true),
+        }
     }
 
     pub fn interrupted() -> Self {
@@ -62,7 +78,7 @@ impl Outcome {
 
     pub fn error_text(&self) -> Option<&str> {
         match self {
-            Self::Error { text } => Some(text),
+            Self::Error { text, .. } => Some(text),
             _ => None,
         }
     }
@@ -73,7 +89,7 @@ impl Outcome {
         let text = match self {
             Self::Accepted { .. } => "",
             Self::Rejected { reason, .. } => reason,
-            Self::Error { text } => text.split([':', '(', '"']).next().unwrap_or_default().trim(),
+            Self::Error { text, .. } => text.split([':', '(', '"']).next().unwrap_or_default().trim(),
         };
         text.chars().take(MAX_CAUSE_CHARS).collect()
     }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::{Gateway, answer};
+use crate::core::intent::IntentId;
 use crate::core::outcome::Outcome;
 use crate::outgoing::{Caller, NoBody};
 use crate::store::OpenAttempt;
@@ -32,18 +33,22 @@ impl HttpGateway {
 impl Gateway for HttpGateway {
     fn attempt(&self, attempt: &OpenAttempt, payload: Bytes) -> Pin<Box<dyn Future<Output = Outcome>>> {
         let contract = &attempt.contract;
-        let request = self
+        let mut request = self
             .0
             .post(&format!("{}{}", contract.gateway_url, contract.gateway_type.path()))
             .insert_header((header::CONTENT_TYPE, "application/json"))
             .insert_header((header::ACCEPT, "application/json"))
-            .insert_header(("Idempotency-Key", header_value(attempt.intent_id.as_str())))
+            .insert_header(("Idempotency-Key", idempotency_key(&attempt.intent_id)))
             .insert_header(("X-Submission-Attempt", attempt.attempt_number.to_string()));
+        if let Some(trace) = attempt.trace {
+            // A span of its own for every attempt.
+            request = request.insert_header(("traceparent", trace.child(fastrand::u64(..)).to_string()));
+        }
         let call = self.0.send(request, payload);
         Box::pin(async move {
             let answer = match call.await {
                 Ok(answer) => answer,
-                Err(what) => return Outcome::error(what),
+                Err(what) => return Outcome::unreachable(what),
             };
             let status = answer.status;
             match answer.body {
@@ -60,6 +65,10 @@ impl Gateway for HttpGateway {
     }
 }
 
-fn header_value(text: &str) -> String {
-    utf8_percent_encode(text, INVISIBLE).to_string()
+/// The id that the client, or for a job the service, gave: the same in every attempt.
+fn idempotency_key(id: &IntentId) -> String {
+    match id.submission_id() {
+        Some(job) => job.to_string(),
+        None => utf8_percent_encode(id.as_str(), INVISIBLE).to_string(),
+    }
 }

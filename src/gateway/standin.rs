@@ -25,6 +25,7 @@ pub struct Received {
     pub path: String,
     pub idempotency_key: String,
     pub attempt: u32,
+    pub traceparent: String,
     pub body: Bytes,
 }
 
@@ -87,7 +88,8 @@ impl StandIn {
             App::new()
                 .app_data(web::PayloadConfig::new(16 * 1024 * 1024))
                 .route("/sms/send", web::post().to(answer.clone()))
-                .route("/push/send", web::post().to(answer))
+                .route("/push/send", web::post().to(answer.clone()))
+                .route("/jobs/submit", web::post().to(answer))
         })
         .workers(1)
         .disable_signals()
@@ -124,7 +126,9 @@ async fn answer(request: &HttpRequest, body: Bytes, ledger: Option<&Ledger>) -> 
     if let Some(ledger) = ledger {
         let path = request.path().to_owned();
         let mut entries = ledger.lock();
-        entries.push(Received { at: monotonic(), path, idempotency_key: idempotency_key.clone(), attempt, body });
+        let traceparent = header("traceparent").to_owned();
+        let idempotency_key = idempotency_key.clone();
+        entries.push(Received { at: monotonic(), path, idempotency_key, attempt, traceparent, body });
     }
     let wish = message.simulate.unwrap_or_default();
     let (kind, detail) = wish.split_once(':').unwrap_or((wish.as_str(), ""));

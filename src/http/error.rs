@@ -1,10 +1,11 @@
 //! Every error a client can see, its status and its JSON. The only place that maps one to the other.
 
 use actix_web::http::{StatusCode, header};
-use actix_web::{HttpResponse, ResponseError};
+use actix_web::{HttpResponse, HttpResponseBuilder, ResponseError};
 use serde_json::{Value, json};
 
-use crate::core::intent::IntentId;
+use crate::core::intent::{IntentId, Status};
+use crate::core::node::{Breach, REST_BEFORE_PROBE};
 use crate::store::{Conflict, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,18 @@ pub enum ApiError {
     MethodNotAllowed { allowed: &'static str },
     #[error("intent {:?} exists with {}", conflict.existing.id, different(conflict))]
     IdempotencyConflict { conflict: Box<Conflict> },
+    #[error("a known bearer token is needed")]
+    Unauthorized,
+    #[error("{0}")]
+    Forbidden(String),
+    #[error("there is no such management node")]
+    ManagementNodeNotFound,
+    #[error("this idempotency_key was used for a command with another {}", fields.join(", "))]
+    JobConflict { fields: Vec<&'static str>, status: Status },
+    #[error("the node does not allow it: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    PolicyRejected(Vec<Breach>),
+    #[error("the management node {0}; try again later")]
+    ExecutionUnavailable(&'static str),
     #[error("intent {id:?} has not ended; its event is owed when it does")]
     NotTerminal { id: IntentId },
     #[error("the {what} must have at most {limit} bytes")]
@@ -43,12 +56,18 @@ fn different(conflict: &Conflict) -> &'static str {
 }
 
 impl ApiError {
-    fn code(&self) -> &'static str {
+    pub fn code(&self) -> &'static str {
         match self {
             Self::InvalidRequest(_) => "invalid_request",
             Self::NotFound(_) => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::IdempotencyConflict { .. } => "idempotency_conflict",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden(_) => "forbidden",
+            Self::ManagementNodeNotFound => "management_node_not_found",
+            Self::JobConflict { .. } => "idempotency_conflict",
+            Self::PolicyRejected(_) => "policy_rejected",
+            Self::ExecutionUnavailable(_) => "execution_unavailable",
             Self::NotTerminal { .. } => "not_terminal",
             Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::RequestTimeout => "request_timeout",
@@ -73,9 +92,55 @@ impl ApiError {
                     "existingStatus": conflict.existing.state.status().as_str(),
                 }))
             }
+            Self::JobConflict { fields, status } => {
+                Some(json!({ "conflicting_fields": fields, "existing_status": status.as_str() }))
+            }
+            Self::PolicyRejected(breaches) => {
+                let violations = breaches.iter().map(|breach| json!({ "field": breach.field, "rule": breach.rule }));
+                Some(json!({ "violations": violations.collect::<Vec<_>>() }))
+            }
             Self::PayloadTooLarge { limit, .. } => Some(json!({ "maxBytes": limit })),
             _ => None,
         }
+    }
+
+    /// Whether or not there is such a tenant.
+    pub fn not_for_that_tenant() -> Self {
+        Self::Forbidden("this token is not for that tenant and workspace".to_owned())
+    }
+
+    /// The body of the answer.
+    pub fn json(&self) -> Value {
+        let mut error = json!({ "code": self.code(), "message": self.to_string() });
+        if let Some(details) = self.details() {
+            error["details"] = details;
+        }
+        json!({ "error": error })
+    }
+
+    /// The answer without its body.
+    pub fn head(&self) -> HttpResponseBuilder {
+        let mut response = HttpResponse::build(self.status_code());
+        match self {
+            Self::Overloaded | Self::StoreUnavailable => {
+                response.insert_header((header::RETRY_AFTER, RETRY_AFTER_SECONDS));
+            }
+            Self::ExecutionUnavailable(_) => {
+                response.insert_header((header::RETRY_AFTER, REST_BEFORE_PROBE.as_secs()));
+            }
+            Self::Unauthorized => {
+                response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
+            }
+            Self::MethodNotAllowed { allowed } => {
+                response.insert_header((header::ALLOW, *allowed));
+            }
+            // What is left of the body was not read; the connection cannot be used again.
+            Self::PayloadTooLarge { .. } | Self::RequestTimeout => {
+                response.force_close();
+            }
+            _ => {}
+        }
+        response
     }
 }
 
@@ -99,35 +164,24 @@ impl ResponseError for ApiError {
     fn status_code(&self) -> StatusCode {
         match self {
             Self::InvalidRequest(_) => StatusCode::BAD_REQUEST,
-            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::NotFound(_) | Self::ManagementNodeNotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Self::IdempotencyConflict { .. } | Self::NotTerminal { .. } => StatusCode::CONFLICT,
+            Self::IdempotencyConflict { .. } | Self::NotTerminal { .. } | Self::JobConflict { .. } => {
+                StatusCode::CONFLICT
+            }
+            Self::PolicyRejected(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Overloaded | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded | Self::StoreUnavailable | Self::ExecutionUnavailable(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
     fn error_response(&self) -> HttpResponse {
-        let mut error = json!({ "code": self.code(), "message": self.to_string() });
-        if let Some(details) = self.details() {
-            error["details"] = details;
-        }
-        let mut response = HttpResponse::build(self.status_code());
-        match self {
-            Self::Overloaded | Self::StoreUnavailable => {
-                response.insert_header((header::RETRY_AFTER, RETRY_AFTER_SECONDS));
-            }
-            Self::MethodNotAllowed { allowed } => {
-                response.insert_header((header::ALLOW, *allowed));
-            }
-            // What is left of the body was not read; the connection cannot be used again.
-            Self::PayloadTooLarge { .. } | Self::RequestTimeout => {
-                response.force_close();
-            }
-            _ => {}
-        }
-        response.json(json!({ "error": error }))
+        self.head().json(self.json())
     }
 }

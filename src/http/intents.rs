@@ -6,12 +6,13 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::HttpParts;
 use super::body::{self, Place};
 use super::error::ApiError;
 use super::json::{ErrorJson, HistoryJson, IntentJson, IntentListJson, SubmitRequest};
 use super::query::Query;
 use super::wait::{self, MAX_WAIT_SECONDS};
+use super::{HttpParts, auth, trace};
+use crate::core::client::Scope;
 use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
 use crate::core::time::Timestamp;
 use crate::store::{Behind, Conflict, ListQuery, NewIntent, Submitted};
@@ -26,13 +27,19 @@ const MAX_PAGE: usize = 200;
 /// Answers as soon as the intent is durable; the first attempt is made at once. Submitting the
 /// same id, target and payload again is safe and returns the existing intent.
 #[utoipa::path(post, path = "/v1/intents", tag = "intents", operation_id = "submitIntent",
-    params(("waitSeconds" = Option<u32>, Query, description = "Answer after the first attempt has finished, \
-        but at the latest after so many seconds; above 30 counts as 30")),
+    security((), ("bearer" = ["intents:write"])),
+    params(
+        ("waitSeconds" = Option<u32>, Query, description = "Answer after the first attempt has finished, \
+            but at the latest after so many seconds; above 30 counts as 30"),
+        ("traceparent" = Option<String>, Header, description = "W3C trace context; passed on to the gateway"),
+    ),
     request_body = SubmitRequest,
     responses(
         (status = 200, description = "The intent, new or existing", body = IntentJson,
             headers(("Idempotent-Replayed" = String, description = "true when the intent existed"))),
         (status = 400, description = "The request is not right, or the target unknown", body = ErrorJson),
+        (status = 401, description = "A token is needed, and there is none or not one that is known", body = ErrorJson),
+        (status = 403, description = "The token lacks the scope", body = ErrorJson),
         (status = 408, description = "The body did not arrive in time", body = ErrorJson),
         (status = 409, description = "The id exists with another target or payload", body = ErrorJson),
         (status = 413, description = "The payload is too large", body = ErrorJson),
@@ -43,6 +50,7 @@ pub async fn submit(
     payload: web::Payload,
     parts: web::Data<HttpParts>,
 ) -> Result<HttpResponse, ApiError> {
+    auth::allow(&request, &parts, Scope::IntentsWrite)?;
     let query = Query::parse(request.query_string(), &["waitSeconds"])?;
     let patience = query.get("waitSeconds", "a whole number of seconds", |text| text.parse::<u64>().ok())?;
     let place = Place::take()?;
@@ -52,7 +60,10 @@ pub async fn submit(
     // Before the intent exists, so that no notice can come too early.
     let watch = patience.and_then(|_| parts.notices.watch(&id));
     let submitted = match parts.registry.get().contract(&target) {
-        Some(contract) => parts.store.submit(NewIntent { id, contract, payload }).await?,
+        Some(contract) => {
+            let trace = trace::given(&request);
+            parts.store.submit(NewIntent { id, contract, payload, trace, job: None }).await?
+        }
         None => replay_of_retired_target(&parts, id, &target, &payload).await?,
     };
     drop(place);
@@ -80,6 +91,9 @@ fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(IntentId, 
     let request: SubmitRequest<'_> =
         serde_json::from_slice(body).map_err(|error| invalid(format!("the body is not as expected: {error}")))?;
     let id = IntentId::parse(&request.intent_id).map_err(|fault| invalid(format!("intentId {fault}")))?;
+    if id.submission_id().is_some() {
+        return Err(invalid("intentId has the form of a job's; choose another".to_owned()));
+    }
     let target =
         TargetName::parse(&request.submission_target).map_err(|fault| invalid(format!("submissionTarget {fault}")))?;
     let payload = request.payload.map(|raw| raw.get().as_bytes()).unwrap_or_default();
@@ -108,13 +122,21 @@ fn conflicting(conflict: Conflict) -> ApiError {
 
 /// Look up an intent
 #[utoipa::path(get, path = "/v1/intents/{intentId}", tag = "intents", operation_id = "getIntent",
+    security((), ("bearer" = ["intents:read"])),
     params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
     responses(
         (status = 200, body = IntentJson, description = "The intent"),
+        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
+        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "No such intent"),
         (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
     ))]
-pub async fn get(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
+pub async fn get(
+    request: HttpRequest,
+    path: web::Path<String>,
+    parts: web::Data<HttpParts>,
+) -> Result<HttpResponse, ApiError> {
+    auth::allow(&request, &parts, Scope::IntentsRead)?;
     let id = known_id(&path)?;
     let found = parts.store.find(id).await?.ok_or_else(|| no_such_intent(&path))?;
     Ok(HttpResponse::Ok().json(IntentJson::from(&found.intent)))
@@ -122,21 +144,30 @@ pub async fn get(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result
 
 /// An intent with every attempt
 #[utoipa::path(get, path = "/v1/intents/{intentId}/history", tag = "intents", operation_id = "getIntentHistory",
+    security((), ("bearer" = ["intents:read"])),
     params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
     responses(
         (status = 200, body = HistoryJson, description = "The intent and its attempts in order"),
+        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
+        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "No such intent"),
         (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
     ))]
-pub async fn history(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
+pub async fn history(
+    request: HttpRequest,
+    path: web::Path<String>,
+    parts: web::Data<HttpParts>,
+) -> Result<HttpResponse, ApiError> {
+    auth::allow(&request, &parts, Scope::IntentsRead)?;
     let id = known_id(&path)?;
     let history = parts.store.history(id).await?.ok_or_else(|| no_such_intent(&path))?;
     Ok(HttpResponse::Ok().json(HistoryJson::from(&history)))
 }
 
-/// An id that could not have been submitted cannot exist either.
+/// An id that could not have been submitted here cannot exist here either: a job's is its tenant's.
 pub fn known_id(raw: &str) -> Result<IntentId, ApiError> {
-    IntentId::parse(raw).map_err(|_| no_such_intent(raw))
+    let id = IntentId::parse(raw).ok().filter(|id| id.submission_id().is_none());
+    id.ok_or_else(|| no_such_intent(raw))
 }
 
 pub fn no_such_intent(id: &str) -> ApiError {
@@ -145,6 +176,7 @@ pub fn no_such_intent(id: &str) -> ApiError {
 
 /// List intents, newest first
 #[utoipa::path(get, path = "/v1/intents", tag = "intents", operation_id = "listIntents",
+    security((), ("bearer" = ["intents:read"])),
     params(
         ("q" = Option<String>, Query, description = "Only those whose id is this or begins with it, in the order of ids; before them, those to which a gateway gave exactly this id"),
         ("status" = Option<super::json::StatusName>, Query, description = "Only these"),
@@ -157,10 +189,14 @@ pub fn no_such_intent(id: &str) -> ApiError {
     responses(
         (status = 200, body = IntentListJson, description = "A page of intents"),
         (status = 400, body = ErrorJson, description = "A parameter is not right"),
+        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
+        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
     ))]
 pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
-    let page = parts.store.list(list_query(request.query_string())?).await?;
+    auth::allow(&request, &parts, Scope::IntentsRead)?;
+    let query = ListQuery { without_jobs: true, ..list_query(request.query_string())? };
+    let page = parts.store.list(query).await?;
     let list = IntentListJson {
         intents: page.intents.iter().map(|intent: &Intent| intent.into()).collect(),
         next_cursor: page.next.as_ref().map(cursor_text),
@@ -185,12 +221,16 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
         target: query.get("submissionTarget", "the name of a target", |text| TargetName::parse(text).ok())?,
         created_after: query.get("createdAfter", MOMENT, Timestamp::parse)?,
         created_before: query.get("createdBefore", MOMENT, Timestamp::parse)?,
-        limit: query
-            .get("limit", "a whole number from 1 on", |text| text.parse().ok().filter(|limit| *limit >= 1))?
-            .unwrap_or(DEFAULT_PAGE)
-            .min(MAX_PAGE),
+        without_jobs: false,
+        limit: page_limit(&query)?,
         behind,
     })
+}
+
+/// How many on a page of any list.
+pub fn page_limit(query: &Query) -> Result<usize, ApiError> {
+    let limit = query.get("limit", "a whole number from 1 on", |text| text.parse().ok().filter(|limit| *limit >= 1))?;
+    Ok(limit.unwrap_or(DEFAULT_PAGE).min(MAX_PAGE))
 }
 
 /// A cursor is opaque to clients; its letter says of which kind it is.

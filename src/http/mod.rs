@@ -3,6 +3,7 @@
 //! Handlers parse and translate; they decide nothing. [`error`] is the only place that maps errors
 //! to statuses.
 
+pub mod auth;
 pub mod body;
 pub mod error;
 pub mod intents;
@@ -11,7 +12,8 @@ mod leaving;
 mod measure;
 mod openapi;
 mod ops;
-mod query;
+pub mod query;
+pub mod trace;
 mod wait;
 mod webhooks;
 
@@ -27,7 +29,9 @@ use actix_web::{App, HttpServer, Resource, Route, web};
 use tokio::net::TcpSocket;
 
 use crate::console::{self, Console};
+use crate::http::auth::AuthMode;
 use crate::http::error::ApiError;
+use crate::jobs;
 use crate::leader::LeadershipBoard;
 use crate::metrics::Metrics;
 use crate::notices::Notices;
@@ -46,6 +50,8 @@ pub struct HttpParts {
     pub board: LeadershipBoard,
     pub leaving: Leaving,
     pub max_payload_bytes: usize,
+    /// Whether front doors other than that of jobs ask for tokens.
+    pub auth: AuthMode,
     pub console: Console,
 }
 
@@ -113,6 +119,7 @@ pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {
         .service(
             resource("/v1/intents/{intentId}/webhook/redeliver", "POST").route(web::post().to(webhooks::redeliver)),
         )
+        .configure(jobs::routes)
         .service(resource("/healthz", "GET, HEAD").route(read().to(ops::healthz)))
         .service(resource("/readyz", "GET, HEAD").route(read().to(ops::readyz)))
         .service(resource("/metrics", "GET, HEAD").route(read().to(ops::metrics)))

@@ -2,10 +2,12 @@
 
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
-use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::SwaggerUi;
 
 use super::{intents, ops, read, resource, webhooks};
+use crate::jobs;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -14,12 +16,17 @@ use super::{intents, ops, read, resource, webhooks};
         description = "Hand in an intent; it is attempted at once, retried as its target's contract allows, ends in \
                        exactly one outcome, and every attempt is kept."
     ),
+    modifiers(&Bearer),
     paths(
         intents::submit,
         intents::list,
         intents::get,
         intents::history,
         webhooks::redeliver,
+        jobs::submit,
+        jobs::list,
+        jobs::get,
+        jobs::history,
         crate::console::history::fragment,
         ops::healthz,
         ops::readyz,
@@ -27,11 +34,22 @@ use super::{intents, ops, read, resource, webhooks};
     ),
     tags(
         (name = "intents", description = "Submissions and what became of them"),
+        (name = "jobs", description = "Execution requests of tenants for management nodes"),
         (name = "console", description = "Pages and fragments for operators"),
         (name = "operations", description = "For platforms")
     )
 )]
 pub struct ApiDoc;
+
+/// Tokens as `/docs` lets them be typed in.
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        document.components.get_or_insert_default().add_security_scheme("bearer", scheme);
+    }
+}
 
 pub fn routes(config: &mut web::ServiceConfig) {
     config

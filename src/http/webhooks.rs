@@ -1,11 +1,12 @@
 //! `/v1/intents/{intentId}/webhook`: an event that is to be delivered once more.
 
-use actix_web::{HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 
-use super::HttpParts;
 use super::error::ApiError;
 use super::intents::{known_id, no_such_intent};
 use super::json::{ErrorJson, WebhookJson};
+use super::{HttpParts, auth};
+use crate::core::client::Scope;
 use crate::store::Redelivery;
 
 /// Deliver the webhook event of an intent again
@@ -14,14 +15,22 @@ use crate::store::Redelivery;
 /// stays, so a receiver that has had it can tell.
 #[utoipa::path(post, path = "/v1/intents/{intentId}/webhook/redeliver", tag = "intents",
     operation_id = "redeliverWebhook",
+    security((), ("bearer" = ["intents:write"])),
     params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
     responses(
         (status = 202, body = WebhookJson, description = "It is due now"),
+        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
+        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "No such intent, or its contract has no webhook"),
         (status = 409, body = ErrorJson, description = "The intent has not ended; its event is owed when it does"),
         (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
     ))]
-pub async fn redeliver(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
+pub async fn redeliver(
+    request: HttpRequest,
+    path: web::Path<String>,
+    parts: web::Data<HttpParts>,
+) -> Result<HttpResponse, ApiError> {
+    auth::allow(&request, &parts, Scope::IntentsWrite)?;
     let id = known_id(&path)?;
     match parts.store.redeliver_webhook(id.clone()).await? {
         Redelivery::NoIntent => return Err(no_such_intent(&path)),

@@ -1,41 +1,45 @@
-//! Registry files: contracts as data, read into types of `core` that cannot be wrong.
+//! Registry files: contracts, nodes and callers as data, read into types of `core` that cannot be wrong.
 //!
-//! A file with any fault is not used at all, and every fault of it is reported at once with its
-//! place and what to write instead. Stored snapshots never change, whatever happens here.
+//! A file with any fault is not used at all, and every fault of every file is reported at once with
+//! its place and what to write instead. Stored snapshots never change, whatever happens here.
 
-mod fields;
+mod api_clients;
+mod contract;
+mod nodes;
 mod targets;
 mod webhook;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::core::contract::ContractSnapshot;
 use crate::core::intent::TargetName;
+use crate::core::node::ManagementNode;
+use crate::fields::Fault;
+use crate::identity::Identities;
 use crate::variables::Variables;
 
-/// One thing wrong with a file, with its place in it (`targets[2].maxAttempts`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub place: String,
-    pub text: String,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.place.is_empty() { f.write_str(&self.text) } else { write!(f, "{}: {}", self.place, self.text) }
-    }
+/// Where the files are. Those that may be left out open a front door each.
+#[derive(Clone, Debug)]
+pub struct RegistryFiles {
+    pub targets: PathBuf,
+    pub nodes: Option<PathBuf>,
+    pub api_clients: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
-    #[error("cannot read {}: {source}; name the file with --registry or SM_REGISTRY", path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
+enum FileError {
+    #[error("cannot read {}: {source}; name the file with {setting}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error, setting: &'static str },
     #[error("{} has {} to mend:{}", path.display(), counted(faults.len()), lines(faults))]
     Faulty { path: PathBuf, faults: Vec<Fault> },
 }
+
+/// What is wrong with which file.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct RegistryError(Vec<FileError>);
 
 fn counted(faults: usize) -> String {
     if faults == 1 { "1 fault".to_owned() } else { format!("{faults} faults") }
@@ -45,43 +49,88 @@ fn lines(faults: &[Fault]) -> String {
     faults.iter().map(|fault| format!("\n  {fault}")).collect()
 }
 
-/// The contracts in force.
+/// Contracts, nodes and callers in force.
 #[derive(Debug)]
 pub struct Registry {
     targets: HashMap<TargetName, Arc<ContractSnapshot>>,
+    /// None if no file was given.
+    nodes: Option<HashMap<String, Arc<ManagementNode>>>,
+    /// Who may call; none if no file was given.
+    pub identities: Option<Identities>,
 }
 
 impl Registry {
-    pub fn load(path: &Path, variables: &Variables) -> Result<Self, RegistryError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| RegistryError::Unreadable { path: path.to_owned(), source })?;
-        Self::parse(&text, variables).map_err(|faults| RegistryError::Faulty { path: path.to_owned(), faults })
+    pub fn load(files: &RegistryFiles, variables: &Variables) -> Result<Self, RegistryError> {
+        let mut errors = Vec::new();
+        let mut registry = Self { targets: HashMap::new(), nodes: None, identities: None };
+        let targets = read(&files.targets, "--registry or SM_REGISTRY", |text| targets::parse(text, variables));
+        targets.map(|targets| registry.targets = targets).unwrap_or_else(|error| errors.push(error));
+        if let Some(path) = &files.nodes {
+            let nodes = read(path, "--nodes or SM_NODES", nodes::parse);
+            nodes.map(|nodes| registry.nodes = Some(nodes)).unwrap_or_else(|error| errors.push(error));
+        }
+        if let Some(path) = &files.api_clients {
+            let beside = path.parent().unwrap_or(Path::new("."));
+            let clients = read(path, "--api-clients or SM_API_CLIENTS", |text| api_clients::parse(text, beside));
+            clients.map(|clients| registry.identities = Some(clients)).unwrap_or_else(|error| errors.push(error));
+        }
+        if errors.is_empty() { Ok(registry) } else { Err(RegistryError(errors)) }
     }
 
-    /// Reads a registry; all of its faults if there is any, among them variables that are not set.
+    /// Reads a registry of targets alone; all of its faults if there is any, among them variables that
+    /// are not set.
     pub fn parse(text: &str, variables: &Variables) -> Result<Self, Vec<Fault>> {
-        targets::parse(text, variables).map(|targets| Self { targets })
+        targets::parse(text, variables).map(|targets| Self { targets, nodes: None, identities: None })
+    }
+
+    /// The same with nodes and callers.
+    pub fn with_jobs(self, nodes: &str, api_clients: &str) -> Result<Self, Vec<Fault>> {
+        let identities = api_clients::parse(api_clients, Path::new("."))?;
+        Ok(Self { nodes: Some(nodes::parse(nodes)?), identities: Some(identities), ..self })
     }
 
     pub fn contract(&self, target: &TargetName) -> Option<Arc<ContractSnapshot>> {
         self.targets.get(target).cloned()
     }
 
-    /// All contracts, in no particular order.
+    /// Whether jobs are taken: there are nodes, and callers that may be known.
+    pub fn takes_jobs(&self) -> bool {
+        self.nodes.is_some() && self.identities.is_some()
+    }
+
+    pub fn node(&self, id: &str) -> Option<Arc<ManagementNode>> {
+        self.nodes.as_ref()?.get(id).cloned()
+    }
+
+    /// All contracts, of targets and nodes, in no particular order.
     pub fn contracts(&self) -> impl Iterator<Item = Arc<ContractSnapshot>> {
-        self.targets.values().cloned()
+        let of_nodes = self.nodes.iter().flat_map(HashMap::values).map(|node| Arc::clone(&node.contract));
+        self.targets.values().cloned().chain(of_nodes)
     }
 
-    pub fn len(&self) -> usize {
-        self.targets.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.targets.is_empty()
+    /// What is in it, in few words.
+    pub fn summary(&self) -> String {
+        let counted = |count: Option<usize>, what: &str| count.map(|count| format!(" {what}={count}"));
+        let nodes = counted(self.nodes.as_ref().map(HashMap::len), "nodes");
+        let clients = counted(self.identities.as_ref().map(Identities::len), "api_clients");
+        format!("targets={}{}{}", self.targets.len(), nodes.unwrap_or_default(), clients.unwrap_or_default())
     }
 }
 
-/// The registry that requests see; replaced as a whole when the file is reloaded.
+fn read<T>(
+    path: &Path,
+    setting: &'static str,
+    parse: impl FnOnce(&str) -> Result<T, Vec<Fault>>,
+) -> Result<T, FileError> {
+    let text = std::fs::read_to_string(path).map_err(|source| FileError::Unreadable {
+        path: path.to_owned(),
+        source,
+        setting,
+    })?;
+    parse(&text).map_err(|faults| FileError::Faulty { path: path.to_owned(), faults })
+}
+
+/// The registry that requests see; replaced as a whole when the files are reloaded.
 #[derive(Clone)]
 pub struct CurrentRegistry(Arc<RwLock<Arc<Registry>>>);
 
@@ -94,11 +143,11 @@ impl CurrentRegistry {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes the file at `path` into use for new intents; on any fault the old registry stays.
-    pub fn reload(&self, path: &Path, variables: &Variables) -> Result<usize, RegistryError> {
-        let registry = Registry::load(path, variables)?;
-        let targets = registry.len();
+    /// Takes the files into use for what comes from now on; on any fault all that was stays.
+    pub fn reload(&self, files: &RegistryFiles, variables: &Variables) -> Result<String, RegistryError> {
+        let registry = Registry::load(files, variables)?;
+        let summary = registry.summary();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(registry);
-        Ok(targets)
+        Ok(summary)
     }
 }

@@ -1,21 +1,21 @@
 //! `submission_targets.json`: which contract a target has.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::Fault;
-use super::fields::{Faults, Fields, kind, parse_object};
+use super::contract::{gateway_url, policy, terminal_outcomes};
 use super::webhook::{self, Rules};
-use crate::core::contract::{Contract, ContractSnapshot, GatewayType, GatewayUrl, Policy, TerminalOutcomes};
+use crate::core::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::core::intent::TargetName;
+use crate::fields::{Fault, Faults, Fields, kind, parse_object};
 use crate::variables::Variables;
 
 type Targets = HashMap<TargetName, Arc<ContractSnapshot>>;
 
 pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<Fault>> {
-    let document = parse_object(text)?;
+    let document = parse_object(text.as_bytes())?;
     let faults = Faults::default();
     let top = Fields::new(&document, "", &faults);
     let rules = Rules { allow_unsigned: top.flag("allowUnsignedWebhooks"), variables };
@@ -69,13 +69,7 @@ fn contract(
     let fields = Fields::new(map, place, faults);
     fields.mention("submissionTarget");
     let gateway_type = gateway_type(&fields);
-    let gateway_url = fields.text("gatewayUrl", "write the gateway's base URL").and_then(|raw| {
-        GatewayUrl::parse(raw)
-            .map_err(|what| {
-                fields.fault("gatewayUrl", format!("must be an http or https URL with a host; this {what}"))
-            })
-            .ok()
-    });
+    let gateway_url = gateway_url(&fields);
     let policy = policy(&fields);
     let terminal_outcomes = terminal_outcomes(&fields, gateway_type);
     let webhook = fields.object("webhook").map(|fields| webhook::parse(&fields, rules));
@@ -94,78 +88,13 @@ fn contract(
 }
 
 fn gateway_type(fields: &Fields<'_>) -> Option<GatewayType> {
-    let names = GatewayType::ALL.map(GatewayType::as_str).join(" or ");
+    let names = GatewayType::OF_TARGETS.map(GatewayType::as_str).join(" or ");
     let raw = fields.text("gatewayType", &format!("write {names}"))?;
     let parsed = GatewayType::parse(raw);
     if parsed.is_none() {
         fields.fault("gatewayType", format!("must be {names}, this is {raw:?}"));
     }
     parsed
-}
-
-fn policy(fields: &Fields<'_>) -> Option<Policy> {
-    const NAMES: &str = "deadline, max_attempts or one_shot";
-    let seconds = "maxAcceptanceSeconds";
-    let attempts = "maxAttempts";
-    fields.mention(seconds);
-    fields.mention(attempts);
-    let not_with = |name: &'static str, policy: &str| {
-        if fields.has(name) {
-            fields.fault(name, format!("does not belong to policy {policy}; leave it out"));
-        }
-    };
-    match fields.text("policy", &format!("write {NAMES}"))? {
-        "deadline" => {
-            not_with(attempts, "deadline");
-            let limit = fields.positive(seconds, "policy deadline needs the seconds until it passes, such as 30");
-            limit.map(|max_acceptance_seconds| Policy::Deadline { max_acceptance_seconds })
-        }
-        "max_attempts" => {
-            not_with(seconds, "max_attempts");
-            let limit = fields.positive(attempts, "policy max_attempts needs how many, such as 3");
-            limit.map(|max_attempts| Policy::MaxAttempts { max_attempts })
-        }
-        "one_shot" => {
-            not_with(seconds, "one_shot");
-            not_with(attempts, "one_shot");
-            Some(Policy::OneShot)
-        }
-        other => {
-            fields.fault("policy", format!("must be {NAMES}, this is {other:?}"));
-            None
-        }
-    }
-}
-
-fn terminal_outcomes(fields: &Fields<'_>, gateway_type: Option<GatewayType>) -> Option<TerminalOutcomes> {
-    const NAME: &str = "terminalOutcomes";
-    let list = fields.list(NAME, "list the rejection reasons that end an intent")?;
-    if list.is_empty() {
-        fields.fault(NAME, "must hold at least one rejection reason");
-    }
-    let mut reasons = Vec::new();
-    let mut seen = HashSet::new();
-    for (index, value) in list.iter().enumerate() {
-        let place = format!("{NAME}[{index}]");
-        match value.as_str() {
-            None => fields.fault(&place, format!("must be a string, this is {}", kind(value))),
-            Some(reason) if reason.trim().is_empty() => fields.fault(&place, "must not be blank"),
-            Some("accepted") => fields.fault(&place, "accepted always ends an intent; leave it out"),
-            Some(reason) if !seen.insert(reason) => fields.fault(&place, format!("repeats {reason:?}")),
-            Some(reason) => match gateway_type {
-                Some(kind) if !kind.known_reasons().contains(&reason) => fields.fault(
-                    &place,
-                    format!(
-                        "{reason:?} is not a reason of gateway type {}; known are {}",
-                        kind.as_str(),
-                        kind.known_reasons().join(", ")
-                    ),
-                ),
-                _ => reasons.push(reason),
-            },
-        }
-    }
-    TerminalOutcomes::new(gateway_type?, reasons)
 }
 
 #[cfg(test)]
@@ -234,7 +163,7 @@ mod tests {
             assert_eq!(parse(&text).is_ok(), fine, "{name}: code");
             assert_eq!(validator.is_valid(&text.parse().unwrap()), fine, "{name}: schema");
         }
-        for kind in GatewayType::ALL {
+        for kind in GatewayType::OF_TARGETS {
             for reason in kind.known_reasons() {
                 let text = entry(|e| {
                     e["gatewayType"] = kind.as_str().into();

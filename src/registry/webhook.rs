@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use actix_web::http::header::{HeaderName, HeaderValue};
 
-use super::fields::Fields;
 use crate::core::signature::Secret;
 use crate::core::webhook::{Webhook, WebhookUrl};
+use crate::fields::Fields;
 use crate::variables::Variables;
 
 /// What holds for all webhooks of a file.

@@ -14,10 +14,11 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::actor::{Arrivals, Ask, Fenced, FencedError, FencedResult, Reply, StoreActor, Submit, Watcher};
 use super::{
-    Backlog, Build, Detail, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, History, IntentPage, ListQuery,
-    NewIntent, OpenAttempt, OpenTry, Overview, Purged, Redelivery, Refresh, RefreshRequest, Store, StoreError,
-    StoreFuture, Submitted, TargetHealth, WebhookLook,
+    Backlog, Build, Detail, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, FoundJob, History, IntentPage,
+    JobLookup, JobPage, JobQuery, ListQuery, NewIntent, OpenAttempt, OpenTry, Overview, Purged, Redelivery, Refresh,
+    RefreshRequest, Store, StoreError, StoreFuture, Submitted, TargetHealth, WebhookLook,
 };
+use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
 use crate::supervise::Supervised;
@@ -152,6 +153,18 @@ impl StoreClient {
 
     pub async fn target_health(&self) -> Result<Vec<TargetHealth>, StoreError> {
         self.read(|store| store.target_health()).await
+    }
+
+    pub async fn find_job(&self, by: JobLookup) -> Result<Option<FoundJob>, StoreError> {
+        self.read(move |store| store.find_job(by)).await
+    }
+
+    pub async fn list_jobs(&self, query: JobQuery) -> Result<JobPage, StoreError> {
+        self.read(move |store| store.list_jobs(query)).await
+    }
+
+    pub async fn admits_jobs(&self, gateway: GatewayUrl) -> Result<bool, StoreError> {
+        self.read(move |store| store.admits_jobs(gateway)).await
     }
 
     pub async fn ping(&self) -> Result<(), StoreError> {

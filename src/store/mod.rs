@@ -11,6 +11,7 @@ mod columns;
 #[cfg(test)]
 pub mod conformance;
 mod insight;
+mod jobs;
 mod owed;
 pub mod sqlite;
 pub mod sqlserver;
@@ -22,15 +23,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::core::contract::{Contract, ContractSnapshot};
+use crate::core::contract::{Contract, ContractSnapshot, GatewayUrl};
 use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
 use crate::core::lease::{Lease, Term};
 use crate::core::outcome::Outcome;
 use crate::core::policy::Decision;
 use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Waiting};
 use crate::core::time::Timestamp;
+use crate::core::trace::TraceContext;
 
 pub use self::insight::*;
+pub use self::jobs::*;
 pub use self::owed::*;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,6 +99,11 @@ pub trait Store: Send + Sync + 'static {
     fn overview(&self) -> StoreFuture<Overview>;
     /// How every target that has been used of late is doing.
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>>;
+    fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>>;
+    fn list_jobs(&self, query: JobQuery) -> StoreFuture<JobPage>;
+    /// Whether new jobs may be sent there: not while the node does not answer, but for one now and then
+    /// to try it.
+    fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool>;
     /// Whether the database answers.
     fn ping(&self) -> StoreFuture<()>;
 }
@@ -197,6 +205,11 @@ pub struct NewIntent {
     pub id: IntentId,
     pub contract: Arc<ContractSnapshot>,
     pub payload: Payload,
+    /// The trace that it was submitted under, if it is to be told to the gateway.
+    pub trace: Option<TraceContext>,
+    /// What makes it a job. One whose key exists is not created; the existing intent comes back,
+    /// whatever it asked for.
+    pub job: Option<NewJob>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -244,6 +257,8 @@ pub struct OpenAttempt {
     pub attempt_number: u32,
     pub lease_epoch: i64,
     pub started_at: Timestamp,
+    /// Not known of attempts that an earlier term left open.
+    pub trace: Option<TraceContext>,
 }
 
 #[derive(Clone, Debug)]
@@ -357,6 +372,8 @@ pub struct ListQuery {
     pub created_after: Option<Timestamp>,
     /// Strictly before.
     pub created_before: Option<Timestamp>,
+    /// Without the intents of jobs, which are their tenants' alone.
+    pub without_jobs: bool,
     pub limit: usize,
     /// Continue behind this one, as a page before said.
     pub behind: Option<Behind>,
@@ -370,7 +387,8 @@ impl ListQuery {
 
     /// Whether an intent passes the filters, whatever its id.
     fn admits(&self, intent: &Intent) -> bool {
-        self.status.is_none_or(|status| intent.state.status() == status)
+        !(self.without_jobs && intent.id.submission_id().is_some())
+            && self.status.is_none_or(|status| intent.state.status() == status)
             && self.target.as_ref().is_none_or(|target| intent.target == *target)
             && self.created_after.is_none_or(|moment| intent.created_at > moment)
             && self.created_before.is_none_or(|moment| intent.created_at < moment)

@@ -77,7 +77,7 @@ async fn check_finds_all_faults_at_once() {
     }
     let (code, stdout, _) = run(site.command().arg("check"));
     assert_eq!(code, 0);
-    assert!(stdout.contains("3 targets") && stdout.contains("will be made at start"), "{stdout}");
+    assert!(stdout.contains("targets=3") && stdout.contains("will be made at start"), "{stdout}");
     assert!(!site.database().exists(), "check makes nothing");
     let (code, stdout, _) = run(site.command().arg("migrate").env_remove("SM_REGISTRY"));
     let migrations = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/schema/sqlite")).unwrap().count();

@@ -42,6 +42,7 @@ fn attempt(url: &str) -> OpenAttempt {
         attempt_number: 1,
         lease_epoch: 1,
         started_at: Timestamp::from_micros(0),
+        trace: None,
     }
 }
 
@@ -60,7 +61,7 @@ fn accepted() -> Outcome {
 
 async fn error(url: &str, payload: &str) -> String {
     match call(&gateway(None), url, payload).await {
-        Outcome::Error { text } => text,
+        Outcome::Error { text, .. } => text,
         other => panic!("{url} {payload}: {other:?}"),
     }
 }

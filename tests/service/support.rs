@@ -248,14 +248,37 @@ impl Api {
     }
 
     pub async fn call(&self, method: &str, path: &str, body: impl Into<Vec<u8>>) -> Answer {
-        self.try_call(method, path, body.into()).await.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+        self.call_with(method, path, &[], body).await
+    }
+
+    /// With further headers.
+    pub async fn call_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Vec<u8>>,
+    ) -> Answer {
+        let answer = self.try_call_with(method, path, headers, body.into()).await;
+        answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
     pub async fn try_call(&self, method: &str, path: &str, body: Vec<u8>) -> Result<Answer, String> {
+        self.try_call_with(method, path, &[], body).await
+    }
+
+    async fn try_call_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Result<Answer, String> {
         let request = self
             .client
             .request(method.parse().unwrap(), format!("{}{path}", self.url))
             .insert_header(("Content-Type", "application/json"));
+        let request = headers.iter().fold(request, |request, header| request.insert_header(*header));
         let mut response = request.send_body(body).await.map_err(|error| error.to_string())?;
         let body = response.body().limit(64 * 1024 * 1024).await.map_err(|error| error.to_string())?.to_vec();
         Ok(Answer { status: response.status(), headers: response.headers().clone(), body })

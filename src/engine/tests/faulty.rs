@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
 use crate::store::{
-    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry,
-    Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, TargetHealth,
-    WebhookLook, WriteBatch,
+    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, IntentPage, JobLookup, JobPage, JobQuery,
+    ListQuery, OpenAttempt, OpenTry, Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError,
+    StoreFuture, TargetHealth, WebhookLook, WriteBatch,
 };
 
 #[derive(Clone, Copy)]
@@ -167,6 +168,18 @@ impl Store for Faulty {
 
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
         self.inner.target_health()
+    }
+
+    fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>> {
+        self.inner.find_job(by)
+    }
+
+    fn list_jobs(&self, query: JobQuery) -> StoreFuture<JobPage> {
+        self.inner.list_jobs(query)
+    }
+
+    fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool> {
+        self.inner.admits_jobs(gateway)
     }
 
     fn ping(&self) -> StoreFuture<()> {

@@ -5,6 +5,7 @@
 //! and a way to let its time pass. `for_store!` makes one test of each case.
 
 pub mod attempts;
+pub mod jobs;
 pub mod leases;
 pub mod lookups;
 pub mod schedule;
@@ -115,6 +116,15 @@ macro_rules! for_store {
                 an_event_that_cannot_be_read_holds_up_nobody,
                 retention_waits_for_what_is_owed,
                 the_age_of_what_is_owed_is_known,
+            }
+            jobs {
+                a_job_and_its_intent_are_one_thing,
+                one_key_is_one_job,
+                racing_instances_create_one_job,
+                jobs_are_listed_by_tenant_and_workspace,
+                jobs_are_not_among_the_intents_of_others,
+                a_node_that_does_not_answer_is_let_alone_and_tried,
+                retention_deletes_jobs_with_their_intents,
             }
         }
     };
@@ -247,6 +257,8 @@ pub fn new_intent(id: &str, contract: &Contract, payload: &'static [u8]) -> NewI
         id: intent_id(id),
         contract: Arc::new(ContractSnapshot::of(contract.clone()).unwrap()),
         payload: Payload::new(Bytes::from_static(payload)),
+        trace: None,
+        job: None,
     }
 }
 

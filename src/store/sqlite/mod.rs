@@ -7,6 +7,7 @@
 mod checkpoint;
 mod connection;
 mod insight;
+mod jobs;
 mod leases;
 mod messages;
 mod migrate;
@@ -31,11 +32,12 @@ pub use connection::OpenError;
 use self::checkpoint::Checkpointer;
 use self::write::ContractCache;
 use super::{
-    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry,
-    Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, TargetHealth,
-    WebhookLook, WriteBatch,
+    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, IntentPage, JobLookup, JobPage, JobQuery,
+    ListQuery, OpenAttempt, OpenTry, Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError,
+    StoreFuture, TargetHealth, WebhookLook, WriteBatch,
 };
 use crate::clock::WallClock;
+use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
 
@@ -282,6 +284,21 @@ impl Store for SqliteStore {
 
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
         self.read(insight::target_health)
+    }
+
+    fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>> {
+        self.read(move |connection, _| jobs::find(connection, by))
+    }
+
+    fn list_jobs(&self, query: JobQuery) -> StoreFuture<JobPage> {
+        self.read(move |connection, _| jobs::list(connection, &query))
+    }
+
+    fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool> {
+        let url = gateway.clone();
+        let look = self.read(move |connection, _| jobs::is_reachable(connection, &url));
+        let probe = self.write(move |writer, clock| jobs::take_probe(&mut writer.connection, clock, &gateway));
+        Box::pin(async move { Ok(look.await? || probe.await?) })
     }
 
     fn ping(&self) -> StoreFuture<()> {

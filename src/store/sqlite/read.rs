@@ -80,6 +80,9 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
         }
     }
     let limit = query.limit.max(1);
+    if query.without_jobs {
+        conditions.push("NOT EXISTS (SELECT 1 FROM submission_jobs b WHERE b.intent_seq = i.intent_seq)");
+    }
     values.push(Value::Integer(i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX)));
     // Not a parameter: only of a constant can be seen that an index of some statuses will do.
     conditions.extend(query.status.map(|status| match status {

@@ -46,6 +46,7 @@ fn open_attempt_of(row: &Row<'_>) -> Result<OpenAttempt, rusqlite::Error> {
         attempt_number: row.get(4)?,
         lease_epoch: row.get(5)?,
         started_at: Timestamp::from_micros(row.get(6)?),
+        trace: None,
     })
 }
 

@@ -15,8 +15,7 @@ use super::connection::{begin, store_error};
 use super::read::{self, parsed};
 use super::schedule::as_limit;
 use super::tally::Tally;
-use super::webhooks;
-use super::{leases, messages};
+use super::{jobs, leases, messages, webhooks};
 use crate::clock::WallClock;
 use crate::core::contract::{Contract, ContractSnapshot};
 use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State};
@@ -166,6 +165,11 @@ fn submit(
     now: Timestamp,
     at_once: Option<&AtOnce>,
 ) -> Result<(Submitted, Option<BegunAtOnce>), rusqlite::Error> {
+    if let Some(job) = &new.job
+        && let Some(existing) = jobs::by_key(transaction, &job.key)?
+    {
+        return Ok((Submitted::Existing(existing), None));
+    }
     let contract = &new.contract.contract;
     let row = contract_row(transaction, contracts, &new.contract)?;
     let deadline = policy::deadline(contract, now);
@@ -200,6 +204,12 @@ fn submit(
     transaction
         .prepare_cached("INSERT INTO submission_payloads (intent_seq, payload) VALUES (?1, ?2)")?
         .execute(params![seq.0, new.payload.bytes().as_ref()])?;
+    if let Some(job) = &new.job {
+        jobs::keep(transaction, seq, job, now)?;
+    }
+    if let Some(trace) = new.trace {
+        jobs::keep_trace(transaction, seq, trace)?;
+    }
     let intent = Intent {
         seq,
         id: new.id.clone(),
@@ -218,6 +228,7 @@ fn submit(
             attempt_number: 1,
             lease_epoch,
             started_at: now,
+            trace: new.trace,
         };
         BegunAtOnce { attempt, payload: new.payload.bytes().clone(), permit }
     });
@@ -279,8 +290,9 @@ fn begin_attempt(
 ) -> Result<Begun, rusqlite::Error> {
     let row = transaction
         .prepare_cached(
-            "SELECT intent_id, contract_id, created_at, next_attempt_at, payload
+            "SELECT intent_id, contract_id, created_at, next_attempt_at, payload, traceparent
              FROM submission_intents JOIN submission_payloads USING (intent_seq)
+                 LEFT JOIN submission_traces USING (intent_seq)
              WHERE intent_seq = ?1 AND attempt_count = ?2 AND next_attempt_at IS NOT NULL",
         )?
         .query_row(params![waiting.seq.0, waiting.attempt_count], |row| {
@@ -290,10 +302,11 @@ fn begin_attempt(
                 Timestamp::from_micros(row.get(2)?),
                 Timestamp::from_micros(row.get(3)?),
                 Bytes::from(row.get::<_, Vec<u8>>(4)?),
+                jobs::trace_of(row, 5)?,
             ))
         })
         .optional()?;
-    let Some((intent_id, contract_id, created_at, due, payload)) = row else { return Ok(Begun::Stale) };
+    let Some((intent_id, contract_id, created_at, due, payload, trace)) = row else { return Ok(Begun::Stale) };
     if due > now {
         return Ok(Begun::NotDue { due, now });
     }
@@ -315,6 +328,7 @@ fn begin_attempt(
         attempt_number: waiting.attempt_count + 1,
         lease_epoch: epoch,
         started_at: now,
+        trace,
     };
     Ok(Begun::Started { attempt, payload, due })
 }
@@ -369,6 +383,7 @@ fn finish_attempt(
     if state.completed_at.is_some() && attempt.contract.webhook.is_some() {
         webhooks::owe(transaction, attempt.seq, now)?;
     }
+    jobs::count_reach(transaction, finish, now)?;
     tally.attempt(transaction, finish)?;
     Ok(Finished::Recorded)
 }
@@ -448,6 +463,7 @@ pub fn purge(
         .collect::<Result<_, _>>()?;
     for seq in &doomed {
         messages::forget(&transaction, *seq)?;
+        jobs::forget(&transaction, *seq)?;
         for sql in [
             "DELETE FROM submission_webhook_tries WHERE intent_seq = ?1",
             "DELETE FROM submission_webhook_events WHERE intent_seq = ?1",

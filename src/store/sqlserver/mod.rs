@@ -8,6 +8,7 @@
 mod contracts;
 mod database;
 mod insight;
+mod jobs;
 mod migrate;
 mod read;
 mod rows;
@@ -29,10 +30,11 @@ use self::contracts::Contracts;
 use self::database::Database;
 use self::migrate::SchemaState;
 use super::{
-    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, History, IntentPage, ListQuery, OpenAttempt, OpenTry,
-    Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError, StoreFuture, TargetHealth,
-    WebhookLook, WriteBatch,
+    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, IntentPage, JobLookup, JobPage, JobQuery,
+    ListQuery, OpenAttempt, OpenTry, Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError,
+    StoreFuture, TargetHealth, WebhookLook, WriteBatch,
 };
+use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq};
 use crate::core::lease::{Lease, Term};
 use crate::metrics::Metrics;
@@ -199,6 +201,18 @@ impl Store for SqlServerStore {
 
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
         self.call(|store| async move { insight::target_health(&store.readers).await })
+    }
+
+    fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>> {
+        self.call(move |store| async move { jobs::find(&store.readers, by).await })
+    }
+
+    fn list_jobs(&self, query: JobQuery) -> StoreFuture<JobPage> {
+        self.call(move |store| async move { jobs::list(&store.readers, &query).await })
+    }
+
+    fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool> {
+        self.call(move |store| async move { jobs::admits(&store.readers, &gateway).await })
     }
 
     fn ping(&self) -> StoreFuture<()> {

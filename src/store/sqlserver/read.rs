@@ -92,7 +92,7 @@ pub async fn open_attempts_before(
     limit: usize,
 ) -> Result<Vec<OpenAttempt>, StoreError> {
     let results = run(database, statements::OPEN_ATTEMPTS, vec![Value::Number(epoch), number(limit)]).await?;
-    let read = |row: &Row| rows::open_attempt(row, Arc::new(rows::contract(row)?));
+    let read = |row: &Row| rows::open_attempt(row, Arc::new(rows::contract(row)?), None);
     let readable = set(&results, 0).iter().filter_map(|row| {
         read(row).inspect_err(|error| log::error!("open_attempt_unreadable store_error={error:?}")).ok()
     });
@@ -224,6 +224,7 @@ pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, S
         behind: filters[4].is_some(),
         prefix: filters[5].is_some(),
         prefix_end: filters[6].is_some(),
+        without_jobs: query.without_jobs,
     };
     let values = std::iter::once(number(limit + 1)).chain(filters.into_iter().flatten()).collect();
     let results = run(database, statements::list(parts), values).await?;

@@ -10,6 +10,7 @@ use crate::core::contract::Contract;
 use crate::core::intent::{Intent, IntentId, IntentSeq, TargetName};
 use crate::core::schedule::{GatewayId, Waiting};
 use crate::core::time::Timestamp;
+use crate::core::trace::TraceContext;
 use crate::store::{Attempt, Found, OpenAttempt, StoreError, columns};
 
 /// The columns that [`intent`] reads, of `submission_intents AS i` and `submission_contracts AS c`.
@@ -104,7 +105,11 @@ pub fn waiting(row: &Row) -> Result<Waiting, StoreError> {
 }
 
 /// An attempt that the row says is open, under the contract that is passed in.
-pub fn open_attempt(row: &Row, contract: Arc<Contract>) -> Result<OpenAttempt, StoreError> {
+pub fn open_attempt(
+    row: &Row,
+    contract: Arc<Contract>,
+    trace: Option<TraceContext>,
+) -> Result<OpenAttempt, StoreError> {
     Ok(OpenAttempt {
         seq: seq(row)?,
         intent_id: parsed(row, "intent_id", |text| IntentId::parse(text).ok())?,
@@ -113,7 +118,13 @@ pub fn open_attempt(row: &Row, contract: Arc<Contract>) -> Result<OpenAttempt, S
         attempt_number: attempts(row, "attempt_count")?,
         lease_epoch: need(row, "open_lease_epoch")?,
         started_at: need_moment(row, "open_started_at")?,
+        trace,
     })
+}
+
+/// What cannot be read counts as none: a trace is a help and not a promise.
+pub fn trace(row: &Row) -> Result<Option<TraceContext>, StoreError> {
+    Ok(get::<&str>(row, "traceparent")?.and_then(TraceContext::parse))
 }
 
 pub fn contract(row: &Row) -> Result<Contract, StoreError> {

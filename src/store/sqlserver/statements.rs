@@ -6,7 +6,7 @@
 //! after the commit, so that a client that stops reading holds no locks.
 
 use super::rows::INTENT_COLUMNS;
-use super::webhooks;
+use super::{jobs, webhooks};
 use crate::store::{KEPT_MINUTES, MOST_SHARING};
 
 /// Parameters that a batch of writes always has: the term, or blanks.
@@ -34,6 +34,12 @@ pub struct Parts {
     pub finishes: bool,
     pub expire: bool,
     pub exhaust: bool,
+    /// Some of the submits are jobs.
+    pub jobs: bool,
+    /// Some of the submits have a trace.
+    pub traces: bool,
+    /// Some of the finishes are of nodes.
+    pub nodes: bool,
 }
 
 /// A batch of writes: one transaction, then what became of each part. The values of the parts
@@ -56,9 +62,10 @@ pub fn writes(parts: Parts) -> String {
     };
     part(parts.fenced, 0, FENCE, "");
     part(true, 0, TICK, "");
-    part(parts.submits, 3, INSERT_INTENTS, &submitted());
+    part(parts.submits, if parts.jobs { 4 } else { 3 }, &insert_intents(parts), &submitted(parts));
     part(parts.begins, 1, BEGIN_ATTEMPTS, BEGUN);
-    part(parts.finishes, 1, &format!("{FINISH_ATTEMPTS}{}{}", owe(OF_THE_LIST), count(ATTEMPT_KINDS)), FINISHED);
+    let reach = if parts.nodes { jobs::COUNT_REACH } else { "" };
+    part(parts.finishes, 1, &format!("{FINISH_ATTEMPTS}{}{}{reach}", owe(OF_THE_LIST), count(ATTEMPT_KINDS)), FINISHED);
     part(parts.expire, 1, &format!("{EXPIRE_OVERDUE}{}{}", owe(ENDED_NOW), count(&end_kinds(ENDED_NOW))), &expired());
     part(parts.exhaust, 1, &format!("{EXHAUST}{}{}", owe(OF_THE_LIST), count(&end_kinds(OF_THE_LIST))), &exhausted());
     sql.push_str("\nCOMMIT TRANSACTION;");
@@ -83,7 +90,15 @@ pub fn json_text(text: &str) -> String {
     text.replace('~', "~0").replace('"', "~1").replace('\\', "~2").replace(char::is_control, " ")
 }
 
-/// Values: the intents as JSON, all payloads one after the other, all hashes likewise.
+/// Values: the intents as JSON, all payloads one after the other, all hashes likewise, and so the keys of
+/// jobs if there are any.
+fn insert_intents(parts: Parts) -> String {
+    let unless_job_exists = if parts.jobs { jobs::UNLESS_KEY_EXISTS } else { "" };
+    let jobs = if parts.jobs { jobs::INSERT_JOBS } else { "" };
+    let traces = if parts.traces { jobs::INSERT_TRACES } else { "" };
+    format!("{INSERT_INTENTS}{unless_job_exists}\nORDER BY j.hash_from;{jobs}{traces}")
+}
+
 const INSERT_INTENTS: &str = concat!(
     "
 INSERT INTO submission_intents (intent_id, contract_id, gateway_id, payload, payload_sha256, status, attempt_count,
@@ -93,20 +108,20 @@ SELECT ",
     ", j.contract, j.gateway, SUBSTRING(@value1, j.payload_from, j.payload_length),
     SUBSTRING(@value2, j.hash_from, 32), 'pending', 0, @now, DATEADD(SECOND, j.seconds, @now), @now, @now
 FROM OPENJSON(@value0) WITH (id NVARCHAR(400), contract BIGINT, gateway BIGINT, payload_from BIGINT,
-    payload_length BIGINT, hash_from BIGINT, seconds INT) AS j
+    payload_length BIGINT, hash_from BIGINT, seconds INT, key_from BIGINT) AS j
 WHERE NOT EXISTS (SELECT 1 FROM submission_intents AS i WHERE i.intent_id = ",
     text!("j.id"),
-    ")
-ORDER BY j.hash_from;"
+    ")"
 );
 
-fn submitted() -> String {
+fn submitted(parts: Parts) -> String {
+    let jobs = if parts.jobs { jobs::submitted() } else { String::new() };
     format!(
         "
 SELECT {INTENT_COLUMNS}, i.payload_sha256
 FROM OPENJSON(@value0) WITH (id NVARCHAR(400)) AS j
 JOIN submission_intents AS i ON i.intent_id = {}
-JOIN submission_contracts AS c ON c.contract_id = i.contract_id;",
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id;{jobs}",
         text!("j.id")
     )
 }
@@ -123,8 +138,10 @@ WHERE @held = 1 AND i.attempt_count = j.attempts AND i.next_attempt_at <= @now
 
 const BEGUN: &str = "
 SELECT i.intent_seq, i.intent_id, i.contract_id, i.created_at, i.attempt_count, i.next_attempt_at,
-    i.open_lease_epoch, i.open_started_at, CASE WHEN i.open_started_at = @now THEN i.payload END AS payload
-FROM OPENJSON(@value0) WITH (seq BIGINT) AS j JOIN submission_intents AS i ON i.intent_seq = j.seq;";
+    i.open_lease_epoch, i.open_started_at, CASE WHEN i.open_started_at = @now THEN i.payload END AS payload,
+    t.traceparent
+FROM OPENJSON(@value0) WITH (seq BIGINT) AS j JOIN submission_intents AS i ON i.intent_seq = j.seq
+LEFT JOIN submission_traces AS t ON t.intent_seq = i.intent_seq;";
 
 const FINISH_ATTEMPTS: &str = concat!(
     "
@@ -383,6 +400,8 @@ pub fn purge() -> String {
 BEGIN TRANSACTION;{FENCE}{TICK}
 IF @held = 1
 BEGIN
+    DELETE FROM submission_jobs WHERE intent_seq IN ({doomed});
+    DELETE FROM submission_traces WHERE intent_seq IN ({doomed});
     DELETE FROM submission_gateway_messages WHERE intent_seq IN ({doomed});
     DELETE FROM submission_webhook_tries WHERE intent_seq IN ({doomed});
     DELETE FROM submission_webhook_events WHERE intent_seq IN ({doomed});
@@ -434,6 +453,7 @@ pub struct ListParts {
     pub behind: bool,
     pub prefix: bool,
     pub prefix_end: bool,
+    pub without_jobs: bool,
 }
 
 /// A page of intents, newest first, or by id if those begin with something. The first value is the limit, then those of the filters.
@@ -449,7 +469,11 @@ pub fn list(parts: ListParts) -> String {
         (parts.prefix_end, "i.intent_id < "),
     ];
     let wanted = filters.into_iter().filter_map(|(wanted, filter)| wanted.then_some(filter));
-    let conditions: Vec<_> = wanted.enumerate().map(|(number, filter)| format!("{filter}@P{}", number + 2)).collect();
+    let mut conditions: Vec<_> =
+        wanted.enumerate().map(|(number, filter)| format!("{filter}@P{}", number + 2)).collect();
+    if parts.without_jobs {
+        conditions.push("NOT EXISTS (SELECT 1 FROM submission_jobs AS b WHERE b.intent_seq = i.intent_seq)".to_owned());
+    }
     let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
     let order = if parts.prefix { "i.intent_id" } else { "i.intent_seq DESC" };
     format!(

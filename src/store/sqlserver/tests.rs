@@ -9,6 +9,7 @@ use sqlparser::dialect::MsSqlDialect;
 use sqlparser::parser::Parser;
 
 use super::database::Batch;
+use super::jobs as job_statements;
 use super::webhooks as webhook_statements;
 use super::*;
 use crate::core::contract::fixtures::{max_attempts, one_shot};
@@ -255,11 +256,14 @@ fn all_statements() -> Vec<String> {
         webhook_statements::close_statement(),
         webhook_statements::put_off_statement(),
         webhook_statements::redeliver_statement(),
+        job_statements::ADMITS.to_owned(),
+        job_statements::find_by_key(),
+        job_statements::find_by_id(),
         migrate::VERSION.to_owned(),
         migrate::MAKE_VERSIONS.to_owned(),
     ];
     all.extend((0..migrate::MIGRATIONS.len()).map(migrate::migration));
-    all.extend((0..64).map(|n| {
+    all.extend((0..512).map(|n| {
         statements::writes(statements::Parts {
             fenced: bit(n, 0),
             submits: bit(n, 1),
@@ -267,9 +271,12 @@ fn all_statements() -> Vec<String> {
             finishes: bit(n, 3),
             expire: bit(n, 4),
             exhaust: bit(n, 5),
+            jobs: bit(n, 6),
+            traces: bit(n, 7),
+            nodes: bit(n, 8),
         })
     }));
-    all.extend((0..128).map(|n| {
+    all.extend((0..256).map(|n| {
         statements::list(statements::ListParts {
             status: bit(n, 0),
             target: bit(n, 1),
@@ -278,6 +285,16 @@ fn all_statements() -> Vec<String> {
             behind: bit(n, 4),
             prefix: bit(n, 5),
             prefix_end: bit(n, 6),
+            without_jobs: bit(n, 7),
+        })
+    }));
+    all.extend((0..32).map(|n| {
+        job_statements::list_statement(job_statements::ListParts {
+            tenant: bit(n, 0),
+            workspaces: bit(n, 1),
+            job_id: bit(n, 2),
+            status: bit(n, 3),
+            behind: bit(n, 4),
         })
     }));
     all

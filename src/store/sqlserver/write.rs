@@ -14,7 +14,7 @@ use super::contracts::{ContractRow, Contracts};
 use super::database::{Batch, Database, ResultSets, Value};
 use super::rows::{self, json_moment};
 use super::statements::{self, Parts, json_text};
-use crate::core::contract::{Contract, Policy};
+use crate::core::contract::{Contract, GatewayType, Policy};
 use crate::core::intent::{Intent, IntentId, IntentSeq};
 use crate::core::lease::Term;
 use crate::core::policy;
@@ -22,8 +22,8 @@ use crate::core::schedule::Waiting;
 use crate::core::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
-    Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, NewIntent, Receipt, StoreError, Submitted,
-    WriteBatch, minute_of,
+    Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, NewIntent, NewJob, Receipt, StoreError,
+    Submitted, WriteBatch, minute_of,
 };
 
 pub async fn commit(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<Receipt, StoreError> {
@@ -84,6 +84,9 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
         finishes: fenced.is_some_and(|writes| !writes.finishes.is_empty()),
         expire: fenced.is_some_and(|writes| writes.expire.is_some()),
         exhaust: false,
+        jobs: batch.submits.iter().any(|new| new.job.is_some()),
+        traces: batch.submits.iter().any(|new| new.trace.is_some()),
+        nodes: fenced.is_some_and(|writes| writes.finishes.iter().any(|finish| is_of_node(finish))),
     };
     let mut values = term_values(fenced.map(|writes| &writes.term));
     if parts.submits {
@@ -100,7 +103,13 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
     }
     let results = database.run(Batch { sql: statements::writes(parts).into(), values }).await?;
     let mut results = Results::new(results)?;
-    let submits = if parts.submits { submitted(&batch.submits, &results.next()?, results.now)? } else { Vec::new() };
+    let submits = if parts.submits {
+        let rows = results.next()?;
+        let jobs = if parts.jobs { results.next()? } else { Vec::new() };
+        submitted(&batch.submits, &rows, &jobs, results.now)?
+    } else {
+        Vec::new()
+    };
     let Some(writes) = fenced.filter(|_| results.held) else {
         return Ok(Receipt { submits, begun: Vec::new(), fenced: None });
     };
@@ -150,8 +159,8 @@ pub fn term_values(term: Option<&Term>) -> Vec<Value> {
     }
 }
 
-/// The intents as JSON, their payloads and their hashes. Of several with one id only the first
-/// is written; the others are compared with it afterwards.
+/// The intents as JSON, their payloads and their hashes, and the hashes of jobs' keys if there are jobs. Of
+/// several with one id or key only the first is written; the others are compared with it afterwards.
 async fn submit_values(
     database: &Database,
     contracts: &Contracts,
@@ -160,8 +169,11 @@ async fn submit_values(
     let mut items = Vec::with_capacity(submits.len());
     let mut payloads = BytesMut::with_capacity(submits.iter().map(|new| new.payload.bytes().len()).sum());
     let mut hashes = BytesMut::with_capacity(submits.len() * 32);
-    let mut ids = HashSet::new();
-    for new in submits.iter().filter(|new| ids.insert(&new.id)) {
+    let mut keys = BytesMut::new();
+    let (mut ids, mut job_keys) = (HashSet::new(), HashSet::new());
+    let mut is_first =
+        |new: &&NewIntent| ids.insert(new.id.clone()) && new.job.as_ref().is_none_or(|job| job_keys.insert(job.key));
+    for new in submits.iter().filter(|new| is_first(new)) {
         let ContractRow { contract_id, gateway_id } = contracts.row(database, &new.contract).await?;
         let seconds = match new.contract.contract.policy {
             // DATEADD takes an INT: 68 years are as good as any more.
@@ -171,29 +183,66 @@ async fn submit_values(
         items.push(json!({
             "id": json_text(new.id.as_str()), "contract": contract_id, "gateway": gateway_id, "seconds": seconds,
             "payload_from": payloads.len() + 1, "payload_length": new.payload.bytes().len(),
-            "hash_from": hashes.len() + 1,
+            "hash_from": hashes.len() + 1, "trace": new.trace.map(|trace| trace.to_string()),
         }));
+        if let (Some(job), Some(item)) = (&new.job, items.last_mut().and_then(Json::as_object_mut)) {
+            item.extend(job_fields(job, keys.len() + 1));
+            keys.extend_from_slice(&job.key.0);
+        }
         payloads.extend_from_slice(new.payload.bytes());
         hashes.extend_from_slice(new.payload.sha256());
     }
-    Ok(vec![
+    let mut values = vec![
         Value::Text(Json::Array(items).to_string()),
         Value::Bytes(payloads.freeze()),
         Value::Bytes(hashes.freeze()),
-    ])
+    ];
+    if !keys.is_empty() {
+        values.push(Value::Bytes(keys.freeze()));
+    }
+    Ok(values)
+}
+
+/// What the item of an intent has besides, if it is a job.
+fn job_fields(job: &NewJob, key_from: usize) -> serde_json::Map<String, Json> {
+    let NewJob { id, facts, .. } = job;
+    let fields = [
+        ("key_from", Json::from(key_from)),
+        ("submission", Json::from(id.to_string())),
+        ("tenant", Json::from(json_text(&facts.tenant_id))),
+        ("workspace", Json::from(json_text(&facts.workspace_id))),
+        ("job", Json::from(json_text(&facts.job_id))),
+        ("job_key", Json::from(json_text(&facts.idempotency_key))),
+        ("node", Json::from(json_text(&facts.management_node_id))),
+    ];
+    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+}
+
+fn is_of_node(finish: &FinishAttempt) -> bool {
+    finish.attempt.contract.gateway_type == GatewayType::Node
 }
 
 fn submitted(
     submits: &[NewIntent],
     rows: &[Row],
+    jobs: &[Row],
     now: Timestamp,
 ) -> Result<Vec<Result<Submitted, StoreError>>, StoreError> {
     let found: HashMap<IntentId, Found> = rows
         .iter()
         .map(|row| rows::found(row).map(|found| (found.intent.id.clone(), found)))
         .collect::<Result<_, _>>()?;
+    let by_key: HashMap<Vec<u8>, Intent> = jobs
+        .iter()
+        .map(|row| Ok((rows::need::<&[u8]>(row, "key_sha256")?.to_vec(), rows::intent(row)?)))
+        .collect::<Result<_, StoreError>>()?;
     let mut first = HashSet::new();
     let answers = submits.iter().map(|new| {
+        if let Some(job) = &new.job {
+            let intent = by_key.get(job.key.0.as_slice()).cloned().ok_or_else(|| lost("job"))?;
+            let created = intent.id == new.id && intent.created_at == now;
+            return Ok(if created { Submitted::Created(intent) } else { Submitted::Existing(intent) });
+        }
         let found = found.get(&new.id).cloned().ok_or_else(|| lost("submission"))?;
         // No two transactions share a timestamp, so this one tells what was created here.
         if found.intent.created_at == now && first.insert(&new.id) {
@@ -244,7 +293,8 @@ fn classify(
         let contract = known.get(&id).cloned();
         let contract = contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?;
         let payload = rows::bytes(row, "payload")?.unwrap_or_default();
-        return Ok(Begun::Started { attempt: rows::open_attempt(row, contract)?, payload, due: waiting.due });
+        let attempt = rows::open_attempt(row, contract, rows::trace(row)?)?;
+        return Ok(Begun::Started { attempt, payload, due: waiting.due });
     }
     match rows::moment(row, "next_attempt_at")? {
         Some(due) if rows::attempts(row, "attempt_count")? == waiting.attempt_count && due > now => {
@@ -308,6 +358,7 @@ fn finish_value(finishes: &[Arc<FinishAttempt>]) -> Value {
             "due": state.next_attempt_at.map(json_moment), "completed": state.completed_at.map(json_moment),
             "rejected": state.rejected_reason, "exhausted": state.exhausted_reason,
             "minute": minute_of(*finished_at), "kind": outcome.kind(), "cause": json_text(&outcome.cause()),
+            "reached": outcome.reached().filter(|_| is_of_node(finish)).map(i64::from),
             "took": u64::try_from(finished_at.since(attempt.started_at).as_micros()).unwrap_or(u64::MAX),
         })
     });

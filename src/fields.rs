@@ -3,11 +3,23 @@
 //! A faulty field reads as `None`; whoever reads goes on, so that one run finds all faults.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::num::NonZeroU32;
 
 use serde_json::{Map, Value};
 
-use super::Fault;
+/// One thing wrong with a document, with its place in it (`targets[2].maxAttempts`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub place: String,
+    pub text: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.place.is_empty() { f.write_str(&self.text) } else { write!(f, "{}: {}", self.place, self.text) }
+    }
+}
 
 #[derive(Default)]
 pub struct Faults(RefCell<Vec<Fault>>);
@@ -24,9 +36,9 @@ impl Faults {
 }
 
 /// Parses a document whose top level is an object; the one fault if it is not.
-pub fn parse_object(text: &str) -> Result<Map<String, Value>, Vec<Fault>> {
+pub fn parse_object(text: &[u8]) -> Result<Map<String, Value>, Vec<Fault>> {
     let fault = |place: String, text: String| vec![Fault { place, text }];
-    match serde_json::from_str(text) {
+    match serde_json::from_slice(text) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(fault(String::new(), format!("must be a JSON object, this is {}", kind(&other)))),
         Err(error) => {
@@ -37,7 +49,7 @@ pub fn parse_object(text: &str) -> Result<Map<String, Value>, Vec<Fault>> {
     }
 }
 
-/// One object of a registry file.
+/// One object of a document.
 pub struct Fields<'a> {
     map: &'a Map<String, Value>,
     place: String,
@@ -132,6 +144,52 @@ impl<'a> Fields<'a> {
     /// A string that need not be there.
     pub fn optional_text(&self, name: &'static str) -> Option<&'a str> {
         self.get(name).and_then(|_| self.text(name, ""))
+    }
+
+    /// An object that must be there.
+    pub fn required_object(&self, name: &'static str, hint: &str) -> Option<Fields<'a>> {
+        self.required(name, hint)?;
+        self.object(name)
+    }
+
+    /// Every object of a list that must be there and not be empty, with its index.
+    pub fn objects(&self, name: &'static str, hint: &str) -> Vec<(usize, Fields<'a>)> {
+        let Some(list) = self.list(name, hint) else { return Vec::new() };
+        if list.is_empty() {
+            self.fault(name, format!("must not be empty; {hint}"));
+        }
+        let object = |(index, value): (usize, &'a Value)| {
+            let place = format!("{}[{index}]", self.place_of(name));
+            let Value::Object(map) = value else {
+                self.faults.add(place, format!("must be an object, this is {}", kind(value)));
+                return None;
+            };
+            Some((index, Fields::new(map, place, self.faults)))
+        };
+        list.iter().enumerate().filter_map(object).collect()
+    }
+
+    /// The strings of a list that need not be there: not blank, none twice.
+    pub fn names(&self, name: &'static str) -> Vec<&'a str> {
+        if self.get(name).is_none() {
+            return Vec::new();
+        }
+        let mut names = Vec::new();
+        for (index, value) in self.list(name, "").into_iter().flatten().enumerate() {
+            let place = format!("{name}[{index}]");
+            match value.as_str().map(str::trim) {
+                None => self.fault(&place, format!("must be a string, this is {}", kind(value))),
+                Some("") => self.fault(&place, "must not be blank"),
+                Some(text) if names.contains(&text) => self.fault(&place, format!("repeats {text:?}")),
+                Some(text) => names.push(text),
+            }
+        }
+        names
+    }
+
+    /// Whether a field is there and null, which some writers mean by absent.
+    pub fn is_null(&self, name: &'static str) -> bool {
+        self.get(name).is_some_and(Value::is_null)
     }
 
     /// A field that is read elsewhere, or only looked for.

@@ -1,0 +1,89 @@
+//! W3C trace context: which trace a submission belongs to, and what is said of it further on.
+//!
+//! Pure: new ids are given in. What is not a valid `traceparent` counts as none, as the standard has it.
+
+use std::fmt;
+
+/// A `traceparent` that was sent, or one that was made for who sent none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct TraceContext {
+    trace_id: u128,
+    parent_id: u64,
+    flags: u8,
+}
+
+impl TraceContext {
+    /// `None` if an id is zero, which the standard does not allow.
+    pub fn new(trace_id: u128, parent_id: u64, flags: u8) -> Option<Self> {
+        (trace_id != 0 && parent_id != 0).then_some(Self { trace_id, parent_id, flags })
+    }
+
+    /// Reads `00-<32 hex digits>-<16>-<2>`; of later versions what this one has in common with them.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let mut fields = text.split('-');
+        let version = hex(fields.next()?, 2)?;
+        let trace_id = hex(fields.next()?, 32)?;
+        let parent_id = u64::try_from(hex(fields.next()?, 16)?).ok()?;
+        let flags = u8::try_from(hex(fields.next()?, 2)?).ok()?;
+        let known = version < 0xff && (version > 0 || fields.next().is_none());
+        Self::new(trace_id, parent_id, flags).filter(|_| known)
+    }
+
+    /// The 32 digits that all of a trace share.
+    pub fn trace_id(&self) -> String {
+        format!("{:032x}", self.trace_id)
+    }
+
+    /// The same trace, as seen by whoever is called next.
+    pub fn child(&self, parent_id: u64) -> Self {
+        Self { parent_id: parent_id.max(1), ..*self }
+    }
+}
+
+/// Lower case only: the standard says so.
+fn hex(digits: &str, length: usize) -> Option<u128> {
+    let fine = digits.len() == length && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    fine.then(|| u128::from_str_radix(digits, 16).ok())?
+}
+
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.parent_id, self.flags)
+    }
+}
+
+impl fmt::Debug for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_are_read_as_the_standard_says() {
+        let fine = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let context = TraceContext::parse(fine).unwrap();
+        assert_eq!((context.to_string().as_str(), context.trace_id().as_str()), (fine, &fine[3..35]));
+        assert_eq!(context.child(7).to_string(), "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-01");
+        let later = "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-the-future-will-be-like";
+        assert_eq!(TraceContext::parse(later), Some(context));
+        for text in [
+            "",
+            "00",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
+            "00-+bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(TraceContext::parse(text), None, "{text}");
+        }
+    }
+}

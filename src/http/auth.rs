@@ -1,0 +1,49 @@
+//! Bearer tokens: who is calling, and whether that may be done.
+//!
+//! With `SM_AUTH=required` every `/v1` call needs a token with its scope. Jobs always do, and check
+//! tenants besides: that is theirs.
+
+use std::sync::Arc;
+
+use actix_web::HttpRequest;
+use actix_web::http::header;
+
+use super::HttpParts;
+use super::error::ApiError;
+use crate::core::client::{ApiClient, Scope};
+use crate::registry::Registry;
+
+/// Whether the front doors that could do without tokens ask for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthMode {
+    Off,
+    Required,
+}
+
+/// Whoever's token stands in the request.
+pub fn caller(request: &HttpRequest, registry: &Registry) -> Result<Arc<ApiClient>, ApiError> {
+    let identities = registry.identities.as_ref().ok_or(ApiError::Unauthorized)?;
+    let token = bearer(request).ok_or(ApiError::Unauthorized)?;
+    identities.identify(token).ok_or(ApiError::Unauthorized)
+}
+
+fn bearer(request: &HttpRequest) -> Option<&str> {
+    let value = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
+}
+
+/// Whether the caller may do what needs this scope; anyone may while tokens are not asked for.
+pub fn allow(request: &HttpRequest, parts: &HttpParts, scope: Scope) -> Result<(), ApiError> {
+    match parts.auth {
+        AuthMode::Off => Ok(()),
+        AuthMode::Required => in_scope(caller(request, &parts.registry.get())?.as_ref(), scope),
+    }
+}
+
+pub fn in_scope(client: &ApiClient, scope: Scope) -> Result<(), ApiError> {
+    if client.may(scope) {
+        return Ok(());
+    }
+    Err(ApiError::Forbidden(format!("this token has no scope {}", scope.as_str())))
+}

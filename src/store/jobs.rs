@@ -1,0 +1,97 @@
+//! What a store keeps of a job besides its intent, and how jobs are looked up.
+
+use bytes::Bytes;
+
+use crate::core::intent::{Intent, Status};
+use crate::core::job::{JobCommand, JobKey, SubmissionId};
+use crate::core::time::Timestamp;
+use crate::core::trace::TraceContext;
+
+/// Whose job it is, and what the tenant calls it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobFacts {
+    pub tenant_id: String,
+    pub workspace_id: String,
+    pub job_id: String,
+    pub idempotency_key: String,
+    pub management_node_id: String,
+}
+
+impl From<&JobCommand> for JobFacts {
+    fn from(command: &JobCommand) -> Self {
+        Self {
+            tenant_id: command.tenant_id.clone(),
+            workspace_id: command.workspace_id.clone(),
+            job_id: command.job_id.clone(),
+            idempotency_key: command.idempotency_key.clone(),
+            management_node_id: command.management_node_id.clone(),
+        }
+    }
+}
+
+/// What makes a new intent a job.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    pub id: SubmissionId,
+    pub key: JobKey,
+    pub facts: JobFacts,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    pub id: SubmissionId,
+    pub facts: JobFacts,
+    /// The trace that it was submitted under.
+    pub trace: Option<TraceContext>,
+    pub intent: Intent,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum JobLookup {
+    Key(JobKey),
+    Id(SubmissionId),
+}
+
+/// A job with what was forwarded for it.
+#[derive(Clone, Debug)]
+pub struct FoundJob {
+    pub job: Job,
+    pub payload: Bytes,
+}
+
+/// Which jobs to list; newest first.
+#[derive(Clone, Debug, Default)]
+pub struct JobQuery {
+    pub tenant: Option<String>,
+    /// Only of these; all if there is none.
+    pub workspaces: Option<Vec<String>>,
+    pub job_id: Option<String>,
+    pub status: Option<Status>,
+    pub limit: usize,
+    /// Continue behind this one, as a page before said.
+    pub behind: Option<JobPlace>,
+}
+
+/// Where a page of jobs ended. Says nothing that its tenant does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobPlace {
+    pub accepted_at: Timestamp,
+    pub id: SubmissionId,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobPage {
+    pub jobs: Vec<Job>,
+    /// Where the next page starts, if there is one.
+    pub next: Option<JobPlace>,
+}
+
+impl JobPage {
+    /// A page of what was found, which may be one more than asked for.
+    pub(super) fn of(limit: usize, mut jobs: Vec<Job>) -> Self {
+        let more = jobs.len() > limit;
+        jobs.truncate(limit);
+        let next = jobs.last().filter(|_| more).map(|job| JobPlace { accepted_at: job.intent.created_at, id: job.id });
+        Self { jobs, next }
+    }
+}

@@ -1,0 +1,195 @@
+//! Jobs: what they are besides intents, the traces of submissions, and which nodes are gone.
+
+use bytes::Bytes;
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
+
+use super::connection::begin;
+use super::read::{INTENT_COLUMNS, intent_of, parsed};
+use super::schedule::as_limit;
+use crate::clock::WallClock;
+use crate::core::contract::{GatewayType, GatewayUrl};
+use crate::core::intent::{Intent, IntentId, IntentSeq};
+use crate::core::job::{JobKey, SubmissionId};
+use crate::core::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
+use crate::core::time::Timestamp;
+use crate::core::trace::TraceContext;
+use crate::store::{FinishAttempt, FoundJob, Job, JobFacts, JobLookup, JobPage, JobQuery, NewJob};
+
+const JOB_COLUMNS: &str = "b.submission_id, b.tenant_id, b.workspace_id, b.job_id, b.idempotency_key, \
+     b.management_node_id, t.traceparent";
+const JOB_TABLES: &str = "submission_jobs b JOIN submission_intents i USING (intent_seq) \
+     JOIN submission_contracts c USING (contract_id) LEFT JOIN submission_traces t USING (intent_seq)";
+
+/// The intent of the job that has this key.
+pub fn by_key(transaction: &Transaction<'_>, key: &JobKey) -> Result<Option<Intent>, rusqlite::Error> {
+    let sql = format!("SELECT {INTENT_COLUMNS} FROM {JOB_TABLES} WHERE b.key_sha256 = ?1");
+    transaction.prepare_cached(&sql)?.query_row([key.0], intent_of).optional()
+}
+
+/// Writes down that a new intent is a job.
+pub fn keep(
+    transaction: &Transaction<'_>,
+    seq: IntentSeq,
+    job: &NewJob,
+    now: Timestamp,
+) -> Result<(), rusqlite::Error> {
+    let NewJob { id, key, facts } = job;
+    transaction
+        .prepare_cached(
+            "INSERT INTO submission_jobs (intent_seq, key_sha256, submission_id, tenant_id, workspace_id, job_id,
+                 idempotency_key, management_node_id, accepted_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?
+        .execute(params![
+            seq.0,
+            key.0,
+            id.to_string(),
+            facts.tenant_id,
+            facts.workspace_id,
+            facts.job_id,
+            facts.idempotency_key,
+            facts.management_node_id,
+            now.micros()
+        ])
+        .map(drop)
+}
+
+pub fn keep_trace(transaction: &Transaction<'_>, seq: IntentSeq, trace: TraceContext) -> Result<(), rusqlite::Error> {
+    transaction
+        .prepare_cached("INSERT INTO submission_traces (intent_seq, traceparent) VALUES (?1, ?2)")?
+        .execute(params![seq.0, trace.to_string()])
+        .map(drop)
+}
+
+pub fn find(connection: &mut Connection, by: JobLookup) -> Result<Option<FoundJob>, rusqlite::Error> {
+    let (condition, value) = match by {
+        JobLookup::Key(key) => ("b.key_sha256 = ?1", Value::Blob(key.0.to_vec())),
+        JobLookup::Id(id) => ("i.intent_id = ?1", Value::Text(IntentId::of_job(id).to_string())),
+    };
+    let sql = format!(
+        "SELECT {INTENT_COLUMNS}, {JOB_COLUMNS}, p.payload FROM {JOB_TABLES} JOIN submission_payloads p USING (intent_seq)
+         WHERE {condition}"
+    );
+    let found = |row: &Row<'_>| Ok(FoundJob { job: job_of(row)?, payload: Bytes::from(row.get::<_, Vec<u8>>(17)?) });
+    connection.prepare_cached(&sql)?.query_row([value], found).optional()
+}
+
+fn job_of(row: &Row<'_>) -> Result<Job, rusqlite::Error> {
+    Ok(Job {
+        intent: intent_of(row)?,
+        id: parsed(row, 10, SubmissionId::parse)?,
+        facts: JobFacts {
+            tenant_id: row.get(11)?,
+            workspace_id: row.get(12)?,
+            job_id: row.get(13)?,
+            idempotency_key: row.get(14)?,
+            management_node_id: row.get(15)?,
+        },
+        trace: trace_of(row, 16)?,
+    })
+}
+
+/// What cannot be read counts as none: a trace is a help and not a promise.
+pub fn trace_of(row: &Row<'_>, column: usize) -> Result<Option<TraceContext>, rusqlite::Error> {
+    let text: Option<String> = row.get(column)?;
+    Ok(text.as_deref().and_then(TraceContext::parse))
+}
+
+pub fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, rusqlite::Error> {
+    let mut conditions = Vec::new();
+    let mut values = Vec::new();
+    let mut condition = |sql: &'static str, of: Vec<Value>| {
+        conditions.push(sql);
+        values.extend(of);
+    };
+    if let Some(tenant) = &query.tenant {
+        condition("b.tenant_id = ?", vec![Value::Text(tenant.clone())]);
+    }
+    if let Some(workspaces) = &query.workspaces {
+        let names = serde_json::Value::from(workspaces.clone()).to_string();
+        condition("b.workspace_id IN (SELECT value FROM json_each(?))", vec![Value::Text(names)]);
+    }
+    if let Some(job_id) = &query.job_id {
+        condition("b.job_id = ?", vec![Value::Text(job_id.clone())]);
+    }
+    if let Some(status) = query.status {
+        condition("i.status = ?", vec![Value::Text(status.as_str().to_owned())]);
+    }
+    if let Some(place) = &query.behind {
+        let place = vec![Value::Integer(place.accepted_at.micros()), Value::Text(place.id.to_string())];
+        condition("(b.accepted_at, b.submission_id) < (?, ?)", place);
+    }
+    let limit = query.limit.max(1);
+    values.push(Value::Integer(as_limit(limit.saturating_add(1))));
+    let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
+    let index = if query.tenant.is_some() { "submission_jobs_of_tenant" } else { "submission_jobs_by_time" };
+    let tables = JOB_TABLES.replacen("submission_jobs b", &format!("submission_jobs b INDEXED BY {index}"), 1);
+    let sql = format!(
+        "SELECT {INTENT_COLUMNS}, {JOB_COLUMNS} FROM {tables} {filter}
+         ORDER BY b.accepted_at DESC, b.submission_id DESC LIMIT ?"
+    );
+    let jobs =
+        connection.prepare_cached(&sql)?.query_map(params_from_iter(values), job_of)?.collect::<Result<_, _>>()?;
+    Ok(JobPage::of(limit, jobs))
+}
+
+/// Counts the attempts that a node did not answer, until it does.
+pub fn count_reach(
+    transaction: &Transaction<'_>,
+    finish: &FinishAttempt,
+    now: Timestamp,
+) -> Result<(), rusqlite::Error> {
+    let Some(reached) = finish.outcome.reached().filter(|_| finish.attempt.contract.gateway_type == GatewayType::Node)
+    else {
+        return Ok(());
+    };
+    let seq = finish.attempt.seq.0;
+    if reached {
+        const ANSWERS: &str = "DELETE FROM submission_gateway_reach
+            WHERE gateway_id = (SELECT gateway_id FROM submission_intents WHERE intent_seq = ?1)";
+        transaction.prepare_cached(ANSWERS)?.execute([seq]).map(drop)
+    } else {
+        const IS_SILENT: &str = "INSERT INTO submission_gateway_reach (gateway_id, unreachable, tried_at)
+            SELECT gateway_id, 1, ?2 FROM submission_intents WHERE intent_seq = ?1
+            ON CONFLICT (gateway_id) DO UPDATE SET unreachable = unreachable + 1, tried_at = ?2";
+        transaction.prepare_cached(IS_SILENT)?.execute(params![seq, now.micros()]).map(drop)
+    }
+}
+
+/// Whether a gateway answers, as far as is known.
+pub fn is_reachable(connection: &Connection, gateway: &GatewayUrl) -> Result<bool, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT NOT EXISTS (SELECT 1 FROM submission_gateway_reach JOIN submission_gateways USING (gateway_id)
+                 WHERE gateway_url = ?1 AND unreachable >= ?2)",
+        )?
+        .query_row(params![gateway.as_str(), FAILURES_UNTIL_GONE], |row| row.get(0))
+}
+
+/// Takes leave to try a gateway that is gone, which one caller gets every now and then.
+pub fn take_probe(
+    connection: &mut Connection,
+    clock: &WallClock,
+    gateway: &GatewayUrl,
+) -> Result<bool, rusqlite::Error> {
+    let (transaction, now) = begin(connection, clock)?;
+    let rest = i64::try_from(REST_BEFORE_PROBE.as_micros()).unwrap_or(i64::MAX);
+    let taken = transaction
+        .prepare_cached(
+            "UPDATE submission_gateway_reach SET tried_at = ?2
+             WHERE gateway_id = (SELECT gateway_id FROM submission_gateways WHERE gateway_url = ?1) AND tried_at <= ?3",
+        )?
+        .execute(params![gateway.as_str(), now.micros(), now.micros().saturating_sub(rest)])?;
+    transaction.commit()?;
+    Ok(taken > 0)
+}
+
+/// Deletes what was kept of the job of an intent, if it was one's.
+pub fn forget(transaction: &Transaction<'_>, seq: i64) -> Result<(), rusqlite::Error> {
+    for sql in
+        ["DELETE FROM submission_jobs WHERE intent_seq = ?1", "DELETE FROM submission_traces WHERE intent_seq = ?1"]
+    {
+        transaction.prepare_cached(sql)?.execute([seq])?;
+    }
+    Ok(())
+}
