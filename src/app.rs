@@ -11,6 +11,7 @@ use std::time::Duration;
 use actix_web::dev::ServerHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::clock::WallClock;
 use crate::config::{Config, ConfigError, Switch};
 use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
@@ -73,7 +74,7 @@ impl Service {
         let courier: CourierFactory =
             Arc::new(move || -> Rc<dyn Courier> { Rc::new(HttpCourier::new(webhooks, Arc::clone(&tls))) });
         let registry = CurrentRegistry::new(registry);
-        let outside = Outside { gateway, courier, variables };
+        let outside = Outside { gateway, courier, variables: variables.clone(), registry: registry.clone() };
         let engine = Engine::start(store, settings, outside, Arc::clone(&metrics), Threads::own());
         let leaving = Leaving::default();
         let parts = HttpParts {
@@ -86,6 +87,8 @@ impl Service {
             max_payload_bytes: config.max_payload_bytes,
             auth,
             console: config.console.console(address.ip())?,
+            variables,
+            clock: WallClock::system(),
         };
         let server = http::start(parts, listener).map_err(cannot_listen)?;
         let handle = server.handle();

@@ -131,6 +131,10 @@ pub struct RegistryConfig {
     /// The file with the callers that are known by their tokens
     #[arg(long, env = "SM_API_CLIENTS", value_name = "FILE")]
     api_clients: Option<PathBuf>,
+
+    /// The file with the clients of the inbox; nothing comes in without one
+    #[arg(long, env = "SM_INBOX_CLIENTS", value_name = "FILE")]
+    inbox_clients: Option<PathBuf>,
 }
 
 impl RegistryConfig {
@@ -139,6 +143,7 @@ impl RegistryConfig {
             targets: self.registry.clone(),
             nodes: self.nodes.clone(),
             api_clients: self.api_clients.clone(),
+            inbox_clients: self.inbox_clients.clone(),
         }
     }
 }

@@ -58,21 +58,21 @@ impl Engine {
     ) -> Self {
         let notices = Notices::default();
         let arrivals = Arrivals::default();
-        let webhooks_owed = Arc::new(Notify::new());
+        let (webhooks_owed, inbox_filled) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let store_actor = {
             let (metrics, notices, arrivals) = (Arc::clone(&metrics), notices.clone(), arrivals.clone());
-            let webhooks_owed = Arc::clone(&webhooks_owed);
+            let (webhooks_owed, inbox_filled) = (Arc::clone(&webhooks_owed), Arc::clone(&inbox_filled));
             let thread = threads.store;
             Supervised::start("store", move |alive| {
                 let (store, metrics) = (Arc::clone(&store), Arc::clone(&metrics));
                 let (notices, arrivals) = (notices.clone(), arrivals.clone());
-                let webhooks_owed = Arc::clone(&webhooks_owed);
+                let (webhooks_owed, inbox_filled) = (Arc::clone(&webhooks_owed), Arc::clone(&inbox_filled));
                 StoreActor::start_in_arbiter(&thread, move |_| {
-                    StoreActor::new(store, metrics, notices, arrivals, webhooks_owed, alive)
+                    StoreActor::new(store, metrics, notices, arrivals, webhooks_owed, inbox_filled, alive)
                 })
             })
         };
-        let client = StoreClient::new(store_actor, arrivals, webhooks_owed);
+        let client = StoreClient::new(store_actor, arrivals, webhooks_owed, inbox_filled);
         let board = LeadershipBoard::new(Arc::clone(&settings.holder_id));
         let parts = LeaderParts {
             store: client.clone(),

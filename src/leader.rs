@@ -37,6 +37,7 @@ use crate::core::schedule::Limits;
 use crate::executor::InFlight;
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
+use crate::registry::CurrentRegistry;
 use crate::scheduler::Stop;
 use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
@@ -46,7 +47,7 @@ use crate::variables::Variables;
 use crate::webhooks::courier::Courier;
 
 pub use self::board::LeadershipBoard;
-use self::children::{Children, WEBHOOKS};
+use self::children::{Children, INBOX, WEBHOOKS};
 use self::prepare::{Prepared, prepare};
 pub use self::progress::Heartbeat;
 use self::progress::{Progress, responds};
@@ -62,6 +63,7 @@ pub struct Outside {
     pub gateway: GatewayFactory,
     pub courier: CourierFactory,
     pub variables: Variables,
+    pub registry: CurrentRegistry,
 }
 
 /// What a leader needs; the same for every term and every leader of this process.
@@ -314,11 +316,12 @@ impl LeaderActor {
         self.state = State::Leading(reign, children);
     }
 
-    fn restart_webhooks(&mut self, term: &Term, ctx: &mut Context<Self>) {
+    /// Starts a child again whose death is no reason to end the term.
+    fn restart(&mut self, child: &str, term: &Term, ctx: &mut Context<Self>) {
         if let State::Leading(reign, children) = &mut self.state
             && reign.term == *term
         {
-            children.restart_webhooks(&self.parts, reign, &self.store_time, &ctx.address());
+            children.restart(child, &self.parts, reign, &self.store_time, &ctx.address());
         }
     }
 
@@ -469,7 +472,7 @@ impl LeaderActor {
 }
 
 /// Before a dead webhook actor is followed by another: longer than a call of it may be under way.
-const WEBHOOK_PAUSE: Duration = Duration::from_secs(10);
+const RESTART_PAUSE: Duration = Duration::from_secs(10);
 
 /// A term that lasted this long clears the record of those that failed before.
 const GOOD_TERM: Duration = Duration::from_secs(60);
@@ -513,9 +516,9 @@ impl Handler<ChildStopped> for LeaderActor {
     fn handle(&mut self, ChildStopped { term, child }: ChildStopped, ctx: &mut Self::Context) {
         if matches!(&self.state, State::Leading(reign, _) if reign.term == term) {
             log::error!("child_died child={child} {term}");
-            if child == WEBHOOKS {
+            if child == WEBHOOKS || child == INBOX {
                 // Whatever it left open is closed by the next one; attempts are not concerned.
-                ctx.run_later(WEBHOOK_PAUSE, move |actor, ctx| actor.restart_webhooks(&term, ctx));
+                ctx.run_later(RESTART_PAUSE, move |actor, ctx| actor.restart(child, &term, ctx));
                 return;
             }
             self.handle(TermFailed::in_doubt(&term, format!("the {child} died")), ctx);
@@ -556,6 +559,7 @@ impl Handler<CrashChild> for LeaderActor {
         match child {
             "scheduler" => children.scheduler.do_send(crate::supervise::Crash),
             WEBHOOKS => children.webhooks.do_send(crate::supervise::Crash),
+            INBOX => children.inbox.do_send(crate::supervise::Crash),
             _ => children.executor.do_send(crate::supervise::Crash),
         }
     }

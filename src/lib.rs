@@ -2,7 +2,8 @@
 //!
 //! The map, along the way of a submission:
 //!
-//! - it comes in by [`http`] (jobs of tenants: [`jobs`], operators' pages: [`console`]), under a contract of the
+//! - it comes in by [`http`] (jobs of tenants: [`jobs`], inbound submissions: [`inbox`], operators' pages:
+//!   [`console`]), under a contract of the
 //!   [`registry`], from whom [`identity`] knows;
 //! - it is kept by [`store`], and waiting requests hear of changes through [`notices`];
 //! - what becomes of it is decided by [`core`], which is pure;
@@ -27,6 +28,7 @@ pub mod fields;
 pub mod gateway;
 pub mod http;
 pub mod identity;
+pub mod inbox;
 pub mod jobs;
 pub mod leader;
 pub mod logging;

@@ -8,9 +8,10 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
+use crate::core::inbox::Cause;
 use crate::core::intent::{ExhaustedReason, Intent, State, Status};
 use crate::core::webhook::Verdict;
-use crate::store::{Backlog, FinishAttempt, StoreError};
+use crate::store::{Backlog, FinishAttempt, InboxBacklog, Received, StoreError};
 
 pub struct Metrics {
     registry: Registry,
@@ -31,6 +32,11 @@ pub struct Metrics {
     pub lease_epoch: IntGauge,
     leader_transitions: IntCounterVec,
     jobs: IntCounterVec,
+    inbox_received: IntCounter,
+    inbox_processed: IntCounter,
+    inbox_failed: IntCounterVec,
+    inbox_oldest: Gauge,
+    inbox_parked: IntGauge,
     webhook_tries: IntCounterVec,
     webhook_duration: Histogram,
     pub webhooks_inflight: IntGauge,
@@ -82,6 +88,14 @@ impl Metrics {
             lease_epoch: make.gauge("lease_epoch", "Epoch of the lease last held by this instance")?,
             leader_transitions: make.counters("leader_transitions_total", "Leadership gained and lost", &["to"])?,
             jobs: make.counters("jobs_total", "Jobs submitted, by what was answered", &["result"])?,
+            inbox_received: make.counter("inbox_received_total", "Submissions that came into the inbox")?,
+            inbox_processed: make.counter("inbox_processed_total", "Submissions that became messages")?,
+            inbox_failed: make.counters("inbox_failed_total", "Tries to process that failed", &["cause"])?,
+            inbox_oldest: make.float_gauge(
+                "inbox_oldest_unprocessed_seconds",
+                "How long the oldest that is due has been waiting; on the leader",
+            )?,
+            inbox_parked: make.gauge("inbox_parked", "Submissions that wait for a person; on the leader")?,
             webhook_tries: make.counters("webhook_tries_total", "Tries to deliver an event", &["result"])?,
             webhook_duration: make.histogram("webhook_try_seconds", "Duration of tries", &SECONDS)?,
             webhooks_inflight: make.gauge("inflight_webhooks", "Tries under way")?,
@@ -123,6 +137,12 @@ impl Metrics {
         }
         for reason in ExhaustedReason::ALL {
             self.exhausted.with_label_values(&[reason.as_str()]);
+        }
+        for result in ["accepted", "replayed", "idempotency_conflict", "policy_rejected", "execution_unavailable"] {
+            self.jobs.with_label_values(&[result]);
+        }
+        for cause in Cause::ALL {
+            self.inbox_failed.with_label_values(&[cause.as_str()]);
         }
         for outcome in ["accepted", "rejected", "error"] {
             self.attempts.with_label_values(&[outcome]);
@@ -225,6 +245,25 @@ impl Metrics {
     /// `result`: accepted, replayed, or the code of the error.
     pub fn job_answered(&self, result: &str) {
         self.jobs.with_label_values(&[result]).inc();
+    }
+
+    pub fn inbox_received(&self, received: &Received) {
+        if matches!(received, Received::Created(_)) {
+            self.inbox_received.inc();
+        }
+    }
+
+    pub fn inbox_processed(&self) {
+        self.inbox_processed.inc();
+    }
+
+    pub fn inbox_failed(&self, cause: Cause) {
+        self.inbox_failed.with_label_values(&[cause.as_str()]).inc();
+    }
+
+    pub fn inbox_backlog(&self, backlog: &InboxBacklog) {
+        self.inbox_oldest.set(backlog.oldest.unwrap_or_default().as_secs_f64());
+        self.inbox_parked.set(i64::try_from(backlog.parked).unwrap_or(i64::MAX));
     }
 
     pub fn request_answered(&self, route: &str, status: u16, took: Duration) {

@@ -31,6 +31,7 @@ const WISHES: [&str; 8] =
 const SECRET_ENV: &str = "DEMO_WEBHOOK_SECRET";
 const SAMPLE_REGISTRY: &str = include_str!("../../registry/submission_targets.json");
 const SAMPLE_NODES: &str = include_str!("../../registry/management_nodes.json");
+const SAMPLE_INBOX: &str = include_str!("../../registry/inbox_clients.json");
 const SAMPLE_CLIENTS: &str = include_str!("../../registry/api_clients.json");
 
 pub async fn run(args: DemoArgs) -> Result<(), String> {
@@ -96,6 +97,7 @@ fn registry_for(gateway: &str, sink: &str, token: &str, variables: &Variables) -
     clients["clients"][0]["tokenSha256"] = token::sha256_of(token).into();
     let registry = Registry::parse(&document.to_string(), variables);
     let registry = registry.and_then(|registry| registry.with_jobs(&nodes.to_string(), &clients.to_string()));
+    let registry = registry.and_then(|registry| registry.with_inbox(SAMPLE_INBOX, variables));
     registry.map_err(|faults| format!("{faults:?}"))
 }
 
@@ -146,6 +148,12 @@ A job of tenant acme, with the token of this run:
         "resource_shape":{{"cpu":4,"memory_mib":8192,"walltime_seconds":600}},
         "payload_ref":{{"input_uri":"s3://acme-jobs/j1/input.json"}}}}'
   curl -s '{url}/v1/jobs?tenant_id=acme' -H 'Authorization: Bearer {token}'
+
+Something for the inbox:
+
+  curl -s {url}/v1/inbox/submissions \
+    -d '{{"client_slug":"acme","channel":"form","payload":{{"email":"ann@example.com","name":"Ann","message":"Hello"}}}}'
+  curl -s '{url}/v1/inbox/messages?client_slug=acme'
 
 Targets: {targets}.
 The stand-in gateways do what a payload's "simulate" asks: accept, reject:<reason>, fail, fail:<times>, hang,

@@ -7,7 +7,7 @@ use askama::Template;
 
 use super::timeline::{self, Timeline};
 use super::words::{self, intent_href, span};
-use super::{Console, PageError, page};
+use super::{Console, PageError, page, payload};
 use crate::core::intent::{Intent, IntentId};
 use crate::core::time::Timestamp;
 use crate::core::webhook::{EventStatus, event_id};
@@ -55,20 +55,6 @@ struct TryRow<'a> {
     took: String,
     http_status: Option<u16>,
     said: &'a str,
-}
-
-/// More of a payload is not shown: a page is no place for megabytes.
-const SHOWN_BYTES: usize = 64 * 1024;
-
-#[derive(Template)]
-#[template(
-    ext = "html",
-    source = "<pre>{{ text }}</pre>{% if cut %}<p class=\"quiet\">The rest of {{ length }} bytes is not shown.</p>{% endif %}"
-)]
-struct PayloadPart {
-    text: String,
-    length: usize,
-    cut: bool,
 }
 
 pub async fn show(
@@ -137,15 +123,11 @@ pub async fn payload(
     parts: web::Data<HttpParts>,
     console: web::Data<Console>,
 ) -> Result<HttpResponse, PageError> {
-    if !console.payloads {
-        return Err(PageError::Refused("Payloads are not shown here: SM_CONSOLE_PAYLOADS is off.".to_owned()));
-    }
+    payload::allowed(&console)?;
     let id = known(&path)?;
     let bytes = parts.store.payload(id.clone()).await?.ok_or_else(|| no_such(&path))?;
     log::info!("payload_shown intent_id={id:?}");
-    let shown = bytes.get(..SHOWN_BYTES).unwrap_or(&bytes);
-    let text = if bytes.is_empty() { "(no payload)".into() } else { String::from_utf8_lossy(shown) };
-    page(&PayloadPart { text: text.into_owned(), length: bytes.len(), cut: shown.len() < bytes.len() })
+    payload::part(&bytes)
 }
 
 /// The button: asks for the event once more and shows the page again.

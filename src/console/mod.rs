@@ -1,17 +1,20 @@
 //! What operators see: `/ui` and below. Server-rendered HTML, everything escaped by the templates;
 //! htmx asks for the live part of a page again and puts it in place. Nothing comes from elsewhere.
 //!
-//! Pages read and never decide; the one thing that can be done here is to ask for a webhook again.
+//! Pages read and never decide; what can be done here is to ask for a webhook again, or for something of the
+//! inbox to be processed again.
 
 pub mod access;
 mod asked;
 mod assets;
 mod chart;
 pub mod history;
+mod inbox;
 mod intent;
 mod intents;
 mod jobs;
 mod overview;
+mod payload;
 mod targets;
 mod timeline;
 mod words;
@@ -48,6 +51,13 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
             .service(resource("/intents/{intentId}/payload", "GET, HEAD").route(read().to(intent::payload)))
             .service(resource("/intents/{intentId}/redeliver", "POST").route(web::post().to(intent::redeliver)))
             .service(resource("/jobs", "GET, HEAD").route(read().to(jobs::show)))
+            .service(resource("/inbox", "GET, HEAD").route(read().to(inbox::submissions)))
+            .service(resource("/inbox/submissions/{id}", "GET, HEAD").route(read().to(inbox::submission)))
+            .service(resource("/inbox/submissions/{id}/payload", "GET, HEAD").route(read().to(inbox::payload)))
+            .service(resource("/inbox/submissions/{id}/reprocess", "POST").route(web::post().to(inbox::reprocess)))
+            .service(resource("/inbox/clients/{slug}/reprocess", "POST").route(web::post().to(inbox::reprocess_parked)))
+            .service(resource("/inbox/contacts", "GET, HEAD").route(read().to(inbox::contacts)))
+            .service(resource("/inbox/contacts/{id}", "GET, HEAD").route(read().to(inbox::contact)))
             .service(resource("/targets", "GET, HEAD").route(read().to(targets::show)))
             .service(resource("/assets/{name}", "GET, HEAD").route(read().to(assets::asset)))
             .default_service(web::to(|| async {

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod contract;
+pub mod inbox;
 pub mod intent;
 pub mod job;
 pub mod lease;

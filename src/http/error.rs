@@ -5,6 +5,7 @@ use actix_web::{HttpResponse, HttpResponseBuilder, ResponseError};
 use serde_json::{Value, json};
 
 use crate::core::intent::{IntentId, Status};
+use crate::core::job::SubmissionId;
 use crate::core::node::{Breach, REST_BEFORE_PROBE};
 use crate::store::{Conflict, StoreError};
 
@@ -26,6 +27,10 @@ pub enum ApiError {
     ManagementNodeNotFound,
     #[error("this idempotency_key was used for a command with another {}", fields.join(", "))]
     JobConflict { fields: Vec<&'static str>, status: Status },
+    #[error("this Idempotency-Key came before with something else, which is submission {id}")]
+    KeyConflict { id: SubmissionId },
+    #[error("submission {id} is processed; there is nothing to do again")]
+    AlreadyProcessed { id: SubmissionId },
     #[error("the node does not allow it: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     PolicyRejected(Vec<Breach>),
     #[error("the management node {0}; try again later")]
@@ -65,7 +70,8 @@ impl ApiError {
             Self::Unauthorized => "unauthorized",
             Self::Forbidden(_) => "forbidden",
             Self::ManagementNodeNotFound => "management_node_not_found",
-            Self::JobConflict { .. } => "idempotency_conflict",
+            Self::JobConflict { .. } | Self::KeyConflict { .. } => "idempotency_conflict",
+            Self::AlreadyProcessed { .. } => "already_processed",
             Self::PolicyRejected(_) => "policy_rejected",
             Self::ExecutionUnavailable(_) => "execution_unavailable",
             Self::NotTerminal { .. } => "not_terminal",
@@ -168,9 +174,11 @@ impl ResponseError for ApiError {
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::NotFound(_) | Self::ManagementNodeNotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Self::IdempotencyConflict { .. } | Self::NotTerminal { .. } | Self::JobConflict { .. } => {
-                StatusCode::CONFLICT
-            }
+            Self::IdempotencyConflict { .. }
+            | Self::NotTerminal { .. }
+            | Self::JobConflict { .. }
+            | Self::KeyConflict { .. }
+            | Self::AlreadyProcessed { .. } => StatusCode::CONFLICT,
             Self::PolicyRejected(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,

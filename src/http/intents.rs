@@ -11,14 +11,12 @@ use super::error::ApiError;
 use super::json::{ErrorJson, HistoryJson, IntentJson, IntentListJson, SubmitRequest};
 use super::query::Query;
 use super::wait::{self, MAX_WAIT_SECONDS};
-use super::{HttpParts, auth, trace};
+use super::{ENVELOPE_BYTES, HttpParts, auth, trace};
 use crate::core::client::Scope;
 use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
 use crate::core::time::Timestamp;
 use crate::store::{Behind, Conflict, ListQuery, NewIntent, Submitted};
 
-/// What the JSON around a payload may add to its size: names, an id, a target, spaces.
-const ENVELOPE_BYTES: usize = 8 * 1024;
 const DEFAULT_PAGE: usize = 50;
 const MAX_PAGE: usize = 200;
 

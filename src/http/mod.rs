@@ -28,15 +28,17 @@ use actix_web::{App, HttpServer, Resource, Route, web};
 
 use tokio::net::TcpSocket;
 
+use crate::clock::WallClock;
 use crate::console::{self, Console};
 use crate::http::auth::AuthMode;
 use crate::http::error::ApiError;
-use crate::jobs;
 use crate::leader::LeadershipBoard;
 use crate::metrics::Metrics;
 use crate::notices::Notices;
 use crate::registry::CurrentRegistry;
 use crate::store::client::StoreClient;
+use crate::variables::Variables;
+use crate::{inbox, jobs};
 
 pub use self::leaving::Leaving;
 
@@ -53,7 +55,14 @@ pub struct HttpParts {
     /// Whether front doors other than that of jobs ask for tokens.
     pub auth: AuthMode,
     pub console: Console,
+    /// Where the secrets of hooks are looked up.
+    pub variables: Variables,
+    /// For how recent the hooks of others are; nothing else asks for the host's time here.
+    pub clock: WallClock,
 }
+
+/// What the JSON around a payload may add to its size: names, an id, a target, spaces.
+pub const ENVELOPE_BYTES: usize = 8 * 1024;
 
 /// Connections per worker thread; further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 10_000;
@@ -120,6 +129,7 @@ pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {
             resource("/v1/intents/{intentId}/webhook/redeliver", "POST").route(web::post().to(webhooks::redeliver)),
         )
         .configure(jobs::routes)
+        .configure(inbox::routes)
         .service(resource("/healthz", "GET, HEAD").route(read().to(ops::healthz)))
         .service(resource("/readyz", "GET, HEAD").route(read().to(ops::readyz)))
         .service(resource("/metrics", "GET, HEAD").route(read().to(ops::metrics)))

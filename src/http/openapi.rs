@@ -7,7 +7,7 @@ use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::SwaggerUi;
 
 use super::{intents, ops, read, resource, webhooks};
-use crate::jobs;
+use crate::{inbox, jobs};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -27,6 +27,14 @@ use crate::jobs;
         jobs::list,
         jobs::get,
         jobs::history,
+        inbox::submit,
+        inbox::hook,
+        inbox::submissions,
+        inbox::submission,
+        inbox::reprocess,
+        inbox::reprocess_parked,
+        inbox::contacts,
+        inbox::messages,
         crate::console::history::fragment,
         ops::healthz,
         ops::readyz,
@@ -35,6 +43,7 @@ use crate::jobs;
     tags(
         (name = "intents", description = "Submissions and what became of them"),
         (name = "jobs", description = "Execution requests of tenants for management nodes"),
+        (name = "inbox", description = "What comes in: forms, texts, calls and mails, and who they are from"),
         (name = "console", description = "Pages and fragments for operators"),
         (name = "operations", description = "For platforms")
     )

@@ -9,6 +9,7 @@ use super::{ChildStopped, LeaderActor, LeaderParts, Reign};
 use crate::clock::StoreTime;
 use crate::core::lease::Term;
 use crate::executor::{ExecutorActor, ExecutorParts};
+use crate::inbox::processor::{InboxActor, InboxParts};
 use crate::retention::RetentionActor;
 use crate::scheduler::{SchedulerActor, SchedulerParts, Stop};
 use crate::store::Build;
@@ -16,14 +17,16 @@ use crate::store::client::StoreClient;
 use crate::supervise::{Death, alive};
 use crate::webhooks::{StopDelivering, WebhookActor, WebhookParts};
 
-/// What the leader is told when the actor of webhooks dies.
+/// What the leader is told when the actor of webhooks, or that of the inbox, dies.
 pub const WEBHOOKS: &str = "webhooks";
+pub const INBOX: &str = "inbox";
 
 /// Dropping this stops the scheduler, without whom nothing begins, and lets the store forget both;
 /// nobody else knows the executor, so that ends with it.
 pub struct Children {
     pub scheduler: Addr<SchedulerActor>,
     pub webhooks: Addr<WebhookActor>,
+    pub inbox: Addr<InboxActor>,
     retention: Option<Addr<RetentionActor>>,
     store: StoreClient,
     term: Term,
@@ -35,6 +38,7 @@ impl Drop for Children {
     fn drop(&mut self) {
         self.scheduler.do_send(Stop);
         self.webhooks.do_send(StopDelivering { patience: Duration::ZERO });
+        self.inbox.do_send(Stop);
         if let Some(retention) = &self.retention {
             retention.do_send(Stop);
         }
@@ -93,11 +97,13 @@ impl Children {
             })
         });
         let webhooks = start_webhooks(parts, reign, &store_time, &leader);
+        let inbox = start_inbox(parts, reign, &leader);
         tell_of_death(&leader, &term, "executor", executor_death);
         tell_of_death(&leader, &term, "scheduler", scheduler_death);
         Self {
             scheduler,
             webhooks,
+            inbox,
             retention,
             store,
             term,
@@ -117,6 +123,7 @@ impl Children {
     /// Begins no further try of a webhook, and waits for those under way while attempts are, and
     /// hardly longer.
     pub async fn stop_webhooks(&self, attempts_are_over: impl Future<Output = ()>) {
+        self.inbox.do_send(Stop);
         let stop = |patience| self.webhooks.send(StopDelivering { patience });
         let hurry = async {
             attempts_are_over.await;
@@ -130,14 +137,18 @@ impl Children {
         }
     }
 
-    pub fn restart_webhooks(
+    pub fn restart(
         &mut self,
+        child: &str,
         parts: &LeaderParts,
         reign: &Reign,
         store_time: &StoreTime,
         leader: &Addr<LeaderActor>,
     ) {
-        self.webhooks = start_webhooks(parts, reign, store_time, leader);
+        match child {
+            INBOX => self.inbox = start_inbox(parts, reign, leader),
+            _ => self.webhooks = start_webhooks(parts, reign, store_time, leader),
+        }
     }
 }
 
@@ -156,6 +167,20 @@ fn start_webhooks(
         let (courier, variables) = ((outside.courier)(), outside.variables);
         WebhookActor::new(WebhookParts { term, trust, store, store_time, courier, variables, metrics, leader }, alive)
     })
+}
+
+fn start_inbox(parts: &LeaderParts, reign: &Reign, leader: &Addr<LeaderActor>) -> Addr<InboxActor> {
+    let (alive, death) = alive();
+    tell_of_death(leader, &reign.term, INBOX, death);
+    let inbox = InboxParts {
+        term: reign.term.clone(),
+        trust: reign.trust.clone(),
+        store: parts.store.clone(),
+        registry: parts.outside.registry.clone(),
+        metrics: Arc::clone(&parts.metrics),
+        leader: leader.clone().recipient(),
+    };
+    InboxActor::start_in_arbiter(&parts.webhook_arbiter, move |_| InboxActor::new(inbox, alive))
 }
 
 /// Tells the leader when a child of a term is gone.

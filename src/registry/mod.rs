@@ -5,6 +5,7 @@
 
 mod api_clients;
 mod contract;
+mod inbox_clients;
 mod nodes;
 mod targets;
 mod webhook;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::core::contract::ContractSnapshot;
+use crate::core::inbox::InboxClient;
 use crate::core::intent::TargetName;
 use crate::core::node::ManagementNode;
 use crate::fields::Fault;
@@ -26,6 +28,7 @@ pub struct RegistryFiles {
     pub targets: PathBuf,
     pub nodes: Option<PathBuf>,
     pub api_clients: Option<PathBuf>,
+    pub inbox_clients: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -57,12 +60,17 @@ pub struct Registry {
     nodes: Option<HashMap<String, Arc<ManagementNode>>>,
     /// Who may call; none if no file was given.
     pub identities: Option<Identities>,
+    /// Whose submissions the inbox takes; none if no file was given.
+    pub inbox: Option<InboxClients>,
 }
+
+/// By slug.
+pub type InboxClients = HashMap<String, Arc<InboxClient>>;
 
 impl Registry {
     pub fn load(files: &RegistryFiles, variables: &Variables) -> Result<Self, RegistryError> {
         let mut errors = Vec::new();
-        let mut registry = Self { targets: HashMap::new(), nodes: None, identities: None };
+        let mut registry = Self { targets: HashMap::new(), nodes: None, identities: None, inbox: None };
         let targets = read(&files.targets, "--registry or SM_REGISTRY", |text| targets::parse(text, variables));
         targets.map(|targets| registry.targets = targets).unwrap_or_else(|error| errors.push(error));
         if let Some(path) = &files.nodes {
@@ -74,19 +82,29 @@ impl Registry {
             let clients = read(path, "--api-clients or SM_API_CLIENTS", |text| api_clients::parse(text, beside));
             clients.map(|clients| registry.identities = Some(clients)).unwrap_or_else(|error| errors.push(error));
         }
+        if let Some(path) = &files.inbox_clients {
+            let setting = "--inbox-clients or SM_INBOX_CLIENTS";
+            let clients = read(path, setting, |text| inbox_clients::parse(text, variables));
+            clients.map(|clients| registry.inbox = Some(clients)).unwrap_or_else(|error| errors.push(error));
+        }
         if errors.is_empty() { Ok(registry) } else { Err(RegistryError(errors)) }
     }
 
     /// Reads a registry of targets alone; all of its faults if there is any, among them variables that
     /// are not set.
     pub fn parse(text: &str, variables: &Variables) -> Result<Self, Vec<Fault>> {
-        targets::parse(text, variables).map(|targets| Self { targets, nodes: None, identities: None })
+        targets::parse(text, variables).map(|targets| Self { targets, nodes: None, identities: None, inbox: None })
     }
 
     /// The same with nodes and callers.
     pub fn with_jobs(self, nodes: &str, api_clients: &str) -> Result<Self, Vec<Fault>> {
         let identities = api_clients::parse(api_clients, Path::new("."))?;
         Ok(Self { nodes: Some(nodes::parse(nodes)?), identities: Some(identities), ..self })
+    }
+
+    /// The same with clients of the inbox.
+    pub fn with_inbox(self, clients: &str, variables: &Variables) -> Result<Self, Vec<Fault>> {
+        Ok(Self { inbox: Some(inbox_clients::parse(clients, variables)?), ..self })
     }
 
     pub fn contract(&self, target: &TargetName) -> Option<Arc<ContractSnapshot>> {
@@ -113,7 +131,9 @@ impl Registry {
         let counted = |count: Option<usize>, what: &str| count.map(|count| format!(" {what}={count}"));
         let nodes = counted(self.nodes.as_ref().map(HashMap::len), "nodes");
         let clients = counted(self.identities.as_ref().map(Identities::len), "api_clients");
-        format!("targets={}{}{}", self.targets.len(), nodes.unwrap_or_default(), clients.unwrap_or_default())
+        let inbox = counted(self.inbox.as_ref().map(HashMap::len), "inbox_clients");
+        let others: String = [nodes, clients, inbox].into_iter().flatten().collect();
+        format!("targets={}{others}", self.targets.len())
     }
 }
 

@@ -19,8 +19,8 @@ use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Reci
 use tokio::sync::{Notify, oneshot};
 
 use super::{
-    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, Receipt, Store,
-    StoreError, StoreFuture, Submitted, WriteBatch,
+    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, NewSubmission,
+    Receipt, Received, Store, StoreError, StoreFuture, Submitted, WriteBatch,
 };
 use crate::clock::monotonic;
 use crate::core::intent::Intent;
@@ -59,6 +59,14 @@ pub type FencedResult<T> = Result<T, FencedError>;
 pub struct Submit {
     pub new: NewIntent,
     pub reply: Reply<Result<Submitted, StoreError>>,
+}
+
+/// Something that came in for the inbox.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Receive {
+    pub new: NewSubmission,
+    pub reply: Reply<Result<Received, StoreError>>,
 }
 
 /// Writes that are done only if their term holds the lease; answered together.
@@ -183,7 +191,11 @@ pub struct StoreActor {
     /// Told when an intent with a webhook may have ended.
     webhooks_owed: Arc<Notify>,
     submits: VecDeque<Submit>,
-    submit_bytes: usize,
+    received: VecDeque<Receive>,
+    /// Bytes of payload in both.
+    waiting_bytes: usize,
+    /// Told when something came into the inbox.
+    inbox_filled: Arc<Notify>,
     fenced: VecDeque<Fenced>,
     committing: bool,
     reads: Arc<AtomicUsize>,
@@ -197,6 +209,7 @@ impl StoreActor {
         notices: Notices,
         arrivals: Arrivals,
         webhooks_owed: Arc<Notify>,
+        inbox_filled: Arc<Notify>,
         alive: Alive,
     ) -> Self {
         Self {
@@ -206,7 +219,9 @@ impl StoreActor {
             arrivals,
             webhooks_owed,
             submits: VecDeque::new(),
-            submit_bytes: 0,
+            received: VecDeque::new(),
+            waiting_bytes: 0,
+            inbox_filled,
             fenced: VecDeque::new(),
             committing: false,
             reads: Arc::new(AtomicUsize::new(0)),
@@ -216,7 +231,7 @@ impl StoreActor {
 
     /// Starts the next commit, unless one is under way or nothing waits.
     fn commit_next(&mut self, ctx: &mut Context<Self>) {
-        if self.committing || (self.submits.is_empty() && self.fenced.is_empty()) {
+        if self.committing || (self.submits.is_empty() && self.received.is_empty() && self.fenced.is_empty()) {
             return;
         }
         self.committing = true;
@@ -246,6 +261,15 @@ impl StoreActor {
         ctx.spawn(commit);
     }
 
+    /// Whether a queue of so many has no place for so many bytes more.
+    fn is_full(&self, waiting: usize, bytes: usize) -> bool {
+        let full = waiting >= MAX_WAITING_SUBMITS || self.waiting_bytes + bytes > MAX_WAITING_BYTES;
+        if full {
+            self.metrics.store_failed(&StoreError::Overloaded);
+        }
+        full
+    }
+
     /// All that waits, up to the bound; of the leader's writes those of one term.
     fn take_batch(&mut self) -> (WriteBatch, Callers) {
         let mut batch = WriteBatch::default();
@@ -258,7 +282,14 @@ impl StoreActor {
             batch.submits.push(new);
             callers.submits.push(reply);
         }
-        self.submit_bytes = self.submit_bytes.saturating_sub(bytes);
+        while let Some(Receive { new, reply }) =
+            self.received.pop_front_if(|_| batch.received.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES)
+        {
+            bytes += new.payload.len();
+            batch.received.push(new);
+            callers.received.push(reply);
+        }
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes);
         let mut taken = 0;
         while let Some(Fenced { writes, reply }) = self.fenced.pop_front_if(|next| {
             let same_term = batch.fenced.as_ref().is_none_or(|writes| writes.term == next.writes.term);
@@ -290,6 +321,16 @@ impl StoreActor {
                 }
                 Ok(Submitted::Existing(_)) => self.metrics.idempotent_hits.inc(),
                 Ok(Submitted::Conflict(_)) => self.metrics.idempotency_conflicts.inc(),
+                Err(error) => self.failed_alone(error),
+            }
+            let _caller_may_be_gone = reply.send(result);
+        }
+        if !callers.received.is_empty() {
+            self.inbox_filled.notify_one();
+        }
+        for (reply, result) in callers.received.into_iter().zip(receipt.received) {
+            match &result {
+                Ok(received) => self.metrics.inbox_received(received),
                 Err(error) => self.failed_alone(error),
             }
             let _caller_may_be_gone = reply.send(result);
@@ -362,7 +403,7 @@ impl StoreActor {
 
     fn show_queue(&self) {
         let fenced: usize = self.fenced.iter().map(|fenced| fenced.writes.len()).sum();
-        let waiting = self.submits.len() + fenced;
+        let waiting = self.submits.len() + self.received.len() + fenced;
         self.metrics.store_queue.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 }
@@ -371,6 +412,7 @@ impl StoreActor {
 #[derive(Default)]
 struct Callers {
     submits: Vec<Reply<Result<Submitted, StoreError>>>,
+    received: Vec<Reply<Result<Received, StoreError>>>,
     fenced: Vec<FencedCaller>,
 }
 
@@ -384,6 +426,7 @@ struct FencedCaller {
 impl Callers {
     fn refuse(self, error: &StoreError) {
         self.submits.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
+        self.received.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
         let fenced = || FencedError::Store(error.clone());
         self.fenced.into_iter().for_each(|caller| drop(caller.reply.send(Err(fenced()))));
     }
@@ -398,13 +441,28 @@ impl Handler<Submit> for StoreActor {
 
     fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) {
         let bytes = submit.new.payload.bytes().len();
-        if self.submits.len() >= MAX_WAITING_SUBMITS || self.submit_bytes + bytes > MAX_WAITING_BYTES {
-            self.metrics.store_failed(&StoreError::Overloaded);
+        if self.is_full(self.submits.len(), bytes) {
             let _caller_may_be_gone = submit.reply.send(Err(StoreError::Overloaded));
             return;
         }
-        self.submit_bytes += bytes;
+        self.waiting_bytes += bytes;
         self.submits.push_back(submit);
+        self.show_queue();
+        self.commit_next(ctx);
+    }
+}
+
+impl Handler<Receive> for StoreActor {
+    type Result = ();
+
+    fn handle(&mut self, receive: Receive, ctx: &mut Self::Context) {
+        let bytes = receive.new.payload.len();
+        if self.is_full(self.received.len(), bytes) {
+            let _caller_may_be_gone = receive.reply.send(Err(StoreError::Overloaded));
+            return;
+        }
+        self.waiting_bytes += bytes;
+        self.received.push_back(receive);
         self.show_queue();
         self.commit_next(ctx);
     }

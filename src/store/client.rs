@@ -12,31 +12,47 @@ use actix::{Addr, Handler, Message};
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-use super::actor::{Arrivals, Ask, Fenced, FencedError, FencedResult, Reply, StoreActor, Submit, Watcher};
+use super::actor::{Arrivals, Ask, Fenced, FencedError, FencedResult, Receive, Reply, StoreActor, Submit, Watcher};
 use super::{
-    Backlog, Build, Detail, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, FoundJob, History, IntentPage,
-    JobLookup, JobPage, JobQuery, ListQuery, NewIntent, OpenAttempt, OpenTry, Overview, Purged, Redelivery, Refresh,
-    RefreshRequest, Store, StoreError, StoreFuture, Submitted, TargetHealth, WebhookLook,
+    Backlog, Build, Contact, Detail, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, FoundJob, History,
+    InboxLook, InboxPage, InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message as InboxMessage,
+    NewIntent, NewSubmission, OpenAttempt, OpenTry, Overview, ProcessedSubmission, Purged, Received, Redelivery,
+    Refresh, RefreshRequest, Reprocess, Store, StoreError, StoreFuture, SubmissionRow, Submitted, TargetHealth,
+    WebhookLook,
 };
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
 use crate::supervise::Supervised;
 
-/// Webhooks that are being asked for again at once.
-const MAX_REDELIVERIES: usize = 4;
+/// Webhooks and submissions of the inbox that are being asked for again at once.
+const MAX_REPETITIONS: usize = 4;
 
 #[derive(Clone)]
 pub struct StoreClient {
     actor: Supervised<StoreActor>,
     arrivals: Arrivals,
     webhooks_owed: Arc<Notify>,
-    redeliveries: Arc<Semaphore>,
+    inbox_filled: Arc<Notify>,
+    /// For what clients may ask to be done again.
+    repetitions: Arc<Semaphore>,
 }
 
 impl StoreClient {
-    pub fn new(actor: Supervised<StoreActor>, arrivals: Arrivals, webhooks_owed: Arc<Notify>) -> Self {
-        Self { actor, arrivals, webhooks_owed, redeliveries: Arc::new(Semaphore::new(MAX_REDELIVERIES)) }
+    pub fn new(
+        actor: Supervised<StoreActor>,
+        arrivals: Arrivals,
+        webhooks_owed: Arc<Notify>,
+        inbox_filled: Arc<Notify>,
+    ) -> Self {
+        let repetitions = Arc::new(Semaphore::new(MAX_REPETITIONS));
+        Self { actor, arrivals, webhooks_owed, inbox_filled, repetitions }
+    }
+
+    /// Keeps something for the inbox.
+    pub async fn receive(&self, new: NewSubmission) -> Result<Received, StoreError> {
+        self.call(|reply| Receive { new, reply }).await?
     }
 
     pub async fn submit(&self, new: NewIntent) -> Result<Submitted, StoreError> {
@@ -116,7 +132,7 @@ impl StoreClient {
 
     /// A few at a time: each is a transaction of its own, and the leader's writes must not wait for many.
     pub async fn redeliver_webhook(&self, id: IntentId) -> Result<Redelivery, StoreError> {
-        let _place = self.redeliveries.try_acquire().map_err(|_| StoreError::Overloaded)?;
+        let _place = self.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
         let done = self.read(move |store| store.redeliver_webhook(id)).await?;
         self.webhooks_owed.notify_one();
         Ok(done)
@@ -165,6 +181,49 @@ impl StoreClient {
 
     pub async fn admits_jobs(&self, gateway: GatewayUrl) -> Result<bool, StoreError> {
         self.read(move |store| store.admits_jobs(gateway)).await
+    }
+
+    pub async fn look_into_inbox(&self, limit: usize) -> Result<InboxLook, StoreError> {
+        self.leader_call(move |store| store.look_into_inbox(limit)).await
+    }
+
+    pub async fn process_inbox(
+        &self,
+        term: &Term,
+        processed: Vec<ProcessedSubmission>,
+    ) -> FencedResult<Vec<Result<(), StoreError>>> {
+        let term = term.clone();
+        let done = self.leader_call(move |store| store.process_inbox(term, processed)).await?;
+        done.ok_or(FencedError::TermOver)
+    }
+
+    /// A few at a time: each is a transaction of its own.
+    pub async fn reprocess(&self, which: Reprocess) -> Result<usize, StoreError> {
+        let _place = self.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
+        let changed = self.read(move |store| store.reprocess(which)).await?;
+        self.inbox_filled.notify_one();
+        Ok(changed)
+    }
+
+    /// Resolves when something may have come into the inbox since the last time.
+    pub async fn inbox_filled(&self) {
+        self.inbox_filled.notified().await;
+    }
+
+    pub async fn find_submission(&self, id: SubmissionId) -> Result<Option<(SubmissionRow, Bytes)>, StoreError> {
+        self.read(move |store| store.find_submission(id)).await
+    }
+
+    pub async fn list_submissions(&self, query: InboxQuery) -> Result<InboxPage<SubmissionRow>, StoreError> {
+        self.read(move |store| store.list_submissions(query)).await
+    }
+
+    pub async fn list_contacts(&self, query: InboxQuery) -> Result<InboxPage<Contact>, StoreError> {
+        self.read(move |store| store.list_contacts(query)).await
+    }
+
+    pub async fn list_messages(&self, query: InboxQuery) -> Result<InboxPage<InboxMessage>, StoreError> {
+        self.read(move |store| store.list_messages(query)).await
     }
 
     pub async fn ping(&self) -> Result<(), StoreError> {

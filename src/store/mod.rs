@@ -10,6 +10,7 @@ pub mod client;
 mod columns;
 #[cfg(test)]
 pub mod conformance;
+mod inbox;
 mod insight;
 mod jobs;
 mod owed;
@@ -25,6 +26,7 @@ use bytes::Bytes;
 
 use crate::core::contract::{Contract, ContractSnapshot, GatewayUrl};
 use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
+use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
 use crate::core::outcome::Outcome;
 use crate::core::policy::Decision;
@@ -32,6 +34,7 @@ use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Waiting};
 use crate::core::time::Timestamp;
 use crate::core::trace::TraceContext;
 
+pub use self::inbox::*;
 pub use self::insight::*;
 pub use self::jobs::*;
 pub use self::owed::*;
@@ -104,6 +107,21 @@ pub trait Store: Send + Sync + 'static {
     /// Whether new jobs may be sent there: not while the node does not answer, but for one now and then
     /// to try it.
     fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool>;
+    /// Submissions of the inbox that are to be processed now, and how much waits.
+    fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook>;
+    /// Records what came of submissions, each on its own: the contact found or made, the message, the
+    /// link; or the error. One that is not waiting at that count is left as it is. `None` if the term is over.
+    fn process_inbox(
+        &self,
+        term: Term,
+        processed: Vec<ProcessedSubmission>,
+    ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>>;
+    /// Makes submissions due now that are not processed; how many there were.
+    fn reprocess(&self, which: Reprocess) -> StoreFuture<usize>;
+    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(SubmissionRow, Bytes)>>;
+    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>>;
+    fn list_contacts(&self, query: InboxQuery) -> StoreFuture<InboxPage<Contact>>;
+    fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>>;
     /// Whether the database answers.
     fn ping(&self) -> StoreFuture<()>;
 }
@@ -112,6 +130,8 @@ pub trait Store: Send + Sync + 'static {
 #[derive(Default)]
 pub struct WriteBatch {
     pub submits: Vec<NewIntent>,
+    /// For the inbox.
+    pub received: Vec<NewSubmission>,
     /// If given, new intents may be begun in the same transaction. A store may leave them waiting
     /// instead; so may it if the term in it does not hold the lease.
     pub at_once: Option<AtOnce>,
@@ -156,7 +176,7 @@ pub struct FencedWrites {
 
 impl WriteBatch {
     pub fn len(&self) -> usize {
-        self.submits.len() + self.fenced.as_ref().map_or(0, FencedWrites::len)
+        self.submits.len() + self.received.len() + self.fenced.as_ref().map_or(0, FencedWrites::len)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -188,6 +208,7 @@ impl FencedWrites {
 /// The answers to a [`WriteBatch`], in its order.
 pub struct Receipt {
     pub submits: Vec<Result<Submitted, StoreError>>,
+    pub received: Vec<Result<Received, StoreError>>,
     /// Which of the submits were begun at once.
     pub begun: Vec<BegunAtOnce>,
     /// `None` if there were none, or the term was over: nothing of them was done then.

@@ -10,6 +10,7 @@ mod crash;
 mod dashboard;
 mod fleet;
 mod gateway;
+mod inbox;
 mod jobs;
 mod overload;
 mod sqlserver;

@@ -8,11 +8,13 @@ use bytes::Bytes;
 
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
 use crate::store::{
-    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, IntentPage, JobLookup, JobPage, JobQuery,
-    ListQuery, OpenAttempt, OpenTry, Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError,
-    StoreFuture, TargetHealth, WebhookLook, WriteBatch,
+    Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
+    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
+    ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
+    StoreFuture, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
 
 #[derive(Clone, Copy)]
@@ -180,6 +182,38 @@ impl Store for Faulty {
 
     fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool> {
         self.inner.admits_jobs(gateway)
+    }
+
+    fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook> {
+        self.inner.look_into_inbox(limit)
+    }
+
+    fn process_inbox(
+        &self,
+        term: Term,
+        processed: Vec<ProcessedSubmission>,
+    ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>> {
+        self.with("inbox", |store| store.process_inbox(term, processed))
+    }
+
+    fn reprocess(&self, which: Reprocess) -> StoreFuture<usize> {
+        self.inner.reprocess(which)
+    }
+
+    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(SubmissionRow, Bytes)>> {
+        self.inner.find_submission(id)
+    }
+
+    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>> {
+        self.inner.list_submissions(query)
+    }
+
+    fn list_contacts(&self, query: InboxQuery) -> StoreFuture<InboxPage<Contact>> {
+        self.inner.list_contacts(query)
+    }
+
+    fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>> {
+        self.inner.list_messages(query)
     }
 
     fn ping(&self) -> StoreFuture<()> {

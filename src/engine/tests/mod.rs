@@ -4,6 +4,7 @@
 
 mod attempts;
 mod faulty;
+mod inbox;
 mod terms;
 mod webhooks;
 
@@ -30,6 +31,7 @@ use crate::core::time::Timestamp;
 use crate::core::webhook::TryOutcome;
 use crate::gateway::Gateway;
 use crate::leader::{CourierFactory, CrashChild, GatewayFactory};
+use crate::registry::{CurrentRegistry, Registry};
 use crate::store::conformance::{accepted, acquire_from, intent_id, new_intent, rejected, submit_to};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{History, OpenAttempt, Submitted, WriteBatch};
@@ -112,8 +114,21 @@ impl Courier for Couriers {
 }
 
 /// The outside world as these tests have it.
-fn outside(gateway: GatewayFactory, couriers: &Couriers) -> Outside {
-    Outside { gateway, courier: couriers.factory(), variables: Variables::from_fn(|_| None) }
+fn outside(gateway: GatewayFactory, couriers: &Couriers, registry: CurrentRegistry) -> Outside {
+    let variables = Variables::from_fn(|_| None);
+    Outside { gateway, courier: couriers.factory(), registry, variables }
+}
+
+/// A registry whose inbox has these clients.
+fn inbox_registry_with(clients: &str) -> CurrentRegistry {
+    let targets = include_str!("../../../registry/submission_targets.json");
+    let variables = Variables::from_fn(|_| None);
+    let registry = Registry::parse(targets, &variables).and_then(|registry| registry.with_inbox(clients, &variables));
+    CurrentRegistry::new(registry.unwrap())
+}
+
+fn inbox_registry() -> CurrentRegistry {
+    inbox_registry_with(r#"{"clients": [{"clientSlug": "acme", "channels": ["form", "sms"]}]}"#)
 }
 
 fn script(script: impl Fn(&str, u32) -> (Duration, Option<Outcome>) + Send + Sync + 'static) -> Script {
@@ -175,13 +190,27 @@ impl Lab {
     }
 
     fn start_with(&self, settings: LeaderSettings, script: Script, courier: Couriers) -> Instance {
+        self.start_in(settings, script, courier, inbox_registry())
+    }
+
+    fn start_with_registry(&self, settings: LeaderSettings, script: Script, registry: CurrentRegistry) -> Instance {
+        self.start_in(settings, script, Couriers::well(), registry)
+    }
+
+    fn start_in(
+        &self,
+        settings: LeaderSettings,
+        script: Script,
+        courier: Couriers,
+        registry: CurrentRegistry,
+    ) -> Instance {
         let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default() };
         let made = gateway.clone();
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(made.clone()) });
         let metrics = Arc::new(Metrics::new().unwrap());
         let faults = Faults::default();
         let store = Faulty { inner: Arc::new(self.store()), faults: faults.clone() };
-        let outside = outside(factory, &courier);
+        let outside = outside(factory, &courier, registry);
         let engine = Engine::start(Arc::new(store), settings, outside, metrics, Threads::shared());
         Instance { engine, gateway, courier, faults }
     }

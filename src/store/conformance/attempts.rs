@@ -203,6 +203,7 @@ pub async fn submissions_do_not_care_about_the_fence(fixture: Fixture) {
     let stale = fixture.lead("old").await;
     fixture.store.release_lease(stale.clone()).await.unwrap();
     let batch = WriteBatch {
+        received: Vec::new(),
         at_once: None,
         submits: vec![new_intent("a", &one_shot(), b"{}")],
         fenced: Some(FencedWrites { expire: Some(1), ..writes(&stale) }),
@@ -253,6 +254,7 @@ pub async fn one_bad_item_fails_alone(fixture: Fixture) {
     let now = fixture.now().await;
     let finishes = attempts.iter().map(|attempt| finished(attempt, accepted(), now)).collect();
     let batch = WriteBatch {
+        received: Vec::new(),
         at_once: None,
         submits: vec![new_intent("neighbour", &one_shot(), b"")],
         fenced: Some(FencedWrites { finishes, ..writes(&term) }),
@@ -283,7 +285,7 @@ pub async fn a_new_intent_may_be_begun_at_once(fixture: Fixture) {
     let submit = async |ids: [&str; 2], term: &Term| {
         let submits = ids.map(|id| new_intent(id, &max_attempts(3), b"{}")).into();
         let at_once = Some(AtOnce { term: term.clone(), places: Arc::new(OnePlace::default()) });
-        fixture.store.commit(WriteBatch { submits, at_once, fenced: None }).await.unwrap()
+        fixture.store.commit(WriteBatch { submits, at_once, ..WriteBatch::default() }).await.unwrap()
     };
     assert!(submit(["x", "y"], &over).await.begun.is_empty(), "its term is over");
     let receipt = submit(["a", "b"], &term).await;

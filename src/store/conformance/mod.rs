@@ -5,6 +5,7 @@
 //! and a way to let its time pass. `for_store!` makes one test of each case.
 
 pub mod attempts;
+pub mod inbox;
 pub mod jobs;
 pub mod leases;
 pub mod lookups;
@@ -125,6 +126,14 @@ macro_rules! for_store {
                 jobs_are_not_among_the_intents_of_others,
                 a_node_that_does_not_answer_is_let_alone_and_tried,
                 retention_deletes_jobs_with_their_intents,
+            }
+            inbox {
+                what_comes_in_is_kept_as_it_came,
+                one_key_is_one_submission,
+                a_submission_becomes_one_message_of_one_contact,
+                what_fails_is_tried_again_then_parked_then_processed,
+                only_the_leader_processes,
+                lists_of_the_inbox_are_paged,
             }
         }
     };

@@ -7,13 +7,14 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::connection::{self, OpenError};
 
 /// Each in one transaction with the version it leads to; each safe to run again.
-pub const MIGRATIONS: [&str; 6] = [
+pub const MIGRATIONS: [&str; 7] = [
     include_str!("../../../schema/sqlite/0001_spine.sql"),
     include_str!("../../../schema/sqlite/0002_fewer_indexes.sql"),
     include_str!("../../../schema/sqlite/0003_webhooks.sql"),
     include_str!("../../../schema/sqlite/0004_minutes.sql"),
     include_str!("../../../schema/sqlite/0005_messages.sql"),
     include_str!("../../../schema/sqlite/0006_jobs.sql"),
+    include_str!("../../../schema/sqlite/0007_inbox.sql"),
 ];
 
 /// Marks a file as ours ("SMGR"), so that another program's database is never touched.

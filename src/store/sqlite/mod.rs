@@ -6,6 +6,7 @@
 
 mod checkpoint;
 mod connection;
+mod inbox;
 mod insight;
 mod jobs;
 mod leases;
@@ -32,13 +33,15 @@ pub use connection::OpenError;
 use self::checkpoint::Checkpointer;
 use self::write::ContractCache;
 use super::{
-    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, IntentPage, JobLookup, JobPage, JobQuery,
-    ListQuery, OpenAttempt, OpenTry, Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError,
-    StoreFuture, TargetHealth, WebhookLook, WriteBatch,
+    Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
+    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
+    ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
+    StoreFuture, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
 use crate::clock::WallClock;
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
 
 /// Connections for what clients read. More would only wait for the same two or four cores.
@@ -199,7 +202,8 @@ async fn blocking<T: Send + 'static>(
 
 impl Store for SqliteStore {
     fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
-        let payload = batch.submits.iter().map(|new| new.payload.bytes().len()).sum();
+        let received: usize = batch.received.iter().map(|new| new.payload.len()).sum();
+        let payload = batch.submits.iter().map(|new| new.payload.bytes().len()).sum::<usize>() + received;
         let commit = move |writer: &mut Writer, clock: &WallClock| {
             write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch)
         };
@@ -299,6 +303,38 @@ impl Store for SqliteStore {
         let look = self.read(move |connection, _| jobs::is_reachable(connection, &url));
         let probe = self.write(move |writer, clock| jobs::take_probe(&mut writer.connection, clock, &gateway));
         Box::pin(async move { Ok(look.await? || probe.await?) })
+    }
+
+    fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook> {
+        self.read_reserved(move |connection, clock| inbox::look(connection, clock, limit))
+    }
+
+    fn process_inbox(
+        &self,
+        term: Term,
+        processed: Vec<ProcessedSubmission>,
+    ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>> {
+        self.write(move |writer, clock| inbox::process(&mut writer.connection, clock, &term, &processed))
+    }
+
+    fn reprocess(&self, which: Reprocess) -> StoreFuture<usize> {
+        self.write(move |writer, clock| inbox::reprocess(&mut writer.connection, clock, &which))
+    }
+
+    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(SubmissionRow, Bytes)>> {
+        self.read(move |connection, _| inbox::find(connection, id))
+    }
+
+    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>> {
+        self.read(move |connection, _| inbox::submissions(connection, &query))
+    }
+
+    fn list_contacts(&self, query: InboxQuery) -> StoreFuture<InboxPage<Contact>> {
+        self.read(move |connection, _| inbox::contacts(connection, &query))
+    }
+
+    fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>> {
+        self.read(move |connection, _| inbox::messages(connection, &query))
     }
 
     fn ping(&self) -> StoreFuture<()> {

@@ -15,7 +15,7 @@ use super::connection::{begin, store_error};
 use super::read::{self, parsed};
 use super::schedule::as_limit;
 use super::tally::Tally;
-use super::{jobs, leases, messages, webhooks};
+use super::{inbox, jobs, leases, messages, webhooks};
 use crate::clock::WallClock;
 use crate::core::contract::{Contract, ContractSnapshot};
 use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State};
@@ -64,7 +64,7 @@ pub fn commit(
 
 /// How the items of a batch stand in their transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Items {
+pub enum Items {
     /// A bad one is an error of the whole.
     Together,
     /// Each in a savepoint: a bad one fails alone.
@@ -97,6 +97,10 @@ fn try_commit(
         }
         submits.push(result);
     }
+    let mut received = Vec::with_capacity(batch.received.len());
+    for new in &batch.received {
+        received.push(items.run(&transaction, |tx| inbox::receive(tx, new, now))?);
+    }
     let fenced = match &batch.fenced {
         Some(writes) if leases::holds(&transaction, &writes.term, now)? => {
             Some(fenced(&transaction, contracts, writes, now, items)?)
@@ -104,7 +108,7 @@ fn try_commit(
         _ => None,
     };
     transaction.commit()?;
-    Ok(Receipt { submits, begun, fenced })
+    Ok(Receipt { submits, received, begun, fenced })
 }
 
 fn fenced(
@@ -134,7 +138,7 @@ fn fenced(
 
 impl Items {
     /// Runs one item. The outer error means that the whole transaction is to be given up.
-    fn run<T>(
+    pub fn run<T>(
         self,
         transaction: &Transaction<'_>,
         item: impl FnOnce(&Transaction<'_>) -> Result<T, rusqlite::Error>,

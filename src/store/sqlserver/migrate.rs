@@ -5,12 +5,13 @@ use super::rows;
 use crate::store::StoreError;
 
 /// Each one batch, each safe to run again.
-pub const MIGRATIONS: [&str; 5] = [
+pub const MIGRATIONS: [&str; 6] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
     include_str!("../../../schema/sqlserver/0003_minutes.sql"),
     include_str!("../../../schema/sqlserver/0004_messages.sql"),
     include_str!("../../../schema/sqlserver/0005_jobs.sql"),
+    include_str!("../../../schema/sqlserver/0006_inbox.sql"),
 ];
 
 pub const VERSION: &str = "

@@ -7,6 +7,7 @@
 
 mod contracts;
 mod database;
+mod inbox;
 mod insight;
 mod jobs;
 mod migrate;
@@ -30,12 +31,14 @@ use self::contracts::Contracts;
 use self::database::Database;
 use self::migrate::SchemaState;
 use super::{
-    Backlog, Build, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, IntentPage, JobLookup, JobPage, JobQuery,
-    ListQuery, OpenAttempt, OpenTry, Overview, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Store, StoreError,
-    StoreFuture, TargetHealth, WebhookLook, WriteBatch,
+    Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
+    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
+    ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
+    StoreFuture, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
 use crate::metrics::Metrics;
 
@@ -213,6 +216,38 @@ impl Store for SqlServerStore {
 
     fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool> {
         self.call(move |store| async move { jobs::admits(&store.readers, &gateway).await })
+    }
+
+    fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook> {
+        self.call(move |store| async move { inbox::look(&store.database, limit).await })
+    }
+
+    fn process_inbox(
+        &self,
+        term: Term,
+        processed: Vec<ProcessedSubmission>,
+    ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>> {
+        self.call(move |store| async move { inbox::process(&store.database, &term, &processed).await })
+    }
+
+    fn reprocess(&self, which: Reprocess) -> StoreFuture<usize> {
+        self.call(move |store| async move { inbox::reprocess(&store.readers, &which).await })
+    }
+
+    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(SubmissionRow, Bytes)>> {
+        self.call(move |store| async move { inbox::find(&store.readers, id).await })
+    }
+
+    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>> {
+        self.call(move |store| async move { inbox::submissions(&store.readers, &query).await })
+    }
+
+    fn list_contacts(&self, query: InboxQuery) -> StoreFuture<InboxPage<Contact>> {
+        self.call(move |store| async move { inbox::contacts(&store.readers, &query).await })
+    }
+
+    fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>> {
+        self.call(move |store| async move { inbox::messages(&store.readers, &query).await })
     }
 
     fn ping(&self) -> StoreFuture<()> {

@@ -2,11 +2,11 @@
 //! a test can parse them all; values are parameters.
 //!
 //! Runs on SQL Server 2016 and later and on Azure SQL, with READ_COMMITTED_SNAPSHOT on or off, and
-//! needs no lock hints. One order of locks: lease, clock, intents, attempts, webhooks. Result sets come
+//! needs no lock hints. One order of locks: lease, clock, intents, inbox, attempts, webhooks. Result sets come
 //! after the commit, so that a client that stops reading holds no locks.
 
 use super::rows::INTENT_COLUMNS;
-use super::{jobs, webhooks};
+use super::{inbox, jobs, webhooks};
 use crate::store::{KEPT_MINUTES, MOST_SHARING};
 
 /// Parameters that a batch of writes always has: the term, or blanks.
@@ -34,6 +34,8 @@ pub struct Parts {
     pub finishes: bool,
     pub expire: bool,
     pub exhaust: bool,
+    /// Something came in for the inbox.
+    pub received: bool,
     /// Some of the submits are jobs.
     pub jobs: bool,
     /// Some of the submits have a trace.
@@ -63,6 +65,7 @@ pub fn writes(parts: Parts) -> String {
     part(parts.fenced, 0, FENCE, "");
     part(true, 0, TICK, "");
     part(parts.submits, if parts.jobs { 4 } else { 3 }, &insert_intents(parts), &submitted(parts));
+    part(parts.received, 3, inbox::RECEIVE, inbox::RECEIVED);
     part(parts.begins, 1, BEGIN_ATTEMPTS, BEGUN);
     let reach = if parts.nodes { jobs::COUNT_REACH } else { "" };
     part(parts.finishes, 1, &format!("{FINISH_ATTEMPTS}{}{}{reach}", owe(OF_THE_LIST), count(ATTEMPT_KINDS)), FINISHED);

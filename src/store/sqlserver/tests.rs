@@ -9,12 +9,13 @@ use sqlparser::dialect::MsSqlDialect;
 use sqlparser::parser::Parser;
 
 use super::database::Batch;
+use super::inbox as inbox_statements;
 use super::jobs as job_statements;
 use super::webhooks as webhook_statements;
 use super::*;
 use crate::core::contract::fixtures::{max_attempts, one_shot};
-use crate::store::Submitted;
 use crate::store::conformance::{self, Fixture, Passing, new_intent, submit_to};
+use crate::store::{SubmissionState, Submitted};
 
 const POOL: PoolSettings = PoolSettings { size: 4, timeout: Duration::from_secs(20) };
 
@@ -259,11 +260,17 @@ fn all_statements() -> Vec<String> {
         job_statements::ADMITS.to_owned(),
         job_statements::find_by_key(),
         job_statements::find_by_id(),
+        inbox_statements::LOOK.to_owned(),
+        inbox_statements::process_statement(),
+        inbox_statements::fail_statement(),
+        inbox_statements::REPROCESS_ONE.to_owned(),
+        inbox_statements::REPROCESS_PARKED.to_owned(),
+        inbox_statements::find_statement(),
         migrate::VERSION.to_owned(),
         migrate::MAKE_VERSIONS.to_owned(),
     ];
     all.extend((0..migrate::MIGRATIONS.len()).map(migrate::migration));
-    all.extend((0..512).map(|n| {
+    all.extend((0..1024).map(|n| {
         statements::writes(statements::Parts {
             fenced: bit(n, 0),
             submits: bit(n, 1),
@@ -274,6 +281,7 @@ fn all_statements() -> Vec<String> {
             jobs: bit(n, 6),
             traces: bit(n, 7),
             nodes: bit(n, 8),
+            received: bit(n, 9),
         })
     }));
     all.extend((0..256).map(|n| {
@@ -288,6 +296,12 @@ fn all_statements() -> Vec<String> {
             without_jobs: bit(n, 7),
         })
     }));
+    for list in [inbox_statements::SUBMISSIONS, inbox_statements::CONTACTS, inbox_statements::MESSAGES] {
+        all.extend((0..8).map(|n| list.statement(None, bit(n, 0), bit(n, 1), bit(n, 2))));
+    }
+    all.extend(
+        SubmissionState::ALL.map(|state| inbox_statements::SUBMISSIONS.statement(Some(state), true, false, true)),
+    );
     all.extend((0..32).map(|n| {
         job_statements::list_statement(job_statements::ListParts {
             tenant: bit(n, 0),

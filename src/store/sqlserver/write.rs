@@ -12,6 +12,7 @@ use tiberius::Row;
 
 use super::contracts::{ContractRow, Contracts};
 use super::database::{Batch, Database, ResultSets, Value};
+use super::inbox;
 use super::rows::{self, json_moment};
 use super::statements::{self, Parts, json_text};
 use crate::core::contract::{Contract, GatewayType, Policy};
@@ -46,7 +47,15 @@ async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatc
             Err(error) => Err(error),
         });
     }
-    let Some(writes) = batch.fenced else { return Ok(Receipt { submits, begun: Vec::new(), fenced: None }) };
+    let mut received = Vec::new();
+    for new in batch.received {
+        let single = WriteBatch { received: vec![new], ..WriteBatch::default() };
+        received.push(match try_commit(database, contracts, &single).await {
+            Ok(receipt) => receipt.received.into_iter().next().unwrap_or_else(|| Err(lost("submission"))),
+            Err(error) => Err(error),
+        });
+    }
+    let Some(writes) = batch.fenced else { return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None }) };
     let alone = |begins: Vec<Waiting>, finishes: Vec<Arc<FinishAttempt>>, expire| {
         let fenced = FencedWrites { term: writes.term.clone(), begins, finishes, expire };
         WriteBatch { fenced: Some(fenced), ..WriteBatch::default() }
@@ -55,24 +64,28 @@ async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatc
     for waiting in writes.begins {
         match try_commit(database, contracts, &alone(vec![waiting], Vec::new(), None)).await {
             Ok(Receipt { fenced: Some(done), .. }) => all.begins.extend(done.begins),
-            Ok(Receipt { fenced: None, .. }) => return Ok(Receipt { submits, begun: Vec::new(), fenced: None }),
+            Ok(Receipt { fenced: None, .. }) => {
+                return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None });
+            }
             Err(error) => all.begins.push(Err(error)),
         }
     }
     for finish in writes.finishes {
         match try_commit(database, contracts, &alone(Vec::new(), vec![finish], None)).await {
             Ok(Receipt { fenced: Some(done), .. }) => all.finishes.extend(done.finishes),
-            Ok(Receipt { fenced: None, .. }) => return Ok(Receipt { submits, begun: Vec::new(), fenced: None }),
+            Ok(Receipt { fenced: None, .. }) => {
+                return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None });
+            }
             Err(error) => all.finishes.push(Err(error)),
         }
     }
     if writes.expire.is_some() {
         match try_commit(database, contracts, &alone(Vec::new(), Vec::new(), writes.expire)).await? {
             Receipt { fenced: Some(done), .. } => all.expired = done.expired,
-            Receipt { fenced: None, .. } => return Ok(Receipt { submits, begun: Vec::new(), fenced: None }),
+            Receipt { fenced: None, .. } => return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None }),
         }
     }
-    Ok(Receipt { submits, begun: Vec::new(), fenced: Some(all) })
+    Ok(Receipt { submits, received, begun: Vec::new(), fenced: Some(all) })
 }
 
 async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBatch) -> Result<Receipt, StoreError> {
@@ -84,6 +97,7 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
         finishes: fenced.is_some_and(|writes| !writes.finishes.is_empty()),
         expire: fenced.is_some_and(|writes| writes.expire.is_some()),
         exhaust: false,
+        received: !batch.received.is_empty(),
         jobs: batch.submits.iter().any(|new| new.job.is_some()),
         traces: batch.submits.iter().any(|new| new.trace.is_some()),
         nodes: fenced.is_some_and(|writes| writes.finishes.iter().any(|finish| is_of_node(finish))),
@@ -91,6 +105,9 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
     let mut values = term_values(fenced.map(|writes| &writes.term));
     if parts.submits {
         values.extend(submit_values(database, contracts, &batch.submits).await?);
+    }
+    if parts.received {
+        values.extend(inbox::receive_values(&batch.received));
     }
     if let Some(writes) = fenced {
         if parts.begins {
@@ -110,8 +127,9 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
     } else {
         Vec::new()
     };
+    let received = if parts.received { inbox::received(&batch.received, &results.next()?)? } else { Vec::new() };
     let Some(writes) = fenced.filter(|_| results.held) else {
-        return Ok(Receipt { submits, begun: Vec::new(), fenced: None });
+        return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None });
     };
     let begins = if parts.begins {
         let rows = results.next()?;
@@ -121,7 +139,7 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
     };
     let finishes = if parts.finishes { finished(&writes.finishes, &results.next()?)? } else { Vec::new() };
     let expired = if parts.expire { intents(&results.next()?)? } else { Vec::new() };
-    Ok(Receipt { submits, begun: Vec::new(), fenced: Some(FencedReceipt { begins, finishes, expired }) })
+    Ok(Receipt { submits, received, begun: Vec::new(), fenced: Some(FencedReceipt { begins, finishes, expired }) })
 }
 
 /// The result sets of a batch of writes, taken in order.

@@ -1,0 +1,222 @@
+//! The inbox: kept first and processed after, one message a submission, one contact a person.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use super::Fixture;
+use crate::core::inbox::{Channel, Draft};
+use crate::core::job::SubmissionId;
+use crate::core::job::fixtures::submission_id;
+use crate::core::lease::Term;
+use crate::store::{
+    Contact, DueSubmission, FailedTry, InboxQuery, NewSubmission, ProcessedSubmission, Received, Reprocess, Store,
+    SubmissionRow, SubmissionState, WriteBatch,
+};
+
+fn new(number: u8, client_slug: &str, payload: &[u8]) -> NewSubmission {
+    NewSubmission {
+        id: submission_id(number),
+        client_slug: client_slug.to_owned(),
+        channel: Channel::Form,
+        payload: Bytes::copy_from_slice(payload),
+        source_url: None,
+        key_sha256: None,
+    }
+}
+
+fn keyed(number: u8, key: &str, payload: &[u8]) -> NewSubmission {
+    NewSubmission { key_sha256: Some(Sha256::digest(key).into()), ..new(number, "acme", payload) }
+}
+
+async fn receive(store: &dyn Store, new: Vec<NewSubmission>) -> Vec<Received> {
+    let receipt = store.commit(WriteBatch { received: new, ..WriteBatch::default() }).await.unwrap();
+    receipt.received.into_iter().map(Result::unwrap).collect()
+}
+
+async fn due(fixture: &Fixture) -> Vec<DueSubmission> {
+    fixture.store.look_into_inbox(100).await.unwrap().due
+}
+
+fn said(due: &DueSubmission, email: Option<&str>, phone: Option<&str>, body: &str) -> ProcessedSubmission {
+    let own = |text: Option<&str>| text.map(str::to_owned);
+    let draft = Draft { email: own(email), phone: own(phone), name: None, body: body.to_owned() };
+    ProcessedSubmission { seq: due.seq, tries: due.tries, result: Ok(draft) }
+}
+
+async fn process(fixture: &Fixture, term: &Term, processed: Vec<ProcessedSubmission>) {
+    let results = fixture.store.process_inbox(term.clone(), processed).await.unwrap().expect("the term lasts");
+    results.into_iter().for_each(|result| result.unwrap());
+}
+
+async fn find(fixture: &Fixture, id: SubmissionId) -> (SubmissionRow, Bytes) {
+    fixture.other.find_submission(id).await.unwrap().unwrap()
+}
+
+fn of(slug: &str) -> InboxQuery {
+    InboxQuery { client_slug: Some(slug.to_owned()), limit: 100, ..InboxQuery::default() }
+}
+
+pub async fn what_comes_in_is_kept_as_it_came(fixture: Fixture) {
+    let payload = "{ \"a\" : \"\\u0000 ~ \\\" é 😀\" }".as_bytes();
+    let raw = [0, 255, b'{', 10];
+    let mut full = new(1, "ac~me \"x\"", payload);
+    full.source_url = Some("https://x/?a=~1&b=\"é\"".to_owned());
+    full.channel = Channel::Voice;
+    let results = receive(&*fixture.store, vec![full.clone(), new(2, "acme", &raw), new(3, "acme", b"")]).await;
+    assert_eq!(results, [1, 2, 3].map(|number| Received::Created(submission_id(number))));
+    let (row, kept) = find(&fixture, submission_id(1)).await;
+    assert_eq!((kept.as_ref(), row.state(), row.tries), (payload, SubmissionState::Received, 0));
+    assert_eq!((row.client_slug, row.channel, row.source_url), (full.client_slug, Channel::Voice, full.source_url));
+    assert_eq!(find(&fixture, submission_id(2)).await.1.as_ref(), raw);
+    assert_eq!(find(&fixture, submission_id(3)).await.1.as_ref(), b"");
+    assert_eq!(fixture.store.find_submission(submission_id(9)).await.unwrap(), None);
+    assert_eq!(due(&fixture).await.len(), 3, "nobody has to lead for that");
+}
+
+pub async fn one_key_is_one_submission(fixture: Fixture) {
+    let same = keyed(1, "k", b"{}");
+    let results =
+        receive(&*fixture.store, vec![same, keyed(2, "k", b"{}"), keyed(3, "k", b"1"), keyed(4, "l", b"{}")]).await;
+    let first = submission_id(1);
+    assert_eq!(
+        results,
+        [
+            Received::Created(first),
+            Received::Existing(first),
+            Received::Conflict(first),
+            Received::Created(submission_id(4))
+        ]
+    );
+    let mut elsewhere = keyed(6, "k", b"{}");
+    elsewhere.source_url = Some("https://x".to_owned());
+    let again = receive(&*fixture.other, vec![keyed(5, "k", b"{}"), elsewhere]).await;
+    assert_eq!(again, [Received::Existing(first), Received::Conflict(first)]);
+    let races = (0..10_u8).map(|number| {
+        let store = Arc::clone(if number % 2 == 0 { &fixture.store } else { &fixture.other });
+        tokio::spawn(async move { receive(&*store, vec![keyed(20 + number, "race", b"{}")]).await[0] })
+    });
+    let mut created = 0;
+    for race in races.collect::<Vec<_>>() {
+        created += usize::from(matches!(race.await.unwrap(), Received::Created(_)));
+    }
+    assert_eq!(created, 1);
+}
+
+pub async fn a_submission_becomes_one_message_of_one_contact(fixture: Fixture) {
+    let submissions = (1..=6).map(|number| new(number, if number == 6 { "globex" } else { "acme" }, b"{}")).collect();
+    receive(&*fixture.store, submissions).await;
+    let rows = due(&fixture).await;
+    assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), (1..=6).map(submission_id).collect::<Vec<_>>());
+    let term = fixture.lead("a").await;
+    let ann = Some("ann@x");
+    let drafts = vec![
+        said(&rows[0], ann, None, "one\ntwo \u{202e} 😀 '"),
+        said(&rows[1], ann, Some("+461"), "again"),
+        said(&rows[2], None, Some("+461"), "by phone"),
+        said(&rows[3], None, Some("+462"), "somebody else"),
+        said(&rows[4], Some("bob@x"), Some("+461"), "shares a phone"),
+        said(&rows[5], ann, None, "of another client"),
+    ];
+    process(&fixture, &term, drafts.clone()).await;
+    assert!(due(&fixture).await.is_empty());
+    process(&fixture, &term, drafts).await;
+    let messages = fixture.other.list_messages(of("acme")).await.unwrap().rows;
+    assert_eq!(messages.len(), 5, "processing twice makes no second message");
+    let bodies: Vec<_> = messages.iter().rev().map(|message| message.body.as_str()).collect();
+    assert_eq!(bodies, ["one\ntwo \u{202e} 😀 '", "again", "by phone", "somebody else", "shares a phone"]);
+    let contacts = fixture.other.list_contacts(of("acme")).await.unwrap().rows;
+    let shown: Vec<_> =
+        contacts.iter().rev().map(|contact: &Contact| (contact.email.as_deref(), contact.phone.as_deref())).collect();
+    assert_eq!(shown, [(ann, Some("+461")), (None, Some("+462")), (Some("bob@x"), Some("+461"))]);
+    let of_ann = InboxQuery { contact_id: Some(contacts[2].id), ..of("acme") };
+    let ids: Vec<_> =
+        fixture.other.list_messages(of_ann.clone()).await.unwrap().rows.iter().map(|m| m.submission_id).collect();
+    assert_eq!(ids, [3, 2, 1].map(submission_id));
+    assert_eq!(fixture.other.list_contacts(of_ann).await.unwrap().rows, contacts[2..]);
+    let (row, _) = find(&fixture, submission_id(1)).await;
+    assert_eq!((row.state(), row.message_id), (SubmissionState::Processed, Some(messages[4].id)));
+    assert_eq!(row.processed_at, Some(messages[4].processed_at));
+    assert_eq!(fixture.other.list_contacts(of("globex")).await.unwrap().rows.len(), 1);
+}
+
+pub async fn what_fails_is_tried_again_then_parked_then_processed(fixture: Fixture) {
+    receive(&*fixture.store, vec![new(1, "acme", b"x"), new(2, "acme", b"y")]).await;
+    let term = fixture.lead("a").await;
+    let rows = due(&fixture).await;
+    let failed = |row: &DueSubmission, next_try_at| ProcessedSubmission {
+        seq: row.seq,
+        tries: row.tries,
+        result: Err(FailedTry { error: "not \"JSON\" \\ ~ é".to_owned(), next_try_at }),
+    };
+    let later = fixture.now().await + fixture.short;
+    process(&fixture, &term, vec![failed(&rows[0], Some(later)), said(&rows[1], Some("a@b"), None, "")]).await;
+    let (row, payload) = find(&fixture, submission_id(1)).await;
+    assert_eq!((row.state(), row.tries, row.next_try_at), (SubmissionState::Failed, 1, Some(later)));
+    assert_eq!((row.error.as_deref(), payload.as_ref()), (Some("not \"JSON\" \\ ~ é"), b"x".as_slice()));
+    let look = fixture.store.look_into_inbox(10).await.unwrap();
+    assert!(look.due.is_empty() && look.next == Some(later) && look.backlog.oldest.is_none());
+    fixture.pass(fixture.short).await;
+    let again = due(&fixture).await;
+    assert_eq!((again.len(), again[0].tries), (1, 1));
+    process(&fixture, &term, vec![failed(&rows[0], None)]).await;
+    assert_eq!(due(&fixture).await.len(), 1, "that was an earlier try of it");
+    process(&fixture, &term, vec![failed(&again[0], None)]).await;
+    let look = fixture.store.look_into_inbox(10).await.unwrap();
+    assert!(look.due.is_empty() && look.next.is_none() && look.backlog.parked == 1);
+    let parked = InboxQuery { state: Some(SubmissionState::Parked), ..of("acme") };
+    assert_eq!(fixture.other.list_submissions(parked.clone()).await.unwrap().rows.len(), 1);
+
+    assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(2))).await, Ok(0), "it is processed");
+    assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(9))).await, Ok(0));
+    assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(1))).await, Ok(1));
+    let again = due(&fixture).await;
+    assert_eq!((again.len(), again[0].tries), (1, 0));
+    process(&fixture, &term, vec![failed(&again[0], None)]).await;
+    let all = |slug: &str| Reprocess::ParkedOf { client_slug: slug.to_owned(), limit: 10 };
+    assert_eq!(fixture.other.reprocess(all("globex")).await, Ok(0));
+    assert_eq!(fixture.other.reprocess(all("acme")).await, Ok(1));
+    let again = due(&fixture).await;
+    process(&fixture, &term, vec![said(&again[0], Some("c@d"), None, "at last")]).await;
+    let (row, _) = find(&fixture, submission_id(1)).await;
+    assert_eq!((row.state(), row.error), (SubmissionState::Processed, None));
+    assert!(fixture.other.list_submissions(parked).await.unwrap().rows.is_empty());
+}
+
+pub async fn only_the_leader_processes(fixture: Fixture) {
+    receive(&*fixture.store, vec![new(1, "acme", b"x")]).await;
+    let rows = due(&fixture).await;
+    let old = fixture.lead("a").await;
+    fixture.store.release_lease(old.clone()).await.unwrap();
+    let draft = said(&rows[0], Some("a@b"), None, "");
+    assert_eq!(fixture.store.process_inbox(old, vec![draft.clone()]).await, Ok(None));
+    assert_eq!(find(&fixture, submission_id(1)).await.0.state(), SubmissionState::Received);
+    assert!(fixture.store.list_contacts(of("acme")).await.unwrap().rows.is_empty(), "nothing half done");
+    let term = fixture.lead("b").await;
+    process(&fixture, &term, vec![draft]).await;
+    assert_eq!(find(&fixture, submission_id(1)).await.0.state(), SubmissionState::Processed);
+}
+
+pub async fn lists_of_the_inbox_are_paged(fixture: Fixture) {
+    receive(&*fixture.store, (1..=5).map(|number| new(number, "acme", b"x")).collect()).await;
+    receive(&*fixture.store, vec![new(6, "globex", b"x")]).await;
+    let mut ids = Vec::new();
+    let mut behind = None;
+    loop {
+        let page = fixture.store.list_submissions(InboxQuery { limit: 2, behind, ..of("acme") }).await.unwrap();
+        ids.extend(page.rows.iter().map(|row| row.id));
+        behind = page.next;
+        if behind.is_none() {
+            break;
+        }
+    }
+    assert_eq!(ids, [5, 4, 3, 2, 1].map(submission_id));
+    let received = InboxQuery { state: Some(SubmissionState::Received), client_slug: None, ..of("") };
+    assert_eq!(fixture.store.list_submissions(received).await.unwrap().rows.len(), 6);
+    fixture.pass(Duration::from_secs(1)).await;
+    let look = fixture.store.look_into_inbox(1).await.unwrap();
+    assert_eq!(look.due.len(), 1);
+    assert!(look.backlog.oldest.is_some_and(|age| age >= Duration::from_secs(1)));
+}

@@ -1,0 +1,317 @@
+//! The inbox: submissions kept as they came, contacts and messages made of them.
+
+use bytes::Bytes;
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
+
+use super::connection::{begin, read_now};
+use super::leases;
+use super::read::parsed;
+use super::schedule::as_limit;
+use super::write::Items;
+use crate::clock::WallClock;
+use crate::core::inbox::{Channel, Draft};
+use crate::core::job::SubmissionId;
+use crate::core::lease::Term;
+use crate::core::time::Timestamp;
+use crate::store::{
+    Contact, DueSubmission, InboxBacklog, InboxLook, InboxPage, InboxQuery, Message, NewSubmission,
+    ProcessedSubmission, Received, Reprocess, StoreError, SubmissionRow, SubmissionSeq, SubmissionState,
+};
+
+/// Keeps what came in; due at once.
+pub fn receive(
+    transaction: &Transaction<'_>,
+    new: &NewSubmission,
+    now: Timestamp,
+) -> Result<Received, rusqlite::Error> {
+    let content = new.content_sha256();
+    let inserted = transaction
+        .prepare_cached(
+            "INSERT INTO inbox_submissions (id, client_slug, channel, payload, source_url, key_sha256, content_sha256,
+                 created_at, next_try_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
+             ON CONFLICT (key_sha256) WHERE key_sha256 IS NOT NULL DO NOTHING",
+        )?
+        .execute(params![
+            new.id.to_string(),
+            new.client_slug,
+            new.channel.as_str(),
+            new.payload.as_ref(),
+            new.source_url,
+            new.key_sha256,
+            content,
+            now.micros()
+        ])?;
+    if inserted == 1 {
+        return Ok(Received::Created(new.id));
+    }
+    let (id, before): (_, [u8; 32]) = transaction
+        .prepare_cached("SELECT id, content_sha256 FROM inbox_submissions WHERE key_sha256 = ?1")?
+        .query_row([new.key_sha256], |row| Ok((parsed(row, 0, SubmissionId::parse)?, row.get(1)?)))?;
+    Ok(if before == content { Received::Existing(id) } else { Received::Conflict(id) })
+}
+
+pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Result<InboxLook, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let now = read_now(&snapshot, clock)?;
+    let due: Vec<DueSubmission> = snapshot
+        .prepare_cached(
+            "SELECT submission_seq, id, client_slug, channel, payload, tries FROM inbox_submissions
+             WHERE next_try_at <= ?1 ORDER BY next_try_at, submission_seq LIMIT ?2",
+        )?
+        .query_map(params![now.micros(), as_limit(limit)], |row| {
+            Ok(DueSubmission {
+                seq: SubmissionSeq(row.get(0)?),
+                id: parsed(row, 1, SubmissionId::parse)?,
+                client_slug: row.get(2)?,
+                channel: parsed(row, 3, Channel::parse)?,
+                payload: Bytes::from(row.get::<_, Vec<u8>>(4)?),
+                tries: row.get(5)?,
+            })
+        })?
+        .collect::<Result<_, _>>()?;
+    let (next, parked): (Option<i64>, i64) = snapshot
+        .prepare_cached(
+            "SELECT (SELECT min(next_try_at) FROM inbox_submissions WHERE next_try_at IS NOT NULL),
+                 (SELECT count(*) FROM inbox_submissions WHERE next_try_at IS NULL AND processed_at IS NULL)",
+        )?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let next = next.map(Timestamp::from_micros);
+    let backlog = InboxBacklog {
+        oldest: next.filter(|due| *due <= now).map(|due| now.since(due)),
+        parked: parked.unsigned_abs(),
+    };
+    Ok(InboxLook { now, due, next: next.filter(|due| *due > now), backlog })
+}
+
+/// Each in a savepoint of one transaction; `None` if the term is over.
+pub fn process(
+    connection: &mut Connection,
+    clock: &WallClock,
+    term: &Term,
+    processed: &[ProcessedSubmission],
+) -> Result<Option<Vec<Result<(), StoreError>>>, rusqlite::Error> {
+    let (transaction, now) = begin(connection, clock)?;
+    if !leases::holds(&transaction, term, now)? {
+        return Ok(None);
+    }
+    let mut results = Vec::with_capacity(processed.len());
+    for item in processed {
+        results.push(Items::Apart.run(&transaction, |tx| process_one(tx, item, now))?);
+    }
+    transaction.commit()?;
+    Ok(Some(results))
+}
+
+fn process_one(
+    transaction: &Transaction<'_>,
+    item: &ProcessedSubmission,
+    now: Timestamp,
+) -> Result<(), rusqlite::Error> {
+    let row = transaction
+        .prepare_cached(
+            "SELECT client_slug, channel, source_url FROM inbox_submissions
+             WHERE submission_seq = ?1 AND tries = ?2 AND next_try_at IS NOT NULL",
+        )?
+        .query_row(params![item.seq.0, item.tries], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, Option<String>>(2)?))
+        })
+        .optional()?;
+    let Some((client_slug, channel, source_url)) = row else { return Ok(()) };
+    let draft = match &item.result {
+        Ok(draft) => draft,
+        Err(failed) => {
+            return transaction
+                .prepare_cached(
+                    "UPDATE inbox_submissions SET tries = tries + 1, error = ?2, next_try_at = ?3
+                     WHERE submission_seq = ?1",
+                )?
+                .execute(params![item.seq.0, failed.error, failed.next_try_at.map(Timestamp::micros)])
+                .map(drop);
+        }
+    };
+    let contact_id = contact(transaction, &client_slug, draft, now)?;
+    transaction
+        .prepare_cached(
+            "INSERT INTO inbox_messages (submission_seq, client_slug, contact_id, channel, body, source_url, processed_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?
+        .execute(params![item.seq.0, client_slug, contact_id, channel, draft.body, source_url, now.micros()])?;
+    transaction
+        .prepare_cached(
+            "UPDATE inbox_submissions SET processed_at = ?2, message_id = ?3, error = NULL, next_try_at = NULL
+             WHERE submission_seq = ?1",
+        )?
+        .execute(params![item.seq.0, now.micros(), transaction.last_insert_rowid()])
+        .map(drop)
+}
+
+/// Who it is, by email, else by phone; made if they are new. What is not known of them yet is filled in.
+fn contact(
+    transaction: &Transaction<'_>,
+    client_slug: &str,
+    draft: &Draft,
+    now: Timestamp,
+) -> Result<i64, rusqlite::Error> {
+    let (sql, key) = match &draft.email {
+        Some(email) => ("SELECT contact_id FROM inbox_contacts WHERE client_slug = ?1 AND email = ?2", Some(email)),
+        None => (
+            "SELECT min(contact_id) FROM inbox_contacts WHERE client_slug = ?1 AND phone = ?2 HAVING count(*) > 0",
+            draft.phone.as_ref(),
+        ),
+    };
+    let found: Option<i64> =
+        transaction.prepare_cached(sql)?.query_row(params![client_slug, key], |row| row.get(0)).optional()?;
+    if let Some(contact_id) = found {
+        transaction
+            .prepare_cached(
+                "UPDATE inbox_contacts SET name = coalesce(name, ?2), phone = coalesce(phone, ?3)
+                 WHERE contact_id = ?1 AND (name IS NULL AND ?2 IS NOT NULL OR phone IS NULL AND ?3 IS NOT NULL)",
+            )?
+            .execute(params![contact_id, draft.name, draft.phone])?;
+        return Ok(contact_id);
+    }
+    transaction
+        .prepare_cached(
+            "INSERT INTO inbox_contacts (client_slug, email, phone, name, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![client_slug, draft.email, draft.phone, draft.name, now.micros()])?;
+    Ok(transaction.last_insert_rowid())
+}
+
+/// Makes submissions due now, as if they had never failed; how many. Only those that are not processed.
+pub fn reprocess(connection: &mut Connection, clock: &WallClock, which: &Reprocess) -> Result<usize, rusqlite::Error> {
+    let (transaction, now) = begin(connection, clock)?;
+    let changed = match which {
+        Reprocess::One(id) => transaction
+            .prepare_cached(
+                "UPDATE inbox_submissions SET tries = 0, next_try_at = ?2 WHERE id = ?1 AND processed_at IS NULL",
+            )?
+            .execute(params![id.to_string(), now.micros()])?,
+        Reprocess::ParkedOf { client_slug, limit } => transaction
+            .prepare_cached(
+                "UPDATE inbox_submissions SET tries = 0, next_try_at = ?2 WHERE submission_seq IN (
+                     SELECT submission_seq FROM inbox_submissions INDEXED BY inbox_submissions_parked
+                     WHERE client_slug = ?1 AND next_try_at IS NULL AND processed_at IS NULL
+                     ORDER BY submission_seq LIMIT ?3)",
+            )?
+            .execute(params![client_slug, now.micros(), as_limit(*limit)])?,
+    };
+    transaction.commit()?;
+    Ok(changed)
+}
+
+const SUBMISSION_COLUMNS: &str = "submission_seq, id, client_slug, channel, source_url, created_at, processed_at, tries, \
+     error, next_try_at, message_id";
+
+fn submission_of(row: &Row<'_>) -> Result<SubmissionRow, rusqlite::Error> {
+    let moment = |column| row.get::<_, Option<i64>>(column).map(|at| at.map(Timestamp::from_micros));
+    Ok(SubmissionRow {
+        seq: SubmissionSeq(row.get(0)?),
+        id: parsed(row, 1, SubmissionId::parse)?,
+        client_slug: row.get(2)?,
+        channel: parsed(row, 3, Channel::parse)?,
+        source_url: row.get(4)?,
+        created_at: Timestamp::from_micros(row.get(5)?),
+        processed_at: moment(6)?,
+        tries: row.get(7)?,
+        error: row.get(8)?,
+        next_try_at: moment(9)?,
+        message_id: row.get(10)?,
+    })
+}
+
+pub fn find(connection: &Connection, id: SubmissionId) -> Result<Option<(SubmissionRow, Bytes)>, rusqlite::Error> {
+    let sql = format!("SELECT {SUBMISSION_COLUMNS}, payload FROM inbox_submissions WHERE id = ?1");
+    connection
+        .prepare_cached(&sql)?
+        .query_row([id.to_string()], |row| Ok((submission_of(row)?, Bytes::from(row.get::<_, Vec<u8>>(11)?))))
+        .optional()
+}
+
+pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<SubmissionRow>, rusqlite::Error> {
+    let state = query.state.map(|state| match state {
+        SubmissionState::Received => "next_try_at IS NOT NULL AND tries = 0",
+        SubmissionState::Failed => "next_try_at IS NOT NULL AND tries > 0",
+        SubmissionState::Parked => "next_try_at IS NULL AND processed_at IS NULL",
+        SubmissionState::Processed => "processed_at IS NOT NULL",
+    });
+    let query_parts =
+        Listing { columns: SUBMISSION_COLUMNS, table: "inbox_submissions", number: "submission_seq", state };
+    query_parts.page(connection, query, submission_of, |row| row.seq.0)
+}
+
+pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<Contact>, rusqlite::Error> {
+    let columns = "contact_id, client_slug, email, phone, name, created_at";
+    let listing = Listing { columns, table: "inbox_contacts", number: "contact_id", state: None };
+    let contact_of = |row: &Row<'_>| {
+        Ok(Contact {
+            id: row.get(0)?,
+            client_slug: row.get(1)?,
+            email: row.get(2)?,
+            phone: row.get(3)?,
+            name: row.get(4)?,
+            created_at: Timestamp::from_micros(row.get(5)?),
+        })
+    };
+    listing.page(connection, query, contact_of, |contact| contact.id)
+}
+
+pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<Message>, rusqlite::Error> {
+    let columns = "message_id, client_slug, contact_id,
+        (SELECT s.id FROM inbox_submissions s WHERE s.submission_seq = inbox_messages.submission_seq), channel, body,
+        source_url, processed_at";
+    let listing = Listing { columns, table: "inbox_messages", number: "message_id", state: None };
+    let message_of = |row: &Row<'_>| {
+        Ok(Message {
+            id: row.get(0)?,
+            client_slug: row.get(1)?,
+            contact_id: row.get(2)?,
+            submission_id: parsed(row, 3, SubmissionId::parse)?,
+            channel: parsed(row, 4, Channel::parse)?,
+            body: row.get(5)?,
+            source_url: row.get(6)?,
+            processed_at: Timestamp::from_micros(row.get(7)?),
+        })
+    };
+    listing.page(connection, query, message_of, |message| message.id)
+}
+
+/// A list, newest first.
+struct Listing {
+    columns: &'static str,
+    table: &'static str,
+    number: &'static str,
+    state: Option<&'static str>,
+}
+
+impl Listing {
+    fn page<T>(
+        &self,
+        connection: &Connection,
+        query: &InboxQuery,
+        of: impl Fn(&Row<'_>) -> Result<T, rusqlite::Error>,
+        number_of: impl Fn(&T) -> i64,
+    ) -> Result<InboxPage<T>, rusqlite::Error> {
+        let Self { columns, table, number, state } = self;
+        let mut conditions: Vec<String> = state.iter().map(|state| (*state).to_owned()).collect();
+        let mut values = Vec::new();
+        let wanted = [
+            ("client_slug = ?".to_owned(), query.client_slug.clone().map(Value::Text)),
+            ("contact_id = ?".to_owned(), query.contact_id.map(Value::Integer)),
+            (format!("{number} < ?"), query.behind.map(Value::Integer)),
+        ];
+        for (condition, value) in wanted.into_iter().filter_map(|(sql, value)| Some((sql, value?))) {
+            conditions.push(condition);
+            values.push(value);
+        }
+        let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
+        values.push(Value::Integer(as_limit(query.limit.max(1).saturating_add(1))));
+        let sql = format!("SELECT {columns} FROM {table} {filter} ORDER BY {number} DESC LIMIT ?");
+        let rows = connection
+            .prepare_cached(&sql)?
+            .query_map(params_from_iter(values), |row| of(row))?
+            .collect::<Result<_, _>>()?;
+        Ok(InboxPage::of(query, rows, number_of))
+    }
+}

@@ -1,0 +1,360 @@
+//! The inbox: submissions kept as they came, contacts and messages made of them.
+//!
+//! Intake goes with the batch of writes; processing is a transaction a row.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::{Bytes, BytesMut};
+use serde_json::{Value as Json, json};
+use tiberius::Row;
+
+use super::database::{Batch, Database, ResultSets, Value};
+use super::rows;
+use super::statements::{FENCE, TICK, json_text, text};
+use super::write::term_values;
+use crate::core::inbox::{Channel, Draft};
+use crate::core::job::SubmissionId;
+use crate::core::lease::Term;
+use crate::store::sqlserver::rows::json_moment;
+use crate::store::{
+    Contact, DueSubmission, FailedTry, InboxBacklog, InboxLook, InboxPage, InboxQuery, Message, NewSubmission,
+    ProcessedSubmission, Received, Reprocess, StoreError, SubmissionRow, SubmissionSeq, SubmissionState,
+};
+
+/// Values: the submissions as JSON, all payloads one after the other, all hashes likewise.
+pub const RECEIVE: &str = concat!(
+    "
+INSERT INTO inbox_submissions (id, client_slug, channel, payload, source_url, key_sha256, content_sha256, created_at,
+    tries, next_try_at)
+SELECT j.id, ",
+    text!("j.slug"),
+    ", j.channel, SUBSTRING(@value1, j.payload_from, j.payload_length), ",
+    text!("j.source"),
+    ", SUBSTRING(@value2, j.key_from, 32), SUBSTRING(@value2, j.content_from, 32), @now, 0, @now
+FROM OPENJSON(@value0) WITH (id VARCHAR(36), slug NVARCHAR(200), channel VARCHAR(10), source NVARCHAR(4000),
+    payload_from BIGINT, payload_length BIGINT, key_from BIGINT, content_from BIGINT) AS j
+WHERE j.key_from IS NULL OR NOT EXISTS (
+    SELECT 1 FROM inbox_submissions AS s WHERE s.key_sha256 = SUBSTRING(@value2, j.key_from, 32))
+ORDER BY j.content_from;"
+);
+
+/// What stands under the keys that came.
+pub const RECEIVED: &str = "
+SELECT s.id, s.key_sha256, s.content_sha256 FROM OPENJSON(@value0) WITH (key_from BIGINT) AS j
+JOIN inbox_submissions AS s ON s.key_sha256 = SUBSTRING(@value2, j.key_from, 32);";
+
+/// Of several with one key only the first is written; the others are compared with it afterwards.
+pub fn receive_values(received: &[NewSubmission]) -> Vec<Value> {
+    let mut items = Vec::with_capacity(received.len());
+    let (mut payloads, mut hashes) = (BytesMut::new(), BytesMut::new());
+    let mut keys = HashSet::new();
+    for new in received.iter().filter(|new| new.key_sha256.is_none_or(|key| keys.insert(key))) {
+        let content_from = hashes.len() + 1;
+        hashes.extend_from_slice(&new.content_sha256());
+        let key_from = new.key_sha256.map(|key| {
+            let from = hashes.len() + 1;
+            hashes.extend_from_slice(&key);
+            from
+        });
+        items.push(json!({
+            "id": new.id.to_string(), "slug": json_text(&new.client_slug), "channel": new.channel.as_str(),
+            "source": new.source_url.as_deref().map(json_text), "payload_from": payloads.len() + 1,
+            "payload_length": new.payload.len(), "key_from": key_from, "content_from": content_from,
+        }));
+        payloads.extend_from_slice(&new.payload);
+    }
+    let json = Value::Text(Json::Array(items).to_string());
+    vec![json, Value::Bytes(payloads.freeze()), Value::Bytes(hashes.freeze())]
+}
+
+pub fn received(new: &[NewSubmission], rows: &[Row]) -> Result<Vec<Result<Received, StoreError>>, StoreError> {
+    let mut by_key: HashMap<Vec<u8>, (SubmissionId, Vec<u8>)> = HashMap::new();
+    for row in rows {
+        let bytes = |column| rows::need::<&[u8]>(row, column).map(<[u8]>::to_vec);
+        let id = rows::parsed(row, "id", SubmissionId::parse)?;
+        by_key.insert(bytes("key_sha256")?, (id, bytes("content_sha256")?));
+    }
+    let answer = |new: &NewSubmission| {
+        let Some(key) = new.key_sha256 else { return Ok(Received::Created(new.id)) };
+        let lost = || StoreError::Unavailable("the server did not say what stands under a key".to_owned());
+        let (id, content) = by_key.get(key.as_slice()).ok_or_else(lost)?;
+        Ok(if *id == new.id {
+            Received::Created(*id)
+        } else if content.as_slice() == new.content_sha256() {
+            Received::Existing(*id)
+        } else {
+            Received::Conflict(*id)
+        })
+    };
+    Ok(new.iter().map(answer).collect())
+}
+
+pub const LOOK: &str = "
+SELECT SYSUTCDATETIME() AS now_at, (SELECT MIN(next_try_at) FROM inbox_submissions WHERE next_try_at IS NOT NULL) AS next_at,
+    (SELECT COUNT_BIG(*) FROM inbox_submissions WHERE next_try_at IS NULL AND processed_at IS NULL) AS parked;
+SELECT TOP (@P1) submission_seq, id, client_slug, channel, payload, tries FROM inbox_submissions
+WHERE next_try_at <= SYSUTCDATETIME() ORDER BY next_try_at, submission_seq;";
+
+pub async fn look(database: &Database, limit: usize) -> Result<InboxLook, StoreError> {
+    let values = vec![Value::Number(i64::try_from(limit).unwrap_or(i64::MAX))];
+    let results = run(database, LOOK, values).await?;
+    let head = results.first().and_then(|rows| rows.first()).ok_or_else(|| no_answer("a look"))?;
+    let (now, next) = (rows::need_moment(head, "now_at")?, rows::moment(head, "next_at")?);
+    let due = |row: &Row| {
+        Ok(DueSubmission {
+            seq: SubmissionSeq(rows::need(row, "submission_seq")?),
+            id: rows::parsed(row, "id", SubmissionId::parse)?,
+            client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
+            channel: rows::parsed(row, "channel", Channel::parse)?,
+            payload: rows::bytes(row, "payload")?.unwrap_or_default(),
+            tries: rows::attempts(row, "tries")?,
+        })
+    };
+    Ok(InboxLook {
+        now,
+        due: results.get(1).into_iter().flatten().map(due).collect::<Result<_, StoreError>>()?,
+        next: next.filter(|at| *at > now),
+        backlog: InboxBacklog {
+            oldest: next.filter(|at| *at <= now).map(|at| now.since(at)),
+            parked: rows::need::<i64>(head, "parked")?.unsigned_abs(),
+        },
+    })
+}
+
+/// Values after the term: the row, how often it had failed, email, phone, name (each may be blank) and body.
+pub fn process_statement() -> String {
+    format!(
+        "DECLARE @now DATETIME2(6), @held BIGINT = 0, @waits BIGINT = 0, @contact BIGINT, @slug NVARCHAR(200);
+BEGIN TRANSACTION;{FENCE}{TICK}
+SELECT @slug = client_slug, @waits = 1 FROM inbox_submissions
+WHERE submission_seq = @P4 AND tries = @P5 AND next_try_at IS NOT NULL AND @held = 1;
+IF @waits = 1
+BEGIN
+    IF @P6 <> N''
+        SET @contact = (SELECT MIN(contact_id) FROM inbox_contacts WHERE client_slug = @slug AND email = @P6);
+    ELSE
+        SET @contact = (SELECT MIN(contact_id) FROM inbox_contacts WHERE client_slug = @slug AND phone = @P7);
+    IF @contact IS NULL
+    BEGIN
+        INSERT INTO inbox_contacts (client_slug, email, phone, name, created_at)
+        VALUES (@slug, NULLIF(@P6, N''), NULLIF(@P7, N''), NULLIF(@P8, N''), @now);
+        SET @contact = (SELECT MAX(contact_id) FROM inbox_contacts WHERE client_slug = @slug);
+    END
+    ELSE
+        UPDATE inbox_contacts SET name = COALESCE(name, NULLIF(@P8, N'')), phone = COALESCE(phone, NULLIF(@P7, N''))
+        WHERE contact_id = @contact AND (name IS NULL OR phone IS NULL);
+    INSERT INTO inbox_messages (submission_seq, client_slug, contact_id, channel, body, source_url, processed_at)
+    SELECT submission_seq, client_slug, @contact, channel, @P9, source_url, @now FROM inbox_submissions
+    WHERE submission_seq = @P4;
+    UPDATE inbox_submissions SET processed_at = @now, error = NULL, next_try_at = NULL,
+        message_id = (SELECT m.message_id FROM inbox_messages AS m WHERE m.submission_seq = @P4)
+    WHERE submission_seq = @P4;
+END;
+COMMIT TRANSACTION;
+SELECT @held AS held;"
+    )
+}
+
+/// Values after the term: the row, how often it had failed, the error, and when to try again (blank if never).
+pub fn fail_statement() -> String {
+    format!(
+        "DECLARE @now DATETIME2(6), @held BIGINT = 0;
+BEGIN TRANSACTION;{FENCE}{TICK}
+UPDATE inbox_submissions SET tries = tries + 1, error = @P6, next_try_at = CAST(NULLIF(@P7, N'') AS DATETIME2(6))
+WHERE submission_seq = @P4 AND tries = @P5 AND next_try_at IS NOT NULL AND @held = 1;
+COMMIT TRANSACTION;
+SELECT @held AS held;"
+    )
+}
+
+pub async fn process(
+    database: &Database,
+    term: &Term,
+    processed: &[ProcessedSubmission],
+) -> Result<Option<Vec<Result<(), StoreError>>>, StoreError> {
+    let mut results = Vec::with_capacity(processed.len());
+    for item in processed {
+        let mut values = term_values(Some(term));
+        values.extend([Value::Number(item.seq.0), Value::Number(i64::from(item.tries))]);
+        let sql = match &item.result {
+            Ok(Draft { email, phone, name, body }) => {
+                let optional = |text: &Option<String>| Value::Text(text.clone().unwrap_or_default());
+                values.extend([optional(email), optional(phone), optional(name), Value::Text(body.clone())]);
+                process_statement()
+            }
+            Err(FailedTry { error, next_try_at }) => {
+                let next = next_try_at.map(json_moment).unwrap_or_default();
+                values.extend([Value::Text(error.clone()), Value::Text(next)]);
+                fail_statement()
+            }
+        };
+        match run(database, sql, values).await {
+            Ok(answer) => {
+                let row = answer.iter().flatten().next().ok_or_else(|| no_answer("a submission"))?;
+                if rows::need::<i64>(row, "held")? != 1 {
+                    return Ok(None);
+                }
+                results.push(Ok(()));
+            }
+            Err(StoreError::Unexpected(what)) => results.push(Err(StoreError::Unexpected(what))),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(results))
+}
+
+pub const REPROCESS_ONE: &str = "
+UPDATE inbox_submissions SET tries = 0, next_try_at = SYSUTCDATETIME() WHERE id = @P1 AND processed_at IS NULL;
+SELECT CAST(@@ROWCOUNT AS BIGINT) AS changed;";
+
+pub const REPROCESS_PARKED: &str = "
+UPDATE inbox_submissions SET tries = 0, next_try_at = SYSUTCDATETIME() WHERE submission_seq IN (
+    SELECT TOP (@P2) submission_seq FROM inbox_submissions
+    WHERE client_slug = @P1 AND next_try_at IS NULL AND processed_at IS NULL ORDER BY submission_seq);
+SELECT CAST(@@ROWCOUNT AS BIGINT) AS changed;";
+
+pub async fn reprocess(database: &Database, which: &Reprocess) -> Result<usize, StoreError> {
+    let (sql, values) = match which {
+        Reprocess::One(id) => (REPROCESS_ONE, vec![Value::Text(id.to_string())]),
+        Reprocess::ParkedOf { client_slug, limit } => {
+            let limit = Value::Number(i64::try_from(*limit).unwrap_or(i64::MAX));
+            (REPROCESS_PARKED, vec![Value::Text(client_slug.clone()), limit])
+        }
+    };
+    let results = run(database, sql, values).await?;
+    let row = results.iter().flatten().next().ok_or_else(|| no_answer("a wish"))?;
+    Ok(usize::try_from(rows::need::<i64>(row, "changed")?).unwrap_or(0))
+}
+
+const SUBMISSION_COLUMNS: &str = "submission_seq, id, client_slug, channel, source_url, created_at, processed_at, tries, \
+     error, next_try_at, message_id";
+
+fn submission(row: &Row) -> Result<SubmissionRow, StoreError> {
+    Ok(SubmissionRow {
+        seq: SubmissionSeq(rows::need(row, "submission_seq")?),
+        id: rows::parsed(row, "id", SubmissionId::parse)?,
+        client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
+        channel: rows::parsed(row, "channel", Channel::parse)?,
+        source_url: rows::text(row, "source_url")?,
+        created_at: rows::need_moment(row, "created_at")?,
+        processed_at: rows::moment(row, "processed_at")?,
+        tries: rows::attempts(row, "tries")?,
+        error: rows::text(row, "error")?,
+        next_try_at: rows::moment(row, "next_try_at")?,
+        message_id: rows::get(row, "message_id")?,
+    })
+}
+
+pub fn find_statement() -> String {
+    format!("SELECT {SUBMISSION_COLUMNS}, payload FROM inbox_submissions WHERE id = @P1;")
+}
+
+pub async fn find(database: &Database, id: SubmissionId) -> Result<Option<(SubmissionRow, Bytes)>, StoreError> {
+    let results = run(database, find_statement(), vec![Value::Text(id.to_string())]).await?;
+    let Some(row) = results.iter().flatten().next() else { return Ok(None) };
+    Ok(Some((submission(row)?, rows::bytes(row, "payload")?.unwrap_or_default())))
+}
+
+/// A list, newest first.
+#[derive(Clone, Copy)]
+pub struct Listing {
+    columns: &'static str,
+    table: &'static str,
+    number: &'static str,
+}
+
+pub const SUBMISSIONS: Listing =
+    Listing { columns: SUBMISSION_COLUMNS, table: "inbox_submissions", number: "submission_seq" };
+pub const CONTACTS: Listing = Listing {
+    columns: "contact_id, client_slug, email, phone, name, created_at",
+    table: "inbox_contacts",
+    number: "contact_id",
+};
+pub const MESSAGES: Listing = Listing {
+    columns: "message_id, client_slug, contact_id, (SELECT s.id FROM inbox_submissions AS s
+    WHERE s.submission_seq = inbox_messages.submission_seq) AS submission_id, channel, body, source_url, processed_at",
+    table: "inbox_messages",
+    number: "message_id",
+};
+
+impl Listing {
+    /// The first value is the limit, then those of the filters.
+    pub fn statement(self, state: Option<SubmissionState>, client: bool, contact: bool, behind: bool) -> String {
+        let Self { columns, table, number } = self;
+        let state = state.map(|state| match state {
+            SubmissionState::Received => "next_try_at IS NOT NULL AND tries = 0",
+            SubmissionState::Failed => "next_try_at IS NOT NULL AND tries > 0",
+            SubmissionState::Parked => "next_try_at IS NULL AND processed_at IS NULL",
+            SubmissionState::Processed => "processed_at IS NOT NULL",
+        });
+        let mut conditions: Vec<String> = state.map(str::to_owned).into_iter().collect();
+        let wanted = [(client, "client_slug ="), (contact, "contact_id ="), (behind, &*format!("{number} <"))];
+        for (place, (_, condition)) in wanted.iter().filter(|(wanted, _)| *wanted).enumerate() {
+            conditions.push(format!("{condition} @P{}", place + 2));
+        }
+        let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
+        format!("SELECT TOP (@P1) {columns} FROM {table} {filter} ORDER BY {number} DESC;")
+    }
+
+    async fn rows(self, database: &Database, query: &InboxQuery) -> Result<ResultSets, StoreError> {
+        let limit = query.limit.max(1).saturating_add(1);
+        let mut values = vec![Value::Number(i64::try_from(limit).unwrap_or(i64::MAX))];
+        values.extend(query.client_slug.clone().map(Value::Text));
+        values.extend(query.contact_id.map(Value::Number));
+        values.extend(query.behind.map(Value::Number));
+        let (client, contact) = (query.client_slug.is_some(), query.contact_id.is_some());
+        run(database, self.statement(query.state, client, contact, query.behind.is_some()), values).await
+    }
+}
+
+pub async fn submissions(database: &Database, query: &InboxQuery) -> Result<InboxPage<SubmissionRow>, StoreError> {
+    let results = SUBMISSIONS.rows(database, query).await?;
+    let rows = results.iter().flatten().map(submission).collect::<Result<_, _>>()?;
+    Ok(InboxPage::of(query, rows, |row: &SubmissionRow| row.seq.0))
+}
+
+pub async fn contacts(database: &Database, query: &InboxQuery) -> Result<InboxPage<Contact>, StoreError> {
+    let results = CONTACTS.rows(database, query).await?;
+    let contact = |row: &Row| {
+        Ok(Contact {
+            id: rows::need(row, "contact_id")?,
+            client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
+            email: rows::text(row, "email")?,
+            phone: rows::text(row, "phone")?,
+            name: rows::text(row, "name")?,
+            created_at: rows::need_moment(row, "created_at")?,
+        })
+    };
+    let rows = results.iter().flatten().map(contact).collect::<Result<_, StoreError>>()?;
+    Ok(InboxPage::of(query, rows, |contact: &Contact| contact.id))
+}
+
+pub async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPage<Message>, StoreError> {
+    let results = MESSAGES.rows(database, query).await?;
+    let message = |row: &Row| {
+        Ok(Message {
+            id: rows::need(row, "message_id")?,
+            client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
+            contact_id: rows::need(row, "contact_id")?,
+            submission_id: rows::parsed(row, "submission_id", SubmissionId::parse)?,
+            channel: rows::parsed(row, "channel", Channel::parse)?,
+            body: rows::need::<&str>(row, "body")?.to_owned(),
+            source_url: rows::text(row, "source_url")?,
+            processed_at: rows::need_moment(row, "processed_at")?,
+        })
+    };
+    let rows = results.iter().flatten().map(message).collect::<Result<_, StoreError>>()?;
+    Ok(InboxPage::of(query, rows, |message: &Message| message.id))
+}
+
+async fn run(
+    database: &Database,
+    sql: impl Into<std::borrow::Cow<'static, str>>,
+    values: Vec<Value>,
+) -> Result<ResultSets, StoreError> {
+    database.run(Batch { sql: sql.into(), values }).await
+}
+
+fn no_answer(what: &str) -> StoreError {
+    StoreError::Unavailable(format!("the server did not answer {what}"))
+}
