@@ -13,6 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::clock::WallClock;
 use crate::config::{Config, ConfigError, Switch};
+use crate::console::Access;
 use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
 use crate::gateway::client::HttpGateway;
@@ -77,6 +78,8 @@ impl Service {
         let outside = Outside { gateway, courier, variables: variables.clone(), registry: registry.clone() };
         let engine = Engine::start(store, settings, outside, Arc::clone(&metrics), Threads::own());
         let leaving = Leaving::default();
+        let console = config.console.console(address.ip())?;
+        let console_is_open = matches!(console.access, Access::Open);
         let parts = HttpParts {
             store: engine.store.clone(),
             registry: registry.clone(),
@@ -86,7 +89,7 @@ impl Service {
             leaving: leaving.clone(),
             max_payload_bytes: config.max_payload_bytes,
             auth,
-            console: config.console.console(address.ip())?,
+            console,
             variables,
             clock: WallClock::system(),
         };
@@ -97,6 +100,12 @@ impl Service {
         if auth == AuthMode::Off && !address.ip().is_loopback() {
             log::warn!(
                 "open_to_all address={address} next=\"set SM_AUTH=required and SM_API_CLIENTS, or keep others away\""
+            );
+        }
+        if console_is_open && registry.get().identities.is_some() {
+            log::warn!(
+                "console_open address={address} next=\"set SM_CONSOLE_AUTH: callers have tokens, but on this machine \
+                anyone can read the console\""
             );
         }
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);

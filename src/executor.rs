@@ -7,7 +7,6 @@
 //! [`InFlight`] counts them. When the actor dies, the leader ends the term.
 
 mod calls;
-mod job_tags;
 mod outbox;
 
 use std::cell::RefCell;
@@ -36,7 +35,6 @@ use crate::supervise::Alive;
 use crate::trust::Trust;
 
 use self::calls::Calls;
-use self::job_tags::JobTags;
 use self::outbox::Outbox;
 
 /// Begin and make the next attempts of these intents.
@@ -167,19 +165,14 @@ impl Attempts {
             return slot.over(None);
         }
         let called = monotonic();
-        let job = JobTags::of(&attempt, &payload);
         let outcome = self.parts.gateway.attempt(&attempt, payload).await;
         drop(calling);
         let took = monotonic().duration_since(called);
         let finished_at = self.parts.store_time.now().max(attempt.started_at);
-        let finish = Arc::new(decided(attempt, outcome, finished_at));
-        let recording = self.record(Arc::clone(&finish));
+        let recording = self.record(Arc::new(decided(attempt, outcome, finished_at)));
         // The gateway is done with it; writing that down takes no slot.
         slot.called(took);
         recording.await;
-        if let Some(job) = job {
-            job.log(&finish);
-        }
     }
 
     /// Records an outcome. The call was made, so its result is worth some patience: as long as

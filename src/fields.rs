@@ -6,6 +6,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::num::NonZeroU32;
 
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 /// One thing wrong with a document, with its place in it (`targets[2].maxAttempts`).
@@ -38,7 +40,7 @@ impl Faults {
 /// Parses a document whose top level is an object; the one fault if it is not.
 pub fn parse_object(text: &[u8]) -> Result<Map<String, Value>, Vec<Fault>> {
     let fault = |place: String, text: String| vec![Fault { place, text }];
-    match serde_json::from_slice(text) {
+    match serde_json::from_slice(text).map(|Unrepeated(value)| value) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(fault(String::new(), format!("must be a JSON object, this is {}", kind(&other)))),
         Err(error) => {
@@ -46,6 +48,69 @@ pub fn parse_object(text: &[u8]) -> Result<Map<String, Value>, Vec<Fault>> {
             let what = text.split_once(" at line ").map_or(text.as_str(), |(what, _)| what);
             Err(fault(format!("line {} column {}", error.line(), error.column()), format!("not valid JSON: {what}")))
         }
+    }
+}
+
+/// JSON in which no object names a field twice: one of the two would be lost without a word.
+struct Unrepeated(Value);
+
+impl<'de> Deserialize<'de> for Unrepeated {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(UnrepeatedVisitor).map(Self)
+    }
+}
+
+struct UnrepeatedVisitor;
+
+impl<'de> Visitor<'de> for UnrepeatedVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(Unrepeated(value)) = list.next_element()? {
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(name) = object.next_key::<String>()? {
+            let Unrepeated(value) = object.next_value()?;
+            if map.contains_key(&name) {
+                return Err(serde::de::Error::custom(format!("{name:?} is named twice")));
+            }
+            map.insert(name, value);
+        }
+        Ok(Value::Object(map))
     }
 }
 

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use jsonwebtoken::jwk::{Jwk, JwkSet};
-use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, decode, decode_header};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -109,12 +109,15 @@ impl JwtVerifier {
 }
 
 fn usable(jwk: &Jwk) -> Option<(String, DecodingKey, Algorithm)> {
-    let key = DecodingKey::from_jwk(jwk).ok()?;
-    let algorithm = match key.family() {
-        AlgorithmFamily::Rsa => Algorithm::RS256,
-        AlgorithmFamily::Ec => Algorithm::ES256,
+    let algorithm = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => Algorithm::RS256,
+        AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => Algorithm::ES256,
         _ => return None,
     };
+    if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
+        return None;
+    }
+    let key = DecodingKey::from_jwk(jwk).ok()?;
     let said = jwk.common.key_algorithm.map(|said| said.to_string());
     let fits = said.is_none_or(|said| said == format!("{algorithm:?}"));
     Some((jwk.common.key_id.clone()?, key, algorithm)).filter(|_| fits)

@@ -42,6 +42,21 @@ pub struct Answer {
     pub body: Result<Bytes, NoBody>,
 }
 
+/// Why there is no answer at all.
+#[derive(Debug)]
+pub struct NoAnswer {
+    /// What happened, in one line.
+    pub text: String,
+    /// Whether there was a connection.
+    pub connected: bool,
+}
+
+impl NoAnswer {
+    fn of(peer: &str, error: &SendRequestError) -> Self {
+        Self { text: describe(peer, error), connected: !matches!(error, SendRequestError::Connect(_)) }
+    }
+}
+
 /// Why a body was not read to its end, though the head of the answer arrived.
 #[derive(Debug)]
 pub enum NoBody {
@@ -66,8 +81,9 @@ impl Caller {
     pub fn new(peer: &'static str, timeout: Duration, tls: Arc<rustls::ClientConfig>) -> Self {
         let connector = Connector::new()
             .rustls_0_23(tls)
-            .timeout(timeout)
-            .handshake_timeout(timeout)
+            // A little less than for all of it, so that it is known what was waited for.
+            .timeout(timeout * 9 / 10)
+            .handshake_timeout(timeout * 9 / 10)
             // No limit here: whoever calls bounds its calls, in all and per peer.
             .limit(0)
             .conn_keep_alive(KEEP_ALIVE)
@@ -81,14 +97,17 @@ impl Caller {
     }
 
     /// Sends it. One timeout covers everything, from connecting to the last byte of the answer.
-    pub fn send(&self, request: ClientRequest, body: Bytes) -> impl Future<Output = Result<Answer, String>> + use<> {
+    pub fn send(&self, request: ClientRequest, body: Bytes) -> impl Future<Output = Result<Answer, NoAnswer>> + use<> {
         let (timeout, peer) = (self.timeout, self.peer);
         async move {
             let until = monotonic() + timeout;
             let mut response = match tokio::time::timeout_at(until, request.send_body(body)).await {
                 Ok(Ok(response)) => response,
-                Ok(Err(error)) => return Err(describe(peer, &error)),
-                Err(_) => return Err(format!("timed out: no complete answer within {timeout:?}")),
+                Ok(Err(error)) => return Err(NoAnswer::of(peer, &error)),
+                Err(_) => {
+                    let text = format!("timed out: no complete answer within {timeout:?}");
+                    return Err(NoAnswer { text, connected: true });
+                }
             };
             let (status, headers) = (response.status().as_u16(), response.headers().clone());
             let announced = content_length(&headers);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::core::client::Scope;
+use crate::registry::faults_of_api_clients;
 
 #[derive(Subcommand)]
 pub enum TokenCommand {
@@ -52,7 +53,12 @@ pub fn sha256_of(token: &str) -> String {
 pub fn run(command: TokenCommand) -> Result<(), String> {
     let TokenCommand::New(args) = command;
     let token = random()?;
-    let entry = serde_json::to_string_pretty(&entry(&args, &token)).map_err(|error| error.to_string())?;
+    let entry = entry(&args, &token);
+    let faults = faults_of_api_clients(&json!({ "clients": [&entry] }).to_string());
+    if !faults.is_empty() {
+        return Err(format!("that would not be taken: {}", faults.join("; ")));
+    }
+    let entry = serde_json::to_string_pretty(&entry).map_err(|error| error.to_string())?;
     println!("token, shown this once:\n\n  {token}\n\nadd to the clients of SM_API_CLIENTS, then send SIGHUP:\n");
     println!("{entry}");
     Ok(())

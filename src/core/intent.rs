@@ -85,12 +85,17 @@ name_type! {
 }
 
 impl IntentId {
-    /// What the ids of jobs begin with.
-    const OF_JOBS: &str = "job:";
+    /// What the ids of jobs begin with. Such ids are the jobs' own: clients cannot submit one.
+    pub const OF_JOBS: &str = "sm-job:";
 
-    /// The id of a job's intent. Ids of this form are the jobs' own: clients cannot submit one.
+    /// The id of a job's intent.
     pub fn of_job(id: SubmissionId) -> Self {
         Self(format!("{}{id}", Self::OF_JOBS).into())
+    }
+
+    /// Whether it begins as those of jobs do.
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with(Self::OF_JOBS)
     }
 
     /// The job that this is the intent of, if it is one's.

@@ -191,11 +191,11 @@ mod tests {
         assert_eq!(IntentId::parse(intent.as_str()), Ok(intent.clone()));
         assert_eq!(intent.submission_id(), Some(id));
         for text in [
-            "job:1",
+            "sm-job:1",
             "order",
-            "job:07070707-0707-1707-8707-070707070707",
-            "job:0707070707074707870707070707070a",
-            "job:0707070A-0707-4707-8707-070707070707",
+            "sm-job:07070707-0707-1707-8707-070707070707",
+            "sm-job:0707070707074707870707070707070a",
+            "sm-job:0707070A-0707-4707-8707-070707070707",
             &id.to_string(),
         ] {
             assert_eq!(IntentId::parse(text).unwrap().submission_id(), None, "{text}");

@@ -5,7 +5,7 @@
 use super::intent::MAX_NAME_CHARS;
 
 /// The fact an attempt ended with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Outcome {
     Accepted {
         gateway_message_id: Option<String>,
@@ -17,10 +17,23 @@ pub enum Outcome {
     /// No readable answer: whether the gateway acted on the attempt is unknown.
     Error {
         text: String,
-        /// Whether anything was heard of it at all. Not kept: it matters for what comes next only.
-        reached: bool,
+        /// Whether the gateway was there, if that is known. Not kept: it matters for what comes next only.
+        reached: Option<bool>,
     },
 }
+
+/// By what is kept of them.
+impl PartialEq for Outcome {
+    fn eq(&self, other: &Self) -> bool {
+        let kept = |outcome: &Self| {
+            let own = |text: Option<&str>| text.map(str::to_owned);
+            (outcome.kind(), own(outcome.reason()), own(outcome.error_text()), own(outcome.gateway_message_id()))
+        };
+        kept(self) == kept(other)
+    }
+}
+
+impl Eq for Outcome {}
 
 /// Recorded for an attempt whose leader went away before it could write down the outcome.
 pub const INTERRUPTED: &str = "interrupted: the instance that made this attempt stopped or lost its lease \
@@ -31,25 +44,29 @@ const MAX_CAUSE_CHARS: usize = 60;
 
 impl Outcome {
     pub fn error(text: impl Into<String>) -> Self {
-        Self::Error { text: text.into(), reached: true }
+        Self::Error { text: text.into(), reached: Some(true) }
     }
 
-    /// No connection, or not a word on it.
+    /// There was no connection.
     pub fn unreachable(text: impl Into<String>) -> Self {
-        Self::Error { text: text.into(), reached: false }
+        Self::Error { text: text.into(), reached: Some(false) }
     }
 
-    /// Whether the gateway was there; unknown if nobody is left who could say.
+    /// There was no answer, or nobody is left who could say.
+    pub fn unheard(text: impl Into<String>) -> Self {
+        Self::Error { text: text.into(), reached: None }
+    }
+
+    /// Whether the gateway was there.
     pub fn reached(&self) -> Option<bool> {
         match self {
-            Self::Error { text, .. } if text == INTERRUPTED => None,
-            Self::Error { reached, .. } => Some(*reached),
+            Self::Error { reached, .. } => *reached,
             Self::Accepted { .. } | Self::Rejected { .. } => Some(true),
         }
     }
 
     pub fn interrupted() -> Self {
-        Self::error(INTERRUPTED)
+        Self::unheard(INTERRUPTED)
     }
 
     /// The label of `submission_attempts_total`.

@@ -14,7 +14,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use super::{Gateway, answer};
 use crate::core::intent::IntentId;
 use crate::core::outcome::Outcome;
-use crate::outgoing::{Caller, NoBody};
+use crate::outgoing::{Caller, NoAnswer, NoBody};
 use crate::store::OpenAttempt;
 
 /// What is not visible ASCII, besides the control and non-ASCII bytes that are always encoded; and
@@ -48,7 +48,8 @@ impl Gateway for HttpGateway {
         Box::pin(async move {
             let answer = match call.await {
                 Ok(answer) => answer,
-                Err(what) => return Outcome::unreachable(what),
+                Err(NoAnswer { text, connected: false }) => return Outcome::unreachable(text),
+                Err(NoAnswer { text, connected: true }) => return Outcome::unheard(text),
             };
             let status = answer.status;
             match answer.body {

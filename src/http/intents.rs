@@ -13,7 +13,7 @@ use super::query::Query;
 use super::wait::{self, MAX_WAIT_SECONDS};
 use super::{ENVELOPE_BYTES, HttpParts, auth, trace};
 use crate::core::client::Scope;
-use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
+use crate::core::intent::{Intent, IntentId, Payload, Status, TargetName};
 use crate::core::time::Timestamp;
 use crate::store::{Behind, Conflict, ListQuery, NewIntent, Submitted};
 
@@ -89,8 +89,8 @@ fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(IntentId, 
     let request: SubmitRequest<'_> =
         serde_json::from_slice(body).map_err(|error| invalid(format!("the body is not as expected: {error}")))?;
     let id = IntentId::parse(&request.intent_id).map_err(|fault| invalid(format!("intentId {fault}")))?;
-    if id.submission_id().is_some() {
-        return Err(invalid("intentId has the form of a job's; choose another".to_owned()));
+    if id.is_reserved() {
+        return Err(invalid(format!("intentId must not begin with {:?}, which is for jobs", IntentId::OF_JOBS)));
     }
     let target =
         TargetName::parse(&request.submission_target).map_err(|fault| invalid(format!("submissionTarget {fault}")))?;
@@ -164,7 +164,7 @@ pub async fn history(
 
 /// An id that could not have been submitted here cannot exist here either: a job's is its tenant's.
 pub fn known_id(raw: &str) -> Result<IntentId, ApiError> {
-    let id = IntentId::parse(raw).ok().filter(|id| id.submission_id().is_none());
+    let id = IntentId::parse(raw).ok().filter(|id| !id.is_reserved());
     id.ok_or_else(|| no_such_intent(raw))
 }
 
@@ -193,8 +193,7 @@ pub fn no_such_intent(id: &str) -> ApiError {
     ))]
 pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
     auth::allow(&request, &parts, Scope::IntentsRead)?;
-    let query = ListQuery { without_jobs: true, ..list_query(request.query_string())? };
-    let page = parts.store.list(query).await?;
+    let page = parts.store.list(list_query(request.query_string())?).await?;
     let list = IntentListJson {
         intents: page.intents.iter().map(|intent: &Intent| intent.into()).collect(),
         next_cursor: page.next.as_ref().map(cursor_text),
@@ -219,7 +218,6 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
         target: query.get("submissionTarget", "the name of a target", |text| TargetName::parse(text).ok())?,
         created_after: query.get("createdAfter", MOMENT, Timestamp::parse)?,
         created_before: query.get("createdBefore", MOMENT, Timestamp::parse)?,
-        without_jobs: false,
         limit: page_limit(&query)?,
         behind,
     })
@@ -234,18 +232,31 @@ pub fn page_limit(query: &Query) -> Result<usize, ApiError> {
 /// A cursor is opaque to clients; its letter says of which kind it is.
 pub fn cursor_text(behind: &Behind) -> String {
     match behind {
-        Behind::Seq(seq) => format!("s{:x}", seq.0),
+        Behind::Newer { created_at, id } => {
+            format!("t{:x}.{}", created_at.micros(), URL_SAFE_NO_PAD.encode(id.as_str()))
+        }
         Behind::Id(id) => format!("i{}", URL_SAFE_NO_PAD.encode(id.as_str())),
     }
 }
 
+/// A moment in a cursor, if it is one that a store can hold.
+pub fn moment_of(micros: &str) -> Option<Timestamp> {
+    const YEAR_9999: i64 = 253_370_764_800_000_000;
+    let micros = i64::from_str_radix(micros, 16).ok().filter(|micros| (0..YEAR_9999).contains(micros))?;
+    Some(Timestamp::from_micros(micros))
+}
+
 /// Taken back only as it was given.
 fn cursor_of(text: &str) -> Option<Behind> {
-    let behind = if let Some(digits) = text.strip_prefix('s') {
-        Behind::Seq(i64::from_str_radix(digits, 16).ok().filter(|seq| *seq >= 0).map(IntentSeq)?)
+    let id_of = |encoded: &str| {
+        let id = URL_SAFE_NO_PAD.decode(encoded).ok()?;
+        IntentId::parse(std::str::from_utf8(&id).ok()?).ok().filter(|id| !id.is_reserved())
+    };
+    let behind = if let Some(rest) = text.strip_prefix('t') {
+        let (micros, id) = rest.split_once('.')?;
+        Behind::Newer { created_at: moment_of(micros)?, id: id_of(id)? }
     } else {
-        let id = URL_SAFE_NO_PAD.decode(text.strip_prefix('i')?).ok()?;
-        Behind::Id(IntentId::parse(std::str::from_utf8(&id).ok()?).ok()?)
+        Behind::Id(id_of(text.strip_prefix('i')?)?)
     };
     (cursor_text(&behind) == text).then_some(behind)
 }
@@ -300,12 +311,29 @@ mod tests {
 
     #[test]
     fn cursors_are_taken_back_only_as_they_were_given() {
-        for behind in [Behind::Seq(IntentSeq(4711)), Behind::Id(IntentId::parse("é/ order").unwrap())] {
+        let id = IntentId::parse("é/ order").unwrap();
+        let newer = Behind::Newer { created_at: Timestamp::from_micros(4711), id: id.clone() };
+        for behind in [newer, Behind::Id(id)] {
             assert_eq!(cursor_of(&cursor_text(&behind)), Some(behind));
         }
-        for text in
-            ["", "s", "4711", "s-1", "s+1", "s01", "sFF", "sffffffffffffffffff", "s1 ", "i", "i!", "iIA", "i_w", "iYR"]
-        {
+        for text in [
+            "",
+            "t",
+            "t1",
+            "4711",
+            "t-1.YQ",
+            "t+1.YQ",
+            "t01.YQ",
+            "tFF.YQ",
+            "tffffffffffffffff.YQ",
+            "t1.YQ ",
+            "i",
+            "i!",
+            "iIA",
+            "i_w",
+            "iYR",
+            "ic20tam9iOmE",
+        ] {
             assert_eq!(cursor_of(text), None, "{text:?}");
         }
     }
@@ -318,7 +346,7 @@ mod tests {
         assert_eq!(query.target.unwrap().as_str(), "a b");
         assert!(query.created_after.is_some());
         for text in [
-            "q=a&cursor=s1",
+            "q=a&cursor=t1.YQ",
             "cursor=iYQ",
             "status=done",
             "limit=0",

@@ -95,7 +95,9 @@ fn checked(fields: &Fields<'_>, field: &'static str, raw: &str) -> Option<String
 fn input_uri(fields: &Fields<'_>) -> Option<String> {
     const NAME: &str = "input_uri";
     let raw = fields.text(NAME, "write an s3, gs or https URI")?.trim();
-    let fine = |url: &Url| SCHEMES.contains(&url.scheme()) && url.host_str().is_some_and(|host| !host.is_empty());
+    let written = SCHEMES.iter().any(|scheme| raw.strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://")));
+    let fine =
+        |url: &Url| written && SCHEMES.contains(&url.scheme()) && url.host_str().is_some_and(|host| !host.is_empty());
     if raw.chars().count() > MAX_URI_CHARS {
         fields.fault(NAME, format!("must have at most {MAX_URI_CHARS} characters"));
     } else if raw.chars().any(char::is_control) {
@@ -208,6 +210,8 @@ mod tests {
             ("http://store.example/x", false),
             ("file:///etc/passwd", false),
             ("s3:///key", false),
+            ("https:h/x", false),
+            ("https:\\\\h\\x", false),
             ("https://", false),
             ("bucket/key", false),
             ("ftp://x/y", false),
@@ -225,6 +229,8 @@ mod tests {
             ("", "line 1 column 0: not valid JSON"),
             ("[]", "must be a JSON object"),
             ("{\"tenant_id\":\"a\"} x", "trailing characters"),
+            ("{\"tenant_id\":\"a\",\"tenant_id\":\"b\"}", "\"tenant_id\" is named twice"),
+            ("{\"requested_by\":{\"user_id\":\"a\",\"user_id\":\"b\"}}", "\"user_id\" is named twice"),
             ("\u{feff}{}", "not valid JSON"),
         ] {
             let error = parse(text.as_bytes()).unwrap_err().to_string();

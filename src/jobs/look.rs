@@ -7,9 +7,8 @@ use super::{JobError, closed, within};
 use crate::core::client::{Scope, Workspaces};
 use crate::core::intent::{IntentId, Status, checked_name};
 use crate::core::job::SubmissionId;
-use crate::core::time::Timestamp;
 use crate::http::error::ApiError;
-use crate::http::intents::page_limit;
+use crate::http::intents::{moment_of, page_limit};
 use crate::http::query::Query;
 use crate::http::trace::given_or_new;
 use crate::http::{HttpParts, auth};
@@ -160,8 +159,7 @@ pub fn cursor_text(place: &JobPlace) -> String {
 /// Taken back only as it was given.
 fn cursor_of(text: &str) -> Option<JobPlace> {
     let (micros, id) = text.split_once('.')?;
-    let accepted_at = Timestamp::from_micros(i64::from_str_radix(micros, 16).ok().filter(|micros| *micros >= 0)?);
-    let place = JobPlace { accepted_at, id: SubmissionId::parse(id)? };
+    let place = JobPlace { accepted_at: moment_of(micros)?, id: SubmissionId::parse(id)? };
     (cursor_text(&place) == text).then_some(place)
 }
 
@@ -169,14 +167,23 @@ fn cursor_of(text: &str) -> Option<JobPlace> {
 mod tests {
     use super::*;
     use crate::core::job::fixtures::submission_id;
+    use crate::core::time::Timestamp;
 
     #[test]
     fn cursors_are_taken_back_only_as_they_were_given() {
         let place = JobPlace { accepted_at: Timestamp::from_micros(4711), id: submission_id(3) };
         assert_eq!(cursor_of(&cursor_text(&place)), Some(place));
         let id = place.id;
-        for text in ["", "1", &format!("01.{id}"), &format!("-1.{id}"), &format!("A.{id}"), "1.x", &format!("1.{id} ")]
-        {
+        for text in [
+            "",
+            "1",
+            "7fffffffffffffff.01010101-0101-4101-8101-010101010101",
+            &format!("01.{id}"),
+            &format!("-1.{id}"),
+            &format!("A.{id}"),
+            "1.x",
+            &format!("1.{id} "),
+        ] {
             assert_eq!(cursor_of(text), None, "{text}");
         }
     }

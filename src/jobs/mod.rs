@@ -11,12 +11,12 @@ mod submit;
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::HeaderName;
-use actix_web::{HttpResponse, ResponseError, web};
+use actix_web::{HttpRequest, HttpResponse, Resource, ResponseError, web};
 
 use crate::core::trace::TraceContext;
 use crate::http::error::ApiError;
-use crate::http::trace::{TRACEPARENT, child};
-use crate::http::{read, resource};
+use crate::http::read;
+use crate::http::trace::{TRACEPARENT, child, given_or_new};
 
 pub use self::json::*;
 pub use self::look::*;
@@ -27,6 +27,14 @@ pub fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/v1/jobs", "GET, HEAD, POST").route(read().to(list)).route(web::post().to(submit)))
         .service(resource("/v1/jobs/{submission_id}", "GET, HEAD").route(read().to(get)))
         .service(resource("/v1/jobs/{submission_id}/history", "GET, HEAD").route(read().to(history)));
+}
+
+/// A resource that answers other methods in our format, within their trace.
+fn resource(path: &str, allowed: &'static str) -> Resource {
+    let refuse = move |request: HttpRequest| async move {
+        within(given_or_new(&request), Err(ApiError::MethodNotAllowed { allowed }))
+    };
+    web::resource(path).default_service(web::to(refuse))
 }
 
 /// An error of this door: says in which trace it happened.

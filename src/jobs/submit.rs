@@ -113,7 +113,11 @@ async fn submit_new(
         return Err(ApiError::ExecutionUnavailable("is draining and takes no new jobs"));
     }
     if !parts.store.admits_jobs(gateway).await? {
-        return Err(ApiError::ExecutionUnavailable("does not answer"));
+        // Whoever tries it now may be somebody with the same key.
+        return match parts.store.find_job(JobLookup::Key(command.key())).await? {
+            Some(found) => replayed(command, found, true),
+            None => Err(ApiError::ExecutionUnavailable("does not answer")),
+        };
     }
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|error| {
@@ -146,19 +150,10 @@ async fn submit_new(
 
 /// One line for every command that was understood and whose caller may give it.
 fn log_answer(client_id: &str, command: &JobCommand, trace: TraceContext, result: &Result<(Job, Taken), ApiError>) {
-    let (event, id, trace_id) = match result {
-        Ok((job, Taken::Now)) => ("job_accepted", job.id.to_string(), trace.trace_id()),
-        Ok((job, Taken::Before)) => ("job_replayed", job.id.to_string(), trace.trace_id()),
-        Err(_) => ("job_refused", String::new(), trace.trace_id()),
-    };
-    let why = result.as_ref().err().map(|error| format!(" code={}", error.code())).unwrap_or_default();
-    log::info!(
-        "{event} trace_id={trace_id} tenant_id={:?} workspace_id={:?} job_id={:?} submission_id={id:?} \
-         management_node_id={:?} idempotency_key={:?} client_id={client_id:?}{why}",
-        command.tenant_id,
-        command.workspace_id,
-        command.job_id,
-        command.management_node_id,
-        command.idempotency_key,
-    );
+    let tags = |id| JobFacts::from(command).tags(Some(trace), id);
+    match result {
+        Ok((job, Taken::Now)) => log::info!("job_accepted {} client_id={client_id:?}", tags(Some(job.id))),
+        Ok((job, Taken::Before)) => log::info!("job_replayed {} client_id={client_id:?}", tags(Some(job.id))),
+        Err(error) => log::info!("job_refused {} client_id={client_id:?} code={}", tags(None), error.code()),
+    }
 }

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::core::client::{ApiClient, Scope, Workspaces};
 use crate::core::intent::checked_name;
 use crate::fields::{Fault, Faults, Fields, parse_object};
@@ -19,7 +21,11 @@ pub fn parse(text: &str, beside: &Path) -> Result<Identities, Vec<Fault>> {
     let jwt = top.object("jwt").and_then(|fields| jwt(&fields, beside));
     let mut identities = Identities { tokens: Vec::new(), jwt };
     let (mut ids, mut hashes) = (HashMap::new(), HashMap::new());
-    for (index, fields) in top.objects("clients", "list who may call") {
+    // With signed tokens there may be no others.
+    let nobody = document.get("clients").and_then(Value::as_array).is_some_and(Vec::is_empty) && top.has("jwt");
+    let clients = if nobody { Vec::new() } else { top.objects("clients", "list who may call") };
+    top.mention("clients");
+    for (index, fields) in clients {
         let client = client(&fields);
         let sha256 = token_hash(&fields);
         fields.no_others();

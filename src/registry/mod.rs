@@ -137,6 +137,12 @@ impl Registry {
     }
 }
 
+/// What is wrong with a file of API clients, if anything is.
+pub fn faults_of_api_clients(text: &str) -> Vec<String> {
+    let faults = api_clients::parse(text, Path::new(".")).err().unwrap_or_default();
+    faults.iter().map(ToString::to_string).collect()
+}
+
 fn read<T>(
     path: &Path,
     setting: &'static str,

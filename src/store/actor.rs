@@ -19,11 +19,11 @@ use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Reci
 use tokio::sync::{Notify, oneshot};
 
 use super::{
-    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, NewSubmission,
-    Receipt, Received, Store, StoreError, StoreFuture, Submitted, WriteBatch,
+    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, JobLookup, NewIntent,
+    NewSubmission, Receipt, Received, Store, StoreError, StoreFuture, Submitted, WriteBatch,
 };
 use crate::clock::monotonic;
-use crate::core::intent::Intent;
+use crate::core::intent::{Intent, IntentId};
 use crate::core::lease::Term;
 use crate::core::policy::Decision;
 use crate::metrics::Metrics;
@@ -379,6 +379,11 @@ impl StoreActor {
             Ok(Finished::Recorded) => {
                 self.metrics.attempt_finished(finish);
                 self.notices.publish(&finish.attempt.intent_id);
+                let FinishAttempt { attempt, outcome, decision, .. } = finish;
+                self.log_job(&attempt.intent_id, || {
+                    let number = attempt.attempt_number;
+                    format!("job_attempt_finished attempt={number} outcome={} decision={decision:?}", outcome.kind())
+                });
                 let ended = !matches!(finish.decision, Decision::RetryAt(_));
                 if ended && finish.attempt.contract.webhook.is_some() {
                     self.webhooks_owed.notify_one();
@@ -391,9 +396,22 @@ impl StoreActor {
 
     fn expired(&self, intent: &Intent) {
         log::debug!("intent_expired intent_id={:?}", intent.id);
+        self.log_job(&intent.id, || "job_expired".to_owned());
         self.metrics.intent_expired(intent);
         self.notices.publish(&intent.id);
         self.webhooks_owed.notify_one();
+    }
+
+    /// Says what became of a job, with all that is to be said of one; nothing of other intents.
+    fn log_job(&self, id: &IntentId, event: impl FnOnce() -> String) {
+        let Some(id) = id.submission_id() else { return };
+        let (event, found) = (event(), self.store.find_job(JobLookup::Id(id)));
+        actix::spawn(async move {
+            match found.await {
+                Ok(Some(found)) => log::info!("{event} {}", found.job.tags()),
+                _ => log::info!("{event} submission_id={id}"),
+            }
+        });
     }
 
     fn failed_alone(&self, error: &StoreError) {

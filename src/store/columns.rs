@@ -64,6 +64,6 @@ pub fn outcome(
         Some("accepted") => Some(Outcome::Accepted { gateway_message_id }),
         Some("rejected") => Some(Outcome::Rejected { reason: reason?, gateway_message_id }),
         Some(_) => None,
-        None => Some(Outcome::error(error?)),
+        None => Some(Outcome::unheard(error?)),
     }
 }

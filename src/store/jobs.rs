@@ -17,6 +17,23 @@ pub struct JobFacts {
     pub management_node_id: String,
 }
 
+impl JobFacts {
+    /// What every line of the log about a job says, as far as it is known.
+    pub fn tags(&self, trace: Option<TraceContext>, id: Option<SubmissionId>) -> String {
+        format!(
+            "trace_id={} tenant_id={:?} workspace_id={:?} job_id={:?} submission_id={:?} management_node_id={:?} \
+             idempotency_key={:?}",
+            trace.map(|trace| trace.trace_id()).unwrap_or_default(),
+            self.tenant_id,
+            self.workspace_id,
+            self.job_id,
+            id.map(|id| id.to_string()).unwrap_or_default(),
+            self.management_node_id,
+            self.idempotency_key
+        )
+    }
+}
+
 impl From<&JobCommand> for JobFacts {
     fn from(command: &JobCommand) -> Self {
         Self {
@@ -44,6 +61,13 @@ pub struct Job {
     /// The trace that it was submitted under.
     pub trace: Option<TraceContext>,
     pub intent: Intent,
+}
+
+impl Job {
+    /// What every line of the log about a job says.
+    pub fn tags(&self) -> String {
+        self.facts.tags(self.trace, Some(self.id))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -382,7 +382,7 @@ pub struct History {
     pub webhook: Option<WebhookHistory>,
 }
 
-/// Which intents to list; newest first, or in the order of their ids if those have to begin with something.
+/// Which intents to list, without those of jobs, which are their tenants' alone; newest first, or in the order of their ids if those have to begin with something.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
     /// Only those whose id begins with this; and first of all those that a gateway gave this id.
@@ -393,8 +393,6 @@ pub struct ListQuery {
     pub created_after: Option<Timestamp>,
     /// Strictly before.
     pub created_before: Option<Timestamp>,
-    /// Without the intents of jobs, which are their tenants' alone.
-    pub without_jobs: bool,
     pub limit: usize,
     /// Continue behind this one, as a page before said.
     pub behind: Option<Behind>,
@@ -408,7 +406,7 @@ impl ListQuery {
 
     /// Whether an intent passes the filters, whatever its id.
     fn admits(&self, intent: &Intent) -> bool {
-        !(self.without_jobs && intent.id.submission_id().is_some())
+        !intent.id.is_reserved()
             && self.status.is_none_or(|status| intent.state.status() == status)
             && self.target.as_ref().is_none_or(|target| intent.target == *target)
             && self.created_after.is_none_or(|moment| intent.created_at > moment)
@@ -419,8 +417,45 @@ impl ListQuery {
 /// Where a page ended: in the order of arrival, or in that of ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behind {
-    Seq(IntentSeq),
+    /// What came later was on the page, this one the last. Not by its number, which counts others too.
+    Newer {
+        created_at: Timestamp,
+        id: IntentId,
+    },
     Id(IntentId),
+}
+
+/// Ids in their order. One bound each way: of two an index would use whichever it likes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct IdRange {
+    from: String,
+    /// `from` itself was on the page before.
+    behind: bool,
+    before: Option<String>,
+}
+
+impl IdRange {
+    /// All that begin so and come behind that one. The ids of jobs, of which there may be any number, stand
+    /// together and are stepped over.
+    fn of(prefix: &str, behind: Option<&Behind>) -> Vec<Self> {
+        let before = after_prefix(prefix);
+        let all = match behind {
+            Some(Behind::Id(id)) if id.as_str() >= prefix => Self { from: id.to_string(), behind: true, before },
+            _ => Self { from: prefix.to_owned(), behind: false, before },
+        };
+        let jobs = IntentId::OF_JOBS;
+        let Some(after_jobs) = after_prefix(jobs) else { return vec![all] };
+        let up_to = |end: &str| all.before.clone().filter(|before| before.as_str() <= end);
+        let mut ranges = Vec::new();
+        if *all.from < *jobs {
+            let before = up_to(jobs).unwrap_or_else(|| jobs.to_owned());
+            ranges.push(Self { before: Some(before), ..all.clone() });
+        }
+        if up_to(&after_jobs).is_none() {
+            ranges.push(if all.from < after_jobs { Self { from: after_jobs, behind: false, ..all } } else { all });
+        }
+        ranges
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -443,7 +478,7 @@ impl IntentPage {
         intents.truncate(limit);
         let next = intents.last().filter(|_| more).map(|last| match &query.prefix {
             Some(_) => Behind::Id(last.id.clone()),
-            None => Behind::Seq(last.seq),
+            None => Behind::Newer { created_at: last.created_at, id: last.id.clone() },
         });
         intents.retain(|intent| by_message.iter().all(|found| found.seq != intent.seq));
         Self { intents: by_message.into_iter().chain(intents).collect(), next }

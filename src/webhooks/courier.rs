@@ -34,7 +34,9 @@ impl Courier for HttpCourier {
             request = request.insert_header((name, value));
         }
         let call = self.0.send(request, body);
-        Box::pin(async move { call.await.map_or_else(TryOutcome::Error, |answer| read(answer, &secrets)) })
+        Box::pin(
+            async move { call.await.map_or_else(|none| TryOutcome::Error(none.text), |answer| read(answer, &secrets)) },
+        )
     }
 }
 

@@ -167,18 +167,18 @@ async fn a_job_goes_to_its_node_and_is_shown_to_its_tenant() {
     assert_eq!((&list["jobs"], &list["next_cursor"]), (&json!([job]), &Value::Null));
 
     // It is an intent, but not one of those that others see.
-    let intent = format!("/v1/intents/job:{id}");
+    let intent = format!("/v1/intents/sm-job:{id}");
     for path in [intent.as_str(), &format!("{intent}/history"), &format!("/v1/intents/{id}")] {
         assert_eq!(get(&api, "acme", path).await.status, StatusCode::NOT_FOUND, "{path}");
     }
-    assert_eq!(get(&api, "acme", "/v1/intents?q=job:").await.json()["intents"], json!([]));
-    let taken = json!({ "intentId": format!("job:{id}"), "submissionTarget": "once" });
+    assert_eq!(get(&api, "acme", "/v1/intents?q=sm-").await.json()["intents"], json!([]));
+    let taken = json!({ "intentId": format!("sm-job:{id}"), "submissionTarget": "once" });
     assert_eq!(send(&api, "acme", "POST", "/v1/intents", &taken).await.status, StatusCode::BAD_REQUEST);
 
     let page = get(&api, "", "/ui/jobs?tenant_id=acme").await.text();
-    assert!(page.contains("job-1") && page.contains("/ui/intents/job%3A"), "{page}");
+    assert!(page.contains("job-1") && page.contains("/ui/intents/sm%2Djob%3A"), "{page}");
     assert!(get(&api, "", "/ui/jobs?tenant_id=globex").await.text().contains("There are none."));
-    let page = get(&api, "", &format!("/ui/intents/job%3A{id}")).await.text();
+    let page = get(&api, "", &format!("/ui/intents/sm%2Djob%3A{id}")).await.text();
     assert!(page.contains("of tenant acme, workspace w1") && page.contains(TRACE), "{page}");
 
     let tags = format!(
@@ -186,7 +186,8 @@ async fn a_job_goes_to_its_node_and_is_shown_to_its_tenant() {
          management_node_id=\"node-a\" idempotency_key=\"key-1\""
     );
     assert!(instance.wait_for_log("job_accepted").contains(&tags));
-    assert!(instance.wait_for_log("job_attempt_finished").contains(&tags));
+    let finished = instance.wait_for_log("job_attempt_finished");
+    assert!(finished.contains(&tags) && finished.contains("outcome=accepted"), "{finished}");
     let metrics = api.get("/metrics").await.text();
     assert!(metrics.contains("submission_jobs_total{result=\"accepted\"} 1"), "{metrics}");
     assert!(!metrics.contains("acme"), "no tenants in labels");
@@ -251,6 +252,7 @@ async fn checks_come_in_order_and_each_says_its_trace() {
     ] {
         assert_eq!(code(&get(&api, token, path).await), expected, "{path} by {token:?}");
     }
+    assert_eq!(code(&send(&api, "acme", "DELETE", "/v1/jobs", &Value::Null).await), "405 method_not_allowed");
     let made = api.call_with("POST", "/v1/jobs", &[("traceparent", "00-zz")], "").await.json();
     assert!(made["trace_id"].as_str().is_some_and(|id| id.len() == 32 && id != TRACE), "{made}");
 
@@ -370,8 +372,8 @@ async fn nobody_learns_of_other_tenants() {
             3 => ("GET", format!("/v1/jobs/{id}/history"), Value::Null),
             4 => ("GET", format!("/v1/jobs?tenant_id={tenant}"), Value::Null),
             5 => ("GET", format!("/v1/jobs?tenant_id={tenant}&workspace_id={workspace}&job_id=job-1"), Value::Null),
-            6 => ("GET", format!("/v1/intents/job:{id}"), Value::Null),
-            _ => ("GET", "/v1/intents?q=job".to_owned(), Value::Null),
+            6 => ("GET", format!("/v1/intents/sm-job:{id}"), Value::Null),
+            _ => ("GET", "/v1/intents?q=s".to_owned(), Value::Null),
         };
         // Its own jobs have names of their own in each world; what is compared is all the rest.
         let own = method == "POST" && token == "acme" && tenant == "acme" && workspace == "w1" && node == "node-a";

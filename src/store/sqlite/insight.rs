@@ -71,15 +71,19 @@ pub fn overview(connection: &mut Connection, clock: &WallClock) -> Result<Overvi
         })
         .optional()?;
     // All of what is pending is looked at, but in its index alone.
-    let (in_flight, oldest): (i64, Option<i64>) = snapshot
+    let (in_flight, intent, job): (i64, Option<i64>, Option<i64>) = snapshot
         .prepare_cached(
-            "SELECT count(*) FILTER (WHERE next_attempt_at IS NULL), min(intent_seq)
+            // Numbers of intents grow, those of jobs shrink.
+            "SELECT count(*) FILTER (WHERE next_attempt_at IS NULL), min(intent_seq) FILTER (WHERE intent_seq >= 0),
+                 max(intent_seq) FILTER (WHERE intent_seq < 0)
              FROM submission_intents INDEXED BY submission_intents_pending WHERE status = 'pending'",
         )?
-        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let oldest_pending = snapshot
-        .prepare_cached("SELECT intent_id, created_at FROM submission_intents WHERE intent_seq = ?1")?
-        .query_row([oldest], |row| {
+        .prepare_cached(
+            "SELECT intent_id, created_at FROM submission_intents WHERE intent_seq IN (?1, ?2) ORDER BY created_at LIMIT 1",
+        )?
+        .query_row([intent, job], |row| {
             Ok((parsed(row, 0, |text| IntentId::parse(text).ok())?, Timestamp::from_micros(row.get(1)?)))
         })
         .optional()?;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 
-use super::connection::begin;
+use super::connection::{begin, read_now};
 use super::read::{INTENT_COLUMNS, intent_of, parsed};
 use super::schedule::as_limit;
 use crate::clock::WallClock;
@@ -25,6 +25,14 @@ const JOB_TABLES: &str = "submission_jobs b JOIN submission_intents i USING (int
 pub fn by_key(transaction: &Transaction<'_>, key: &JobKey) -> Result<Option<Intent>, rusqlite::Error> {
     let sql = format!("SELECT {INTENT_COLUMNS} FROM {JOB_TABLES} WHERE b.key_sha256 = ?1");
     transaction.prepare_cached(&sql)?.query_row([key.0], intent_of).optional()
+}
+
+/// The number of the next job's intent. They count downwards from zero, so that lists of other intents need
+/// not step over jobs, and their numbers do not tell how many jobs there are.
+pub fn next_number(transaction: &Transaction<'_>) -> Result<i64, rusqlite::Error> {
+    transaction
+        .prepare_cached("SELECT min(coalesce(min(intent_seq), 0), 0) - 1 FROM submission_intents")?
+        .query_row([], |row| row.get(0))
 }
 
 /// Writes down that a new intent is a job.
@@ -133,7 +141,8 @@ pub fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, ru
     Ok(JobPage::of(limit, jobs))
 }
 
-/// Counts the attempts that a node did not answer, until it does.
+/// Counts the attempts that could not reach a node, until one does. How long it has been gone counts from when
+/// that is said of it, whatever is tried meanwhile.
 pub fn count_reach(
     transaction: &Transaction<'_>,
     finish: &FinishAttempt,
@@ -151,19 +160,31 @@ pub fn count_reach(
     } else {
         const IS_SILENT: &str = "INSERT INTO submission_gateway_reach (gateway_id, unreachable, tried_at)
             SELECT gateway_id, 1, ?2 FROM submission_intents WHERE intent_seq = ?1
-            ON CONFLICT (gateway_id) DO UPDATE SET unreachable = unreachable + 1, tried_at = ?2";
-        transaction.prepare_cached(IS_SILENT)?.execute(params![seq, now.micros()]).map(drop)
+            ON CONFLICT (gateway_id) DO UPDATE SET unreachable = unreachable + 1,
+                tried_at = iif(unreachable + 1 <= ?3, ?2, tried_at)";
+        transaction.prepare_cached(IS_SILENT)?.execute(params![seq, now.micros(), FAILURES_UNTIL_GONE]).map(drop)
     }
 }
 
-/// Whether a gateway answers, as far as is known.
-pub fn is_reachable(connection: &Connection, gateway: &GatewayUrl) -> Result<bool, rusqlite::Error> {
-    connection
+/// Whether a gateway answers, as far as is known; if not, whether it is time to try it.
+pub enum Reach {
+    Answers,
+    Gone,
+    /// [`take_probe`] decides.
+    GoneForLong,
+}
+
+pub fn reach(connection: &Connection, clock: &WallClock, gateway: &GatewayUrl) -> Result<Reach, rusqlite::Error> {
+    let tried_at: Option<i64> = connection
         .prepare_cached(
-            "SELECT NOT EXISTS (SELECT 1 FROM submission_gateway_reach JOIN submission_gateways USING (gateway_id)
-                 WHERE gateway_url = ?1 AND unreachable >= ?2)",
+            "SELECT tried_at FROM submission_gateway_reach JOIN submission_gateways USING (gateway_id)
+             WHERE gateway_url = ?1 AND unreachable >= ?2",
         )?
         .query_row(params![gateway.as_str(), FAILURES_UNTIL_GONE], |row| row.get(0))
+        .optional()?;
+    let Some(tried_at) = tried_at.map(Timestamp::from_micros) else { return Ok(Reach::Answers) };
+    let rested = read_now(connection, clock)?.since(tried_at) >= REST_BEFORE_PROBE;
+    Ok(if rested { Reach::GoneForLong } else { Reach::Gone })
 }
 
 /// Takes leave to try a gateway that is gone, which one caller gets every now and then.

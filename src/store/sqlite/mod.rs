@@ -31,6 +31,7 @@ use tokio::sync::{Mutex, Semaphore};
 pub use connection::OpenError;
 
 use self::checkpoint::Checkpointer;
+use self::jobs::Reach;
 use self::write::ContractCache;
 use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
@@ -300,9 +301,15 @@ impl Store for SqliteStore {
 
     fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool> {
         let url = gateway.clone();
-        let look = self.read(move |connection, _| jobs::is_reachable(connection, &url));
+        let look = self.read(move |connection, clock| jobs::reach(connection, clock, &url));
         let probe = self.write(move |writer, clock| jobs::take_probe(&mut writer.connection, clock, &gateway));
-        Box::pin(async move { Ok(look.await? || probe.await?) })
+        Box::pin(async move {
+            match look.await? {
+                Reach::Answers => Ok(true),
+                Reach::Gone => Ok(false),
+                Reach::GoneForLong => probe.await,
+            }
+        })
     }
 
     fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook> {

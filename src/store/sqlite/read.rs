@@ -7,7 +7,7 @@ use super::schedule::as_limit;
 use super::{messages, webhooks};
 use crate::core::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
 use crate::core::time::Timestamp;
-use crate::store::{Attempt, Behind, Found, History, IntentPage, ListQuery, after_prefix, columns};
+use crate::store::{Attempt, Behind, Found, History, IdRange, IntentPage, ListQuery, columns};
 
 /// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`.
 pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
@@ -44,106 +44,139 @@ pub fn history_in(snapshot: &Connection, id: &IntentId) -> Result<Option<History
 
 pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage, rusqlite::Error> {
     let snapshot = connection.transaction()?;
-    let mut conditions = Vec::new();
-    let mut values = Vec::new();
-    let mut condition = |sql: &'static str, value: Value| {
-        conditions.push(sql);
-        values.push(value);
+    let filters = Filters::of(&snapshot, query)?;
+    let Some(text) = &query.prefix else {
+        return Ok(IntentPage::of(query, Vec::new(), newest(&snapshot, query, filters)?));
     };
-    if let Some(target) = &query.target {
-        condition(
-            "i.contract_id IN (SELECT contract_id FROM submission_contracts WHERE submission_target = ?)",
-            Value::Text(target.to_string()),
-        );
-    }
-    if let Some(moment) = query.created_after {
-        let first = first_seq_from(&snapshot, Timestamp::from_micros(moment.micros().saturating_add(1)))?;
-        condition("i.intent_seq >= ?", Value::Integer(first));
-    }
-    if let Some(moment) = query.created_before {
-        condition("i.intent_seq < ?", Value::Integer(first_seq_from(&snapshot, moment)?));
-    }
-    if let Some(Behind::Seq(behind)) = &query.behind {
-        condition("i.intent_seq < ?", Value::Integer(behind.0));
-    }
-    let ids = query.prefix.as_deref().map(|prefix| IdRange::of(prefix, query.behind.as_ref()));
-    let horizon = match &ids {
-        Some(ids) if query.filters() => horizon(&snapshot, ids)?,
-        _ => None,
-    };
-    if let Some(ids) = ids {
-        condition(if ids.behind { "i.intent_id > ?" } else { "i.intent_id >= ?" }, Value::Text(ids.from));
-        match (&horizon, ids.before) {
-            (Some(horizon), _) => condition("i.intent_id <= ?", Value::Text(horizon.to_string())),
-            (None, Some(before)) => condition("i.intent_id < ?", Value::Text(before)),
-            (None, None) => {}
-        }
-    }
-    let limit = query.limit.max(1);
-    if query.without_jobs {
-        conditions.push("NOT EXISTS (SELECT 1 FROM submission_jobs b WHERE b.intent_seq = i.intent_seq)");
-    }
-    values.push(Value::Integer(i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX)));
-    // Not a parameter: only of a constant can be seen that an index of some statuses will do.
-    conditions.extend(query.status.map(|status| match status {
-        Status::Pending => "i.status = 'pending'",
-        Status::Accepted => "i.status = 'accepted'",
-        Status::Rejected => "i.status = 'rejected'",
-        Status::Exhausted => "i.status = 'exhausted'",
-    }));
-    let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
-    let order = if query.prefix.is_some() { "ORDER BY i.intent_id" } else { "ORDER BY i.intent_seq DESC" };
-    // What has a status that is rare is found by that, and put in order: also if it is of a target that is
-    // common. What is pending may be few and old, or a million, but is all in one index.
-    let by_status = match query.status.filter(|_| query.prefix.is_none()) {
-        Some(Status::Pending) => Some("submission_intents_pending"),
-        Some(Status::Rejected) => Some("submission_intents_rejected"),
-        Some(Status::Exhausted) => Some("submission_intents_exhausted"),
-        Some(Status::Accepted) | None => None,
-    };
-    let sql = match by_status {
-        Some(index) => {
-            let found =
-                format!("SELECT i.intent_seq FROM submission_intents i INDEXED BY {index} {filter} {order} LIMIT ?");
-            format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {order}")
-        }
-        None if query.prefix.is_some() => format!(
-            "SELECT {INTENT_COLUMNS} FROM submission_intents i INDEXED BY sqlite_autoindex_submission_intents_1
-                 JOIN submission_contracts c USING (contract_id) {filter} {order} LIMIT ?"
-        ),
-        None => format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} {filter} {order} LIMIT ?"),
-    };
-    let intents =
-        snapshot.prepare_cached(&sql)?.query_map(params_from_iter(values), intent_of)?.collect::<Result<_, _>>()?;
-    let by_message = match &query.prefix {
-        Some(text) if query.behind.is_none() => messages::find(&snapshot, text)?,
-        _ => Vec::new(),
-    };
+    let by_message = if query.behind.is_none() { messages::find(&snapshot, text)? } else { Vec::new() };
+    let (intents, horizon) = by_id(&snapshot, query, text, &filters)?;
     let mut page = IntentPage::of(query, by_message, intents);
     page.next = page.next.or(horizon.map(Behind::Id));
     Ok(page)
 }
 
-/// Ids that are looked at for one page, when few of those that begin so may pass the other filters.
-const EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
-
-/// The ids a page may hold. One bound each way: of two the index would use whichever it likes.
-struct IdRange {
-    from: String,
-    /// `from` itself was on the page before.
-    behind: bool,
-    before: Option<String>,
+/// Conditions and their values, in order.
+#[derive(Clone, Default)]
+struct Filters {
+    conditions: Vec<&'static str>,
+    values: Vec<Value>,
 }
 
-impl IdRange {
-    fn of(prefix: &str, behind: Option<&Behind>) -> Self {
-        let before = after_prefix(prefix);
-        match behind {
-            Some(Behind::Id(id)) if id.as_str() >= prefix => Self { from: id.to_string(), behind: true, before },
-            _ => Self { from: prefix.to_owned(), behind: false, before },
+impl Filters {
+    /// What is asked for besides ids.
+    fn of(snapshot: &Connection, query: &ListQuery) -> Result<Self, rusqlite::Error> {
+        let mut filters = Self::default();
+        // Those of jobs are below zero.
+        filters.conditions.push("i.intent_seq >= 0");
+        if let Some(target) = &query.target {
+            filters.add(
+                "i.contract_id IN (SELECT contract_id FROM submission_contracts WHERE submission_target = ?)",
+                Value::Text(target.to_string()),
+            );
         }
+        if let Some(moment) = query.created_after {
+            let first = first_seq_from(snapshot, next_moment(moment))?;
+            filters.add("i.intent_seq >= ?", Value::Integer(first));
+        }
+        if let Some(moment) = query.created_before {
+            filters.add("i.intent_seq < ?", Value::Integer(first_seq_from(snapshot, moment)?));
+        }
+        // Not a parameter: only of a constant can be seen that an index of some statuses will do.
+        filters.conditions.extend(query.status.map(|status| match status {
+            Status::Pending => "i.status = 'pending'",
+            Status::Accepted => "i.status = 'accepted'",
+            Status::Rejected => "i.status = 'rejected'",
+            Status::Exhausted => "i.status = 'exhausted'",
+        }));
+        Ok(filters)
+    }
+
+    fn add(&mut self, condition: &'static str, value: Value) {
+        self.conditions.push(condition);
+        self.values.push(value);
+    }
+
+    fn sql(&self) -> String {
+        self.conditions.join(" AND ")
     }
 }
+
+fn next_moment(moment: Timestamp) -> Timestamp {
+    Timestamp::from_micros(moment.micros().saturating_add(1))
+}
+
+/// The newest first, one more than asked for.
+fn newest(snapshot: &Connection, query: &ListQuery, mut filters: Filters) -> Result<Vec<Intent>, rusqlite::Error> {
+    if let Some(Behind::Newer { created_at, id }) = &query.behind {
+        // Gone meanwhile: all of that moment are shown, some of them again.
+        let seq = match find(snapshot, id)? {
+            Some(found) => found.intent.seq.0,
+            None => first_seq_from(snapshot, next_moment(*created_at))?,
+        };
+        filters.add("i.intent_seq < ?", Value::Integer(seq));
+    }
+    // What has a status that is rare is found by that, and put in order: also if it is of a target that is
+    // common. What is pending may be few and old, or a million, but is all in one index.
+    let by_status = match query.status {
+        Some(Status::Pending) => Some("submission_intents_pending"),
+        Some(Status::Rejected) => Some("submission_intents_rejected"),
+        Some(Status::Exhausted) => Some("submission_intents_exhausted"),
+        Some(Status::Accepted) | None => None,
+    };
+    const ORDER: &str = "ORDER BY i.intent_seq DESC";
+    let filter = filters.sql();
+    let sql = match by_status {
+        Some(index) => {
+            let found = format!(
+                "SELECT i.intent_seq FROM submission_intents i INDEXED BY {index} WHERE {filter} {ORDER} LIMIT ?"
+            );
+            format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {ORDER}")
+        }
+        None => format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE {filter} {ORDER} LIMIT ?"),
+    };
+    filters.values.push(Value::Integer(as_limit(query.limit.max(1).saturating_add(1))));
+    snapshot.prepare_cached(&sql)?.query_map(params_from_iter(filters.values), intent_of)?.collect()
+}
+
+/// Those whose ids begin so, in their order, one more than asked for; and up to where was looked, if that is
+/// not the end.
+fn by_id(
+    snapshot: &Connection,
+    query: &ListQuery,
+    prefix: &str,
+    filters: &Filters,
+) -> Result<(Vec<Intent>, Option<IntentId>), rusqlite::Error> {
+    let wanted = query.limit.max(1).saturating_add(1);
+    let mut intents = Vec::new();
+    for range in IdRange::of(prefix, query.behind.as_ref()) {
+        let horizon = if query.filters() { horizon(snapshot, &range)? } else { None };
+        let mut filters = filters.clone();
+        let IdRange { from, behind, before } = range;
+        filters.add(if behind { "i.intent_id > ?" } else { "i.intent_id >= ?" }, Value::Text(from));
+        match (&horizon, before) {
+            (Some(horizon), _) => filters.add("i.intent_id <= ?", Value::Text(horizon.to_string())),
+            (None, Some(before)) => filters.add("i.intent_id < ?", Value::Text(before)),
+            (None, None) => {}
+        }
+        let sql = format!(
+            "SELECT {INTENT_COLUMNS} FROM submission_intents i INDEXED BY sqlite_autoindex_submission_intents_1
+                 JOIN submission_contracts c USING (contract_id) WHERE {} ORDER BY i.intent_id LIMIT ?",
+            filters.sql()
+        );
+        filters.values.push(Value::Integer(as_limit(wanted - intents.len())));
+        let mut statement = snapshot.prepare_cached(&sql)?;
+        for intent in statement.query_map(params_from_iter(filters.values), intent_of)? {
+            intents.push(intent?);
+        }
+        if horizon.is_some() || intents.len() >= wanted {
+            return Ok((intents, horizon));
+        }
+    }
+    Ok((intents, None))
+}
+
+/// Ids that are looked at for one page, when few of those that begin so may pass the other filters.
+const EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
 
 /// Up to where a page looks; the next one looks further. `None` if that is to the end.
 fn horizon(connection: &Connection, ids: &IdRange) -> Result<Option<IntentId>, rusqlite::Error> {
@@ -163,10 +196,10 @@ fn horizon(connection: &Connection, ids: &IdRange) -> Result<Option<IntentId>, r
 /// The first intent created at or after `moment`.
 ///
 /// `created_at` grows with `intent_seq` (the store's clock never goes back), so a search by halves
-/// finds it without an index that every submission would have to keep up.
+/// finds it without an index that every submission would have to keep up. Not those of jobs.
 fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rusqlite::Error> {
     let mut ends = connection.prepare_cached(
-        "SELECT coalesce((SELECT min(intent_seq) FROM submission_intents), 0),
+        "SELECT coalesce((SELECT min(intent_seq) FROM submission_intents WHERE intent_seq >= 0), 0),
                 coalesce((SELECT max(intent_seq) FROM submission_intents), 0)",
     )?;
     let mut at_or_after = connection.prepare_cached(

@@ -182,12 +182,14 @@ fn submit(
         Some((permit, at_once.term.epoch))
     });
     let epoch = place.as_ref().map(|(_, epoch)| *epoch);
+    // Others get the next number by themselves.
+    let number = new.job.as_ref().map(|_| jobs::next_number(transaction)).transpose()?;
     let inserted = transaction
         .prepare_cached(
-            "INSERT INTO submission_intents (intent_id, contract_id, gateway_id, payload_sha256, status,
+            "INSERT INTO submission_intents (intent_seq, intent_id, contract_id, gateway_id, payload_sha256, status,
                  attempt_count, next_attempt_at, open_lease_epoch, open_started_at, deadline_at, created_at,
                  last_modified_at)
-             VALUES (?1, ?2, ?3, ?4, 'pending', ?7 IS NOT NULL, iif(?7 IS NULL, ?5, NULL), ?7,
+             VALUES (?8, ?1, ?2, ?3, ?4, 'pending', ?7 IS NOT NULL, iif(?7 IS NULL, ?5, NULL), ?7,
                  iif(?7 IS NULL, NULL, ?5), ?6, ?5, ?5)
              ON CONFLICT (intent_id) DO NOTHING",
         )?
@@ -198,7 +200,8 @@ fn submit(
             new.payload.sha256(),
             now.micros(),
             deadline.map(Timestamp::micros),
-            epoch
+            epoch,
+            number
         ])?;
     if inserted == 0 {
         let found = read::find(transaction, &new.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
@@ -381,7 +384,7 @@ fn finish_attempt(
             outcome.error_text(),
             outcome.gateway_message_id()
         ])?;
-    if let Some(id) = outcome.searchable_message_id() {
+    if let Some(id) = outcome.searchable_message_id().filter(|_| !attempt.intent_id.is_reserved()) {
         messages::keep(transaction, id, attempt.seq)?;
     }
     if state.completed_at.is_some() && attempt.contract.webhook.is_some() {

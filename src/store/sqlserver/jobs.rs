@@ -7,7 +7,7 @@ use tiberius::Row;
 
 use super::database::{Batch, Database, Value};
 use super::rows::{self, INTENT_COLUMNS, json_moment};
-use super::statements::{json_text, text};
+use super::statements::{json_text, numbered, text};
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::IntentId;
 use crate::core::job::SubmissionId;
@@ -64,22 +64,28 @@ JOIN submission_contracts AS c ON c.contract_id = i.contract_id;"
     )
 }
 
-/// Counts the attempts that nodes did not answer, until they do.
-pub const COUNT_REACH: &str = "
+/// Counts the attempts that could not reach nodes, until one does; which came first in a batch is not looked at.
+/// How long a node has been gone counts from when that is said of it, whatever is tried meanwhile.
+pub fn count_reach() -> String {
+    COUNT_REACH.replace("{FAILURES}", &FAILURES_UNTIL_GONE.to_string())
+}
+
+const COUNT_REACH: &str = "
 DELETE FROM submission_gateway_reach WHERE @held = 1 AND gateway_id IN (
     SELECT i.gateway_id FROM OPENJSON(@value0) WITH (seq BIGINT, reached BIGINT) AS j
     JOIN submission_intents AS i ON i.intent_seq = j.seq WHERE j.reached = 1 AND i.last_modified_at = @now);
-UPDATE r SET unreachable = r.unreachable + n.failures, tried_at = @now
+UPDATE r SET unreachable = r.unreachable + n.failures,
+    tried_at = CASE WHEN r.unreachable < {FAILURES} THEN @now ELSE r.tried_at END
 FROM submission_gateway_reach AS r JOIN (
     SELECT i.gateway_id, COUNT_BIG(*) AS failures FROM OPENJSON(@value0) WITH (seq BIGINT, reached BIGINT) AS j
-    JOIN submission_intents AS i ON i.intent_seq = j.seq WHERE j.reached = 0 AND i.last_modified_at = @now
-    GROUP BY i.gateway_id) AS n ON n.gateway_id = r.gateway_id
+    JOIN submission_intents AS i ON i.intent_seq = j.seq WHERE j.reached IS NOT NULL AND i.last_modified_at = @now
+    GROUP BY i.gateway_id HAVING MAX(j.reached) = 0) AS n ON n.gateway_id = r.gateway_id
 WHERE @held = 1;
 INSERT INTO submission_gateway_reach (gateway_id, unreachable, tried_at)
 SELECT n.gateway_id, n.failures, @now FROM (
     SELECT i.gateway_id, COUNT_BIG(*) AS failures FROM OPENJSON(@value0) WITH (seq BIGINT, reached BIGINT) AS j
-    JOIN submission_intents AS i ON i.intent_seq = j.seq WHERE j.reached = 0 AND i.last_modified_at = @now
-    GROUP BY i.gateway_id) AS n
+    JOIN submission_intents AS i ON i.intent_seq = j.seq WHERE j.reached IS NOT NULL AND i.last_modified_at = @now
+    GROUP BY i.gateway_id HAVING MAX(j.reached) = 0) AS n
 WHERE @held = 1 AND NOT EXISTS (SELECT 1 FROM submission_gateway_reach AS r WHERE r.gateway_id = n.gateway_id);";
 
 /// Whether a node answers, as far as is known, or may be tried now. Values: the hash of its URL, the
@@ -156,21 +162,13 @@ pub fn list_statement(parts: ListParts) -> String {
         text!("j.name"),
         " FROM OPENJSON(@value0) WITH (name NVARCHAR(400)) AS j)"
     );
-    let filters = [
-        (parts.tenant, 1, "b.tenant_id = @value0"),
-        (parts.workspaces, 1, WORKSPACES),
-        (parts.job_id, 1, "b.job_id = @value0"),
-        (parts.status, 1, "i.status = @value0"),
-        (parts.behind, 2, "b.accepted_at <= @value0 AND (b.accepted_at < @value0 OR b.submission_id < @value1)"),
-    ];
-    let mut number = 2;
-    let mut conditions = Vec::new();
-    for (_, values, condition) in filters.into_iter().filter(|(wanted, _, _)| *wanted) {
-        let named =
-            condition.replace("@value0", &format!("@P{number}")).replace("@value1", &format!("@P{}", number + 1));
-        conditions.push(named);
-        number += values;
-    }
+    let conditions = numbered([
+        (parts.tenant, "b.tenant_id = @value0"),
+        (parts.workspaces, WORKSPACES),
+        (parts.job_id, "b.job_id = @value0"),
+        (parts.status, "i.status = @value0"),
+        (parts.behind, "b.accepted_at <= @value0 AND (b.accepted_at < @value0 OR b.submission_id < @value1)"),
+    ]);
     let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
     format!(
         "SELECT TOP (@P1) {INTENT_COLUMNS}, {JOB_COLUMNS} FROM {JOB_TABLES} {filter}

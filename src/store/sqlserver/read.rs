@@ -9,7 +9,7 @@ use tiberius::Row;
 
 use super::database::{Batch, Database, Value};
 use super::rows::{self, json_moment};
-use super::statements::{self, ListParts};
+use super::statements::{self, IdParts, ListParts};
 use super::webhooks;
 use super::write::term_values;
 use crate::core::intent::{Intent, IntentId};
@@ -17,8 +17,8 @@ use crate::core::lease::{Lease, Term};
 use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Place, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::{
-    Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IntentPage, ListQuery, OpenAttempt, Purged, Refresh,
-    RefreshRequest, StoreError, after_prefix,
+    Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IdRange, IntentPage, ListQuery, OpenAttempt, Purged,
+    Refresh, RefreshRequest, StoreError,
 };
 
 pub async fn run(
@@ -201,41 +201,55 @@ pub fn history_of(results: &[Vec<Row>]) -> Result<Option<History>, StoreError> {
 }
 
 pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, StoreError> {
-    let limit = query.limit.max(1);
-    let moment = |moment: Timestamp| Value::Text(json_moment(moment));
-    let after = query.prefix.as_deref().and_then(after_prefix);
-    let filters = [
-        query.status.map(|status| Value::Text(status.as_str().to_owned())),
-        query.target.as_ref().map(|target| Value::Text(target.to_string())),
-        query.created_after.map(moment),
-        query.created_before.map(moment),
-        query.behind.as_ref().map(|behind| match behind {
-            Behind::Seq(seq) => Value::Number(seq.0),
-            Behind::Id(id) => Value::Text(id.to_string()),
-        }),
-        query.prefix.clone().map(Value::Text),
-        after.map(Value::Text),
-    ];
-    let parts = ListParts {
-        status: filters[0].is_some(),
-        target: filters[1].is_some(),
-        created_after: filters[2].is_some(),
-        created_before: filters[3].is_some(),
-        behind: filters[4].is_some(),
-        prefix: filters[5].is_some(),
-        prefix_end: filters[6].is_some(),
-        without_jobs: query.without_jobs,
+    let wanted = query.limit.max(1).saturating_add(1);
+    let Some(text) = &query.prefix else {
+        let intents = list_part(database, &query, None, wanted).await?;
+        return Ok(IntentPage::of(&query, Vec::new(), intents));
     };
-    let values = std::iter::once(number(limit + 1)).chain(filters.into_iter().flatten()).collect();
-    let results = run(database, statements::list(parts), values).await?;
-    let by_message = match &query.prefix {
-        Some(text) if query.behind.is_none() => {
-            let found = run(database, statements::by_message(), vec![Value::Text(text.clone())]).await?;
-            all(set(&found, 0), rows::intent)?
+    let mut intents = Vec::new();
+    for range in IdRange::of(text, query.behind.as_ref()) {
+        intents.extend(list_part(database, &query, Some(range), wanted - intents.len()).await?);
+        if intents.len() >= wanted {
+            break;
         }
-        _ => Vec::new(),
+    }
+    let by_message = if query.behind.is_none() {
+        let found = run(database, statements::by_message(), vec![Value::Text(text.clone())]).await?;
+        all(set(&found, 0), rows::intent)?
+    } else {
+        Vec::new()
     };
-    Ok(IntentPage::of(&query, by_message, all(set(&results, 0), rows::intent)?))
+    Ok(IntentPage::of(&query, by_message, intents))
+}
+
+/// Intents that pass the filters, in the order of arrival or those of a range of ids.
+async fn list_part(
+    database: &Database,
+    query: &ListQuery,
+    ids: Option<IdRange>,
+    limit: usize,
+) -> Result<Vec<Intent>, StoreError> {
+    let moment = |moment: Timestamp| Value::Text(json_moment(moment));
+    let newer = match &query.behind {
+        Some(Behind::Newer { created_at, id }) => Some([moment(*created_at), Value::Text(id.to_string())]),
+        Some(Behind::Id(_)) | None => None,
+    };
+    let parts = ListParts {
+        status: query.status.is_some(),
+        target: query.target.is_some(),
+        created_after: query.created_after.is_some(),
+        created_before: query.created_before.is_some(),
+        newer: newer.is_some(),
+        ids: ids.as_ref().map(|ids| IdParts { behind: ids.behind, before: ids.before.is_some() }),
+    };
+    let mut values = vec![number(limit)];
+    values.extend(query.status.map(|status| Value::Text(status.as_str().to_owned())));
+    values.extend(query.target.as_ref().map(|target| Value::Text(target.to_string())));
+    values.extend([query.created_after, query.created_before].into_iter().flatten().map(moment));
+    values.extend(newer.into_iter().flatten());
+    values.extend(ids.into_iter().flat_map(|ids| [Some(ids.from), ids.before]).flatten().map(Value::Text));
+    let results = run(database, statements::list(parts), values).await?;
+    all(set(&results, 0), rows::intent)
 }
 
 pub async fn ping(database: &Database) -> Result<(), StoreError> {

@@ -7,6 +7,7 @@
 
 use super::rows::INTENT_COLUMNS;
 use super::{inbox, jobs, webhooks};
+use crate::core::intent::IntentId;
 use crate::store::{KEPT_MINUTES, MOST_SHARING};
 
 /// Parameters that a batch of writes always has: the term, or blanks.
@@ -67,7 +68,7 @@ pub fn writes(parts: Parts) -> String {
     part(parts.submits, if parts.jobs { 4 } else { 3 }, &insert_intents(parts), &submitted(parts));
     part(parts.received, 3, inbox::RECEIVE, inbox::RECEIVED);
     part(parts.begins, 1, BEGIN_ATTEMPTS, BEGUN);
-    let reach = if parts.nodes { jobs::COUNT_REACH } else { "" };
+    let reach = if parts.nodes { jobs::count_reach() } else { String::new() };
     part(parts.finishes, 1, &format!("{FINISH_ATTEMPTS}{}{}{reach}", owe(OF_THE_LIST), count(ATTEMPT_KINDS)), FINISHED);
     part(parts.expire, 1, &format!("{EXPIRE_OVERDUE}{}{}", owe(ENDED_NOW), count(&end_kinds(ENDED_NOW))), &expired());
     part(parts.exhaust, 1, &format!("{EXHAUST}{}{}", owe(OF_THE_LIST), count(&end_kinds(OF_THE_LIST))), &exhausted());
@@ -453,36 +454,58 @@ pub struct ListParts {
     pub target: bool,
     pub created_after: bool,
     pub created_before: bool,
-    pub behind: bool,
-    pub prefix: bool,
-    pub prefix_end: bool,
-    pub without_jobs: bool,
+    /// Behind one in the order of arrival: its time, and its id.
+    pub newer: bool,
+    pub ids: Option<IdParts>,
 }
+
+/// Which bounds ids have.
+#[derive(Clone, Copy, Debug)]
+pub struct IdParts {
+    /// The lower one was on a page before.
+    pub behind: bool,
+    pub before: bool,
+}
+
+/// Behind an intent; if it is gone, behind all of its time.
+const NEWER: &str =
+    "i.intent_seq < COALESCE((SELECT b.intent_seq FROM submission_intents AS b WHERE b.intent_id = @value1),
+    (SELECT TOP (1) m.intent_seq FROM submission_intents AS m WHERE m.created_at > @value0
+        ORDER BY m.created_at, m.intent_seq), 9223372036854775807)";
 
 /// A page of intents, newest first, or by id if those begin with something. The first value is the limit, then those of the filters.
 pub fn list(parts: ListParts) -> String {
+    let ids = |wanted: fn(IdParts) -> bool| parts.ids.is_some_and(wanted);
     let filters = [
-        (parts.status, "i.status = "),
-        (parts.target, "c.submission_target = "),
-        (parts.created_after, "i.created_at > "),
-        (parts.created_before, "i.created_at < "),
-        (parts.behind && !parts.prefix, "i.intent_seq < "),
-        (parts.behind && parts.prefix, "i.intent_id > "),
-        (parts.prefix, "i.intent_id >= "),
-        (parts.prefix_end, "i.intent_id < "),
+        (parts.status, "i.status = @value0"),
+        (parts.target, "c.submission_target = @value0"),
+        (parts.created_after, "i.created_at > @value0"),
+        (parts.created_before, "i.created_at < @value0"),
+        (parts.newer, NEWER),
+        (ids(|ids| ids.behind), "i.intent_id > @value0"),
+        (ids(|ids| !ids.behind), "i.intent_id >= @value0"),
+        (ids(|ids| ids.before), "i.intent_id < @value0"),
     ];
-    let wanted = filters.into_iter().filter_map(|(wanted, filter)| wanted.then_some(filter));
-    let mut conditions: Vec<_> =
-        wanted.enumerate().map(|(number, filter)| format!("{filter}@P{}", number + 2)).collect();
-    if parts.without_jobs {
-        conditions.push("NOT EXISTS (SELECT 1 FROM submission_jobs AS b WHERE b.intent_seq = i.intent_seq)".to_owned());
-    }
-    let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
-    let order = if parts.prefix { "i.intent_id" } else { "i.intent_seq DESC" };
+    let mut conditions = numbered(filters);
+    conditions.push(format!("i.intent_id NOT LIKE '{}%'", IntentId::OF_JOBS));
+    let conditions = conditions.join(" AND ");
+    let order = if parts.ids.is_some() { "i.intent_id" } else { "i.intent_seq DESC" };
     format!(
         "SELECT TOP (@P1) {INTENT_COLUMNS} FROM submission_intents AS i
-JOIN submission_contracts AS c ON c.contract_id = i.contract_id {filter} ORDER BY {order};"
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE {conditions} ORDER BY {order};"
     )
+}
+
+/// The conditions that are wanted, with their values numbered from the second parameter on.
+pub fn numbered<const N: usize>(filters: [(bool, &str); N]) -> Vec<String> {
+    let mut number = 2;
+    let mut conditions = Vec::new();
+    for (_, condition) in filters.into_iter().filter(|(wanted, _)| *wanted) {
+        let (first, second) = (format!("@P{number}"), format!("@P{}", number + 1));
+        conditions.push(condition.replace("@value0", &first).replace("@value1", &second));
+        number += if condition.contains("@value1") { 2 } else { 1 };
+    }
+    conditions
 }
 
 pub const PING: &str = "SELECT last_at FROM submission_clock;";

@@ -372,7 +372,7 @@ fn finish_value(finishes: &[Arc<FinishAttempt>]) -> Value {
             "started": json_moment(attempt.started_at), "finished": json_moment(*finished_at),
             "outcome": outcome.status(), "reason": outcome.reason().map(json_text), "error": outcome.error_text().map(json_text),
             "message_id": outcome.gateway_message_id().map(json_text),
-            "found_by": outcome.searchable_message_id().map(json_text), "status": state.status,
+            "found_by": outcome.searchable_message_id().filter(|_| !attempt.intent_id.is_reserved()).map(json_text), "status": state.status,
             "due": state.next_attempt_at.map(json_moment), "completed": state.completed_at.map(json_moment),
             "rejected": state.rejected_reason, "exhausted": state.exhausted_reason,
             "minute": minute_of(*finished_at), "kind": outcome.kind(), "cause": json_text(&outcome.cause()),
