@@ -46,6 +46,9 @@ CREATE UNIQUE INDEX IF NOT EXISTS inbox_submissions_by_key
     ON inbox_submissions (key_sha256) WHERE key_sha256 IS NOT NULL;
 CREATE INDEX IF NOT EXISTS inbox_submissions_due
     ON inbox_submissions (next_try_at, submission_seq) WHERE next_try_at IS NOT NULL;
+-- The oldest that is to be processed, and lists of them.
+CREATE INDEX IF NOT EXISTS inbox_submissions_waiting
+    ON inbox_submissions (submission_seq) WHERE next_try_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS inbox_submissions_parked
     ON inbox_submissions (client_slug, submission_seq) WHERE next_try_at IS NULL AND processed_at IS NULL;
 CREATE INDEX IF NOT EXISTS inbox_submissions_of_client ON inbox_submissions (client_slug, submission_seq);

@@ -45,8 +45,11 @@ BEGIN
     );
     CREATE UNIQUE INDEX inbox_submissions_by_key ON inbox_submissions (key_sha256) WHERE key_sha256 IS NOT NULL;
     CREATE INDEX inbox_submissions_due ON inbox_submissions (next_try_at, submission_seq) WHERE next_try_at IS NOT NULL;
+    -- The oldest that is to be processed, and lists of them.
+    CREATE INDEX inbox_submissions_waiting ON inbox_submissions (submission_seq)
+        INCLUDE (next_try_at, tries, client_slug) WHERE next_try_at IS NOT NULL;
     CREATE INDEX inbox_submissions_parked ON inbox_submissions (client_slug, submission_seq)
-        WHERE next_try_at IS NULL AND processed_at IS NULL;
+        INCLUDE (next_try_at, processed_at) WHERE next_try_at IS NULL AND processed_at IS NULL;
     CREATE INDEX inbox_submissions_of_client ON inbox_submissions (client_slug, submission_seq);
 END;
 

@@ -56,6 +56,7 @@ struct ContactPage {
     place: &'static str,
     contact: Contact,
     messages: Vec<Message>,
+    payloads: bool,
     next: Option<String>,
 }
 
@@ -141,6 +142,7 @@ pub async fn contact(
     request: HttpRequest,
     path: web::Path<String>,
     parts: web::Data<HttpParts>,
+    console: web::Data<Console>,
 ) -> Result<HttpResponse, PageError> {
     let no_such = || PageError::NotFound(format!("There is no contact {:?}.", path.as_str()));
     let contact_id = Some(path.parse().map_err(|_| no_such())?);
@@ -151,7 +153,7 @@ pub async fn contact(
     let query = InboxQuery { contact_id, ..query.map_err(|fault| PageError::NotFound(fault.to_string()))? };
     let found = parts.store.list_messages(query).await?;
     let next = found.next.map(|next| asked.next(&format!("/ui/inbox/contacts/{}", contact.id), &cursor_text(next)));
-    page(&ContactPage { place: "inbox", contact, messages: found.rows, next })
+    page(&ContactPage { place: "inbox", contact, messages: found.rows, payloads: console.payloads, next })
 }
 
 /// The button of one: process it again, and show it.

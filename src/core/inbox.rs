@@ -2,11 +2,14 @@
 //!
 //! Pure. Intake keeps what came; only here is it read, and whatever cannot be read is a cause and a text.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
 use phonenumber::{Mode, country};
-use serde_json::Value;
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 use super::time::Timestamp;
 
@@ -134,13 +137,12 @@ const MAX_EMAIL_CHARS: usize = 320;
 const MAX_PHONE_CHARS: usize = 40;
 const MAX_NAME_CHARS: usize = 200;
 
-/// Reads a payload.
+/// Reads a payload: the fields that matter, whatever else is in it.
 pub fn draft(fields: &FieldNames, country: Option<country::Id>, payload: &[u8]) -> Result<Draft, Failure> {
-    let document: Value = serde_json::from_slice(payload)
+    let raw: &RawValue = serde_json::from_slice(payload)
         .map_err(|error| Failure::new(Cause::Unreadable, format!("the payload is not JSON: {error}")))?;
-    if !document.is_object() {
-        return Err(Failure::new(Cause::Unreadable, "the payload is not a JSON object"));
-    }
+    let document =
+        Object::of(raw).ok_or_else(|| Failure::new(Cause::Unreadable, "the payload is not a JSON object"))?;
     let email = text(&document, &fields.email)?;
     let phone = text(&document, &fields.phone)?.and_then(|text| phone(&text, country));
     let name = text(&document, &fields.name)?;
@@ -157,24 +159,79 @@ pub fn draft(fields: &FieldNames, country: Option<country::Id>, payload: &[u8]) 
     Ok(Draft { email: valid, phone, name, body: body.replace('\0', "\u{fffd}") })
 }
 
+/// The fields of a JSON object, each as it is written: what nobody asks for is not looked into.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Object<'a>(#[serde(borrow)] HashMap<Lossy, &'a RawValue>);
+
+impl<'a> Object<'a> {
+    fn of(raw: &'a RawValue) -> Option<Self> {
+        serde_json::from_str(raw.get()).ok()
+    }
+
+    fn get(&self, name: &str) -> Option<&'a RawValue> {
+        self.0.get(&Lossy(name.to_owned())).copied()
+    }
+}
+
+/// A JSON string, also if it holds half of a surrogate pair, as programs write that cut texts without looking.
+#[derive(PartialEq, Eq, Hash)]
+struct Lossy(String);
+
+impl<'de> Deserialize<'de> for Lossy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Lossy;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Lossy, E> {
+                Ok(Lossy(String::from_utf8_lossy(bytes).into_owned()))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Lossy, E> {
+                Ok(Lossy(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
+}
+
 /// The text at a name, or at names joined by dots; `None` if there is none, or it is blank or null.
-fn text(document: &Value, name: &str) -> Result<Option<String>, Failure> {
-    let at = document.get(name).or_else(|| name.split('.').try_fold(document, |value, part| value.get(part)));
-    let text = match at {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Number(number)) => number.to_string(),
-        Some(other) => {
-            let kind = crate::fields::kind(other);
+fn text(document: &Object<'_>, name: &str) -> Result<Option<String>, Failure> {
+    let Some(raw) = document.get(name).or_else(|| at_path(document, name)).map(RawValue::get) else { return Ok(None) };
+    let text = match raw.as_bytes().first() {
+        Some(b'"') => serde_json::from_str::<Lossy>(raw).map(|Lossy(text)| text).unwrap_or_default(),
+        Some(b'-' | b'0'..=b'9') => raw.to_owned(),
+        Some(b'n') => return Ok(None),
+        other => {
+            let kind = match other {
+                Some(b'{') => "an object",
+                Some(b'[') => "a list",
+                _ => "true or false",
+            };
             return Err(Failure::new(Cause::WrongType, format!("{name:?} must be text, this is {kind}")));
         }
     };
     Ok(Some(text).filter(|text| !text.trim().is_empty()))
 }
 
+fn at_path<'a>(document: &Object<'a>, path: &str) -> Option<&'a RawValue> {
+    let (first, rest) = path.split_once('.')?;
+    let inner = Object::of(document.get(first)?)?;
+    inner.get(rest).or_else(|| at_path(&inner, rest))
+}
+
 /// An address as contacts are told apart by it; `None` if it is not one.
 fn email(text: &str) -> Option<String> {
-    let address = text.trim().to_lowercase();
+    // Marks that nobody sees come along when an address is copied.
+    let invisible = |c: char| {
+        c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}' | '\u{feff}')
+    };
+    let address = text.trim_matches(invisible).to_lowercase();
     let (local, domain) = address.rsplit_once('@')?;
     let fine = !local.is_empty()
         && !domain.is_empty()
@@ -239,6 +296,11 @@ mod tests {
             let draft = read(payload).unwrap();
             assert_eq!((draft.email.as_deref(), draft.phone.as_deref(), draft.body.as_str()), (email, phone, body));
         }
+        // What nobody asks for may be anything.
+        let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+        let odd = format!(r#"{{"x":{deep},"y":1e999,"z":"\ud83d","email":"\ufeffa@b\u200b","message":"cut \ud83d"}}"#);
+        let draft = read(&odd).unwrap();
+        assert_eq!((draft.email.as_deref(), draft.body.starts_with("cut \u{fffd}")), (Some("a@b"), true));
         assert_eq!(read(r#"{"email":"a@b","name":" Ann\n Lee "}"#).unwrap().name.as_deref(), Some("Ann  Lee"));
     }
 
@@ -262,7 +324,7 @@ mod tests {
         for (payload, cause, text) in [
             ("", Cause::Unreadable, "not JSON"),
             ("hello", Cause::Unreadable, "not JSON"),
-            (deep.as_str(), Cause::Unreadable, "recursion limit"),
+            (deep.as_str(), Cause::Unreadable, "not a JSON object"),
             ("[1]", Cause::Unreadable, "not a JSON object"),
             ("null", Cause::Unreadable, "not a JSON object"),
             ("{}", Cause::NoContact, "there is no \"email\" and no usable \"phone\""),

@@ -21,6 +21,8 @@ pub enum ApiError {
     IdempotencyConflict { conflict: Box<Conflict> },
     #[error("a known bearer token is needed")]
     Unauthorized,
+    #[error("the webhook is not signed with this client's secret, or not recently")]
+    NotSigned,
     #[error("{0}")]
     Forbidden(String),
     #[error("there is no such management node")]
@@ -67,7 +69,7 @@ impl ApiError {
             Self::NotFound(_) => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::IdempotencyConflict { .. } => "idempotency_conflict",
-            Self::Unauthorized => "unauthorized",
+            Self::Unauthorized | Self::NotSigned => "unauthorized",
             Self::Forbidden(_) => "forbidden",
             Self::ManagementNodeNotFound => "management_node_not_found",
             Self::JobConflict { .. } | Self::KeyConflict { .. } => "idempotency_conflict",
@@ -170,7 +172,7 @@ impl ResponseError for ApiError {
     fn status_code(&self) -> StatusCode {
         match self {
             Self::InvalidRequest(_) => StatusCode::BAD_REQUEST,
-            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Unauthorized | Self::NotSigned => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::NotFound(_) | Self::ManagementNodeNotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,

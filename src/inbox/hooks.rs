@@ -51,11 +51,11 @@ pub async fn hook(
     let body = body::read(payload, parts.max_payload_bytes).await?;
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (id, signatures) = (header("webhook-id"), header("webhook-signature"));
-    let timestamp: i64 = header("webhook-timestamp").parse().map_err(|_| ApiError::Unauthorized)?;
+    let timestamp: i64 = header("webhook-timestamp").parse().map_err(|_| ApiError::NotSigned)?;
     let now = parts.clock.now().micros().div_euclid(1_000_000);
     let recent = now.abs_diff(timestamp) <= TOLERANCE_SECONDS.unsigned_abs();
     if id.is_empty() || !recent || !verify(&secrets, id, timestamp, &body, signatures) {
-        return Err(ApiError::Unauthorized);
+        return Err(ApiError::NotSigned);
     }
     let key_sha256 = Some(key_hash(&client.slug, "hook", id));
     let client_slug = client.slug.clone();

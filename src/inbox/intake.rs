@@ -12,6 +12,7 @@ use crate::http::body::{self, Place};
 use crate::http::error::ApiError;
 use crate::http::json::ErrorJson;
 use crate::http::{ENVELOPE_BYTES, HttpParts, auth};
+use crate::outgoing::shown;
 use crate::store::{NewSubmission, Received};
 
 /// As long as browsers make them.
@@ -55,8 +56,9 @@ pub async fn submit(
     let asked: SubmissionRequest<'_> =
         serde_json::from_slice(&body).map_err(|error| invalid(format!("the body is not as expected: {error}")))?;
     let slug = asked.client_slug.trim();
-    let (client, channel) = client(&registry, slug, asked.channel.trim())
-        .ok_or_else(|| invalid(format!("there is no client {slug:?} with a channel {:?}", asked.channel.trim())))?;
+    let (client, channel) = client(&registry, slug, asked.channel.trim()).ok_or_else(|| {
+        invalid(format!("there is no client {:?} with a channel {:?}", shown(slug), shown(asked.channel.trim())))
+    })?;
     let source_url = asked.source_url.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
     if let Some(text) = &source_url
         && (text.chars().count() > MAX_SOURCE_CHARS || text.chars().any(char::is_control))

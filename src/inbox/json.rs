@@ -19,7 +19,7 @@ pub struct SubmissionRequest<'a> {
     pub channel: String,
     /// Any JSON; kept byte for byte as it stands in the request.
     #[serde(borrow)]
-    #[schema(value_type = Object, example = json!({"email": "ann@example.com", "name": "Ann", "message": "Hello"}))]
+    #[schema(value_type = serde_json::Value, example = json!({"email": "ann@example.com", "name": "Ann", "message": "Hello"}))]
     pub payload: &'a RawValue,
     #[serde(default)]
     #[schema(max_length = 2000, example = "https://acme.example/contact")]
@@ -111,7 +111,7 @@ pub struct SubmissionDetailJson<'a> {
     #[serde(flatten)]
     pub submission: SubmissionJson<'a>,
     /// What came, if it is JSON.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub payload: Option<&'a RawValue>,
     /// What came, if it is not, or is nested too deeply; with U+FFFD in place of what is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -171,7 +171,11 @@ pub struct MessageJson<'a> {
     pub submission_id: String,
     #[schema(value_type = ChannelName)]
     pub channel: &'static str,
+    /// The first 4,000 characters; all of it stands in what came.
     pub body: &'a str,
+    /// There is more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub body_cut: bool,
     pub source_url: Option<&'a str>,
     #[schema(value_type = String, format = DateTime)]
     pub processed_at: Timestamp,
@@ -185,7 +189,8 @@ impl<'a> From<&'a Message> for MessageJson<'a> {
             contact_id: message.contact_id,
             submission_id: message.submission_id.to_string(),
             channel: message.channel.as_str(),
-            body: &message.body,
+            body: &message.body.text,
+            body_cut: message.body.cut,
             source_url: message.source_url.as_deref(),
             processed_at: message.processed_at,
         }

@@ -7,14 +7,17 @@
 //! does no harm: a row becomes one message, however often it is given. When the actor dies, the leader
 //! starts another.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::fut::wrap_future;
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Recipient};
+use tokio::time::Instant;
 
-use crate::core::inbox::{self, Cause, Draft, Failure};
+use crate::clock::monotonic;
+use crate::core::inbox::{self, Cause, Draft, Failure, MAX_TRIES};
 use crate::core::lease::Term;
 use crate::core::time::Timestamp;
 use crate::leader::TermFailed;
@@ -23,7 +26,7 @@ use crate::registry::{CurrentRegistry, InboxClients};
 use crate::scheduler::Stop;
 use crate::store::actor::{FencedError, FencedResult};
 use crate::store::client::StoreClient;
-use crate::store::{DueSubmission, FailedTry, ProcessedSubmission, StoreError};
+use crate::store::{DueSubmission, FailedTry, InboxBacklog, ProcessedSubmission, StoreError, SubmissionSeq};
 use crate::supervise::Alive;
 use crate::trust::Trust;
 
@@ -60,6 +63,11 @@ impl Actor for InboxActor {
         let parts = self.parts.clone();
         ctx.spawn(wrap_future::<_, Self>(run(parts)).map(|(), _, ctx| ctx.stop()));
     }
+
+    fn stopped(&mut self, _: &mut Self::Context) {
+        // Only a leader knows.
+        self.parts.metrics.inbox_backlog(&InboxBacklog::default());
+    }
 }
 
 impl Handler<Stop> for InboxActor {
@@ -75,8 +83,9 @@ crate::supervise::crash_on_request!(InboxActor);
 
 /// Processes what is due, round after round, until the term is over.
 async fn run(parts: InboxParts) {
+    let mut stuck = Stuck::default();
     loop {
-        let wait = match round(&parts).await {
+        let wait = match round(&parts, &mut stuck).await {
             Ok(Round::More) => continue,
             Ok(Round::Next(wait)) => wait.min(LOOK_INTERVAL),
             Err(FencedError::TermOver) => {
@@ -98,41 +107,81 @@ enum Round {
     Next(Duration),
 }
 
-async fn round(parts: &InboxParts) -> FencedResult<Round> {
+/// Rows that the store neither takes nor puts off, and until when they are left alone.
+#[derive(Default)]
+struct Stuck(HashMap<SubmissionSeq, Instant>);
+
+impl Stuck {
+    /// How long such a row is left alone, and how many are remembered.
+    const PAUSE: Duration = Duration::from_secs(60);
+    const MOST: usize = 10_000;
+
+    fn add(&mut self, row: &DueSubmission, error: &StoreError) {
+        log::error!("inbox_row_stuck submission_id={} store_error={error:?}", row.id);
+        if self.0.len() < Self::MOST {
+            self.0.insert(row.seq, monotonic() + Self::PAUSE);
+        }
+    }
+
+    fn forget_old(&mut self) {
+        self.0.retain(|_, until| *until > monotonic());
+    }
+}
+
+async fn round(parts: &InboxParts, stuck: &mut Stuck) -> FencedResult<Round> {
     // Without the file nobody knows what rows mean; they wait for a leader who does.
     let registry = parts.registry.get();
     let Some(clients) = registry.inbox.as_ref().filter(|_| parts.trust.holds()) else {
         return Ok(Round::Next(LOOK_INTERVAL));
     };
-    let look = parts.store.look_into_inbox(BATCH).await?;
+    stuck.forget_old();
+    let look = parts.store.look_into_inbox(BATCH + stuck.0.len()).await?;
     parts.metrics.inbox_backlog(&look.backlog);
-    if look.due.is_empty() {
+    let due: Vec<_> = look.due.iter().filter(|row| !stuck.0.contains_key(&row.seq)).collect();
+    if due.is_empty() {
         return Ok(Round::Next(look.next.map_or(LOOK_INTERVAL, |at| at.since(look.now))));
     }
-    let processed = look.due.iter().map(|row| process(parts, clients, row, look.now)).collect();
-    let results = parts.store.process_inbox(&parts.term, processed).await?;
-    let refused: Vec<_> = look.due.iter().zip(results).filter_map(|(row, result)| Some((row, result.err()?))).collect();
-    if !refused.is_empty() {
-        let failed = refused.iter().map(|(row, error)| refuse(parts, row, error, look.now)).collect();
-        for (row, result) in refused.iter().zip(parts.store.process_inbox(&parts.term, failed).await?) {
-            if let Err(error) = result {
-                log::error!("inbox_row_stuck submission_id={} store_error={error:?}", row.0.id);
-            }
-        }
+    let read: Vec<_> = due.iter().map(|row| (*row, read(clients, row))).collect();
+    let refused = record(parts, &read, look.now).await?;
+    let again: Vec<_> = refused.iter().map(|(row, _)| (*row, Err(Failure::new(Cause::Store, REFUSED)))).collect();
+    for (row, error) in record(parts, &again, look.now).await? {
+        stuck.add(row, &error);
     }
     Ok(Round::More)
 }
 
-/// What a row becomes.
-fn process(parts: &InboxParts, clients: &InboxClients, row: &DueSubmission, now: Timestamp) -> ProcessedSubmission {
-    let result = match read(clients, row) {
-        Ok(draft) => {
-            parts.metrics.inbox_processed();
-            Ok(draft)
+/// What a row says that the store does not take. Why stands in the log: it may repeat what is in the row.
+const REFUSED: &str = "the store did not take it; the log of the service says why";
+
+/// Gives the store what rows became, and counts what it took; those that it refused.
+async fn record<'a>(
+    parts: &InboxParts,
+    read: &[(&'a DueSubmission, Result<Draft, Failure>)],
+    now: Timestamp,
+) -> FencedResult<Vec<(&'a DueSubmission, StoreError)>> {
+    if read.is_empty() {
+        return Ok(Vec::new());
+    }
+    let processed = read.iter().map(|(row, result)| {
+        let result = result.clone().map_err(|failure| FailedTry {
+            error: failure.text.replace(char::is_control, " "),
+            next_try_at: inbox::next_try(row.tries + 1, now),
+        });
+        ProcessedSubmission { seq: row.seq, tries: row.tries, result }
+    });
+    let results = parts.store.process_inbox(&parts.term, processed.collect()).await?;
+    let mut refused = Vec::new();
+    for ((row, result), answer) in read.iter().zip(results) {
+        match (answer, result) {
+            (Ok(()), Ok(_)) => parts.metrics.inbox_processed(),
+            (Ok(()), Err(failure)) => note_failure(parts, row, failure),
+            (Err(error), _) => {
+                log::error!("inbox_row_refused submission_id={} store_error={error:?}", row.id);
+                refused.push((*row, error));
+            }
         }
-        Err(failure) => Err(put_off(parts, row, &failure, now)),
-    };
-    ProcessedSubmission { seq: row.seq, tries: row.tries, result }
+    }
+    Ok(refused)
 }
 
 fn read(clients: &InboxClients, row: &DueSubmission) -> Result<Draft, Failure> {
@@ -147,16 +196,10 @@ fn read(clients: &InboxClients, row: &DueSubmission) -> Result<Draft, Failure> {
         .unwrap_or_else(|_| Err(Failure::new(Cause::Unreadable, "reading the payload failed")))
 }
 
-fn refuse(parts: &InboxParts, row: &DueSubmission, error: &StoreError, now: Timestamp) -> ProcessedSubmission {
-    let failure = Failure::new(Cause::Store, format!("the store did not take it: {error}"));
-    ProcessedSubmission { seq: row.seq, tries: row.tries, result: Err(put_off(parts, row, &failure, now)) }
-}
-
-fn put_off(parts: &InboxParts, row: &DueSubmission, failure: &Failure, now: Timestamp) -> FailedTry {
+fn note_failure(parts: &InboxParts, row: &DueSubmission, failure: &Failure) {
     parts.metrics.inbox_failed(failure.cause);
     let tries = row.tries + 1;
-    let next_try_at = inbox::next_try(tries, now);
-    let event = if next_try_at.is_some() { "inbox_row_failed" } else { "inbox_row_parked" };
+    let event = if tries < MAX_TRIES { "inbox_row_failed" } else { "inbox_row_parked" };
     log::warn!(
         "{event} submission_id={} client_slug={:?} channel={} tries={tries} cause={}",
         row.id,
@@ -164,5 +207,4 @@ fn put_off(parts: &InboxParts, row: &DueSubmission, failure: &Failure, now: Time
         row.channel.as_str(),
         failure.cause.as_str()
     );
-    FailedTry { error: failure.text.replace(char::is_control, " "), next_try_at }
 }

@@ -38,6 +38,8 @@ pub const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
 const MAX_BATCH: usize = 512;
 /// Bytes of payload in one transaction: what a server takes in well below its timeout.
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
+/// Besides those, bytes for the inbox: neither can keep the other waiting.
+const MAX_RECEIVED_BATCH_BYTES: usize = 2 * 1024 * 1024;
 /// Reads under way or waiting for a connection.
 pub const MAX_READS: usize = 1024;
 
@@ -274,6 +276,15 @@ impl StoreActor {
     fn take_batch(&mut self) -> (WriteBatch, Callers) {
         let mut batch = WriteBatch::default();
         let mut callers = Callers::default();
+        let mut received_bytes = 0;
+        while let Some(Receive { new, reply }) = self
+            .received
+            .pop_front_if(|_| batch.received.len() < MAX_BATCH && received_bytes < MAX_RECEIVED_BATCH_BYTES)
+        {
+            received_bytes += new.payload.len();
+            batch.received.push(new);
+            callers.received.push(reply);
+        }
         let mut bytes = 0;
         while let Some(Submit { new, reply }) =
             self.submits.pop_front_if(|_| batch.submits.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES)
@@ -282,14 +293,7 @@ impl StoreActor {
             batch.submits.push(new);
             callers.submits.push(reply);
         }
-        while let Some(Receive { new, reply }) =
-            self.received.pop_front_if(|_| batch.received.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES)
-        {
-            bytes += new.payload.len();
-            batch.received.push(new);
-            callers.received.push(reply);
-        }
-        self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes);
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes + received_bytes);
         let mut taken = 0;
         while let Some(Fenced { writes, reply }) = self.fenced.pop_front_if(|next| {
             let same_term = batch.fenced.as_ref().is_none_or(|writes| writes.term == next.writes.term);

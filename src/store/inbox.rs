@@ -176,9 +176,28 @@ pub struct Message {
     pub contact_id: i64,
     pub submission_id: SubmissionId,
     pub channel: Channel,
-    pub body: String,
+    pub body: Text,
     pub source_url: Option<String>,
     pub processed_at: Timestamp,
+}
+
+/// What somebody said, as much of it as lists show; all of it stands in what came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    pub text: String,
+    /// There is more.
+    pub cut: bool,
+}
+
+/// Characters of a message that lists show. The statements ask for one more.
+pub const SHOWN_CHARS: usize = 4000;
+
+impl Text {
+    /// Of a text that may be a character longer than is shown.
+    pub(super) fn cut(text: String) -> Self {
+        let cut = text.chars().nth(SHOWN_CHARS).is_some();
+        Self { text: if cut { text.chars().take(SHOWN_CHARS).collect() } else { text }, cut }
+    }
 }
 
 /// A page of a client's things, newest first.

@@ -77,7 +77,7 @@ async fn a_poison_row_holds_up_nobody_and_succeeds_after_a_fix() {
     }
     instance.lease_after(0).await;
     instance.until_row(ROWS - 1, SubmissionState::Processed).await;
-    let bodies: Vec<u32> = instance.messages().await.iter().map(|message| message.body.parse().unwrap()).collect();
+    let bodies: Vec<u32> = instance.messages().await.iter().map(|message| message.body.text.parse().unwrap()).collect();
     let expected: Vec<u32> = (0..ROWS).filter(|number| *number != 700).collect();
     assert_eq!(bodies, expected, "in the order in which they came");
     let failed = instance.row(700).await;
@@ -101,7 +101,7 @@ async fn a_poison_row_holds_up_nobody_and_succeeds_after_a_fix() {
     fixed.lease_after(1).await;
     assert_eq!(fixed.engine.store.reprocess(Reprocess::One(id(700))).await, Ok(1));
     fixed.until_row(700, SubmissionState::Processed).await;
-    assert_eq!(fixed.messages().await.last().unwrap().body, "text");
+    assert_eq!(fixed.messages().await.last().unwrap().body.text, "text");
     assert_eq!(
         fixed.engine.store.list_contacts(InboxQuery { limit: 100, ..InboxQuery::default() }).await.unwrap().rows.len(),
         10

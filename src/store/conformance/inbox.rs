@@ -125,7 +125,7 @@ pub async fn a_submission_becomes_one_message_of_one_contact(fixture: Fixture) {
     process(&fixture, &term, drafts).await;
     let messages = fixture.other.list_messages(of("acme")).await.unwrap().rows;
     assert_eq!(messages.len(), 5, "processing twice makes no second message");
-    let bodies: Vec<_> = messages.iter().rev().map(|message| message.body.as_str()).collect();
+    let bodies: Vec<_> = messages.iter().rev().map(|message| message.body.text.as_str()).collect();
     assert_eq!(bodies, ["one\ntwo \u{202e} 😀 '", "again", "by phone", "somebody else", "shares a phone"]);
     let contacts = fixture.other.list_contacts(of("acme")).await.unwrap().rows;
     let shown: Vec<_> =
@@ -136,6 +136,12 @@ pub async fn a_submission_becomes_one_message_of_one_contact(fixture: Fixture) {
         fixture.other.list_messages(of_ann.clone()).await.unwrap().rows.iter().map(|m| m.submission_id).collect();
     assert_eq!(ids, [3, 2, 1].map(submission_id));
     assert_eq!(fixture.other.list_contacts(of_ann).await.unwrap().rows, contacts[2..]);
+    receive(&*fixture.store, vec![new(7, "acme", b"{}")]).await;
+    let long = "é".repeat(5000);
+    let row = due(&fixture).await.remove(0);
+    process(&fixture, &term, vec![said(&row, ann, None, &long)]).await;
+    let newest = fixture.other.list_messages(of("acme")).await.unwrap().rows.remove(0);
+    assert_eq!((newest.body.text.chars().count(), newest.body.cut), (4000, true), "lists show the beginning");
     let (row, _) = find(&fixture, submission_id(1)).await;
     assert_eq!((row.state(), row.message_id), (SubmissionState::Processed, Some(messages[4].id)));
     assert_eq!(row.processed_at, Some(messages[4].processed_at));
@@ -157,7 +163,7 @@ pub async fn what_fails_is_tried_again_then_parked_then_processed(fixture: Fixtu
     assert_eq!((row.state(), row.tries, row.next_try_at), (SubmissionState::Failed, 1, Some(later)));
     assert_eq!((row.error.as_deref(), payload.as_ref()), (Some("not \"JSON\" \\ ~ é"), b"x".as_slice()));
     let look = fixture.store.look_into_inbox(10).await.unwrap();
-    assert!(look.due.is_empty() && look.next == Some(later) && look.backlog.oldest.is_none());
+    assert!(look.due.is_empty() && look.next == Some(later) && look.backlog.oldest.is_some(), "it is not processed");
     fixture.pass(fixture.short).await;
     let again = due(&fixture).await;
     assert_eq!((again.len(), again[0].tries), (1, 1));

@@ -16,7 +16,7 @@ use crate::core::lease::Term;
 use crate::core::time::Timestamp;
 use crate::store::{
     Contact, DueSubmission, InboxBacklog, InboxLook, InboxPage, InboxQuery, Message, NewSubmission,
-    ProcessedSubmission, Received, Reprocess, StoreError, SubmissionRow, SubmissionSeq, SubmissionState,
+    ProcessedSubmission, Received, Reprocess, StoreError, SubmissionRow, SubmissionSeq, SubmissionState, Text,
 };
 
 /// Keeps what came in; due at once.
@@ -70,17 +70,18 @@ pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Res
             })
         })?
         .collect::<Result<_, _>>()?;
-    let (next, parked): (Option<i64>, i64) = snapshot
+    let (next, oldest, parked): (Option<i64>, Option<i64>, i64) = snapshot
         .prepare_cached(
             "SELECT (SELECT min(next_try_at) FROM inbox_submissions WHERE next_try_at IS NOT NULL),
-                 (SELECT count(*) FROM inbox_submissions WHERE next_try_at IS NULL AND processed_at IS NULL)",
+                 (SELECT created_at FROM inbox_submissions INDEXED BY inbox_submissions_waiting
+                  WHERE next_try_at IS NOT NULL ORDER BY submission_seq LIMIT 1),
+                 (SELECT count(*) FROM inbox_submissions INDEXED BY inbox_submissions_parked
+                  WHERE next_try_at IS NULL AND processed_at IS NULL)",
         )?
-        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let next = next.map(Timestamp::from_micros);
-    let backlog = InboxBacklog {
-        oldest: next.filter(|due| *due <= now).map(|due| now.since(due)),
-        parked: parked.unsigned_abs(),
-    };
+    let oldest = oldest.map(|created_at| now.since(Timestamp::from_micros(created_at)));
+    let backlog = InboxBacklog { oldest, parked: parked.unsigned_abs() };
     Ok(InboxLook { now, due, next: next.filter(|due| *due > now), backlog })
 }
 
@@ -229,16 +230,20 @@ pub fn find(connection: &Connection, id: SubmissionId) -> Result<Option<(Submiss
         .optional()
 }
 
+/// What is not processed is rare, and has indexes of its own.
+const WAITING: &str = "inbox_submissions INDEXED BY inbox_submissions_waiting";
+const PARKED: &str = "inbox_submissions INDEXED BY inbox_submissions_parked";
+
 pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<SubmissionRow>, rusqlite::Error> {
-    let state = query.state.map(|state| match state {
-        SubmissionState::Received => "next_try_at IS NOT NULL AND tries = 0",
-        SubmissionState::Failed => "next_try_at IS NOT NULL AND tries > 0",
-        SubmissionState::Parked => "next_try_at IS NULL AND processed_at IS NULL",
-        SubmissionState::Processed => "processed_at IS NOT NULL",
-    });
-    let query_parts =
-        Listing { columns: SUBMISSION_COLUMNS, table: "inbox_submissions", number: "submission_seq", state };
-    query_parts.page(connection, query, submission_of, |row| row.seq.0)
+    let (state, table) = match query.state {
+        Some(SubmissionState::Received) => (Some("next_try_at IS NOT NULL AND tries = 0"), WAITING),
+        Some(SubmissionState::Failed) => (Some("next_try_at IS NOT NULL AND tries > 0"), WAITING),
+        Some(SubmissionState::Parked) => (Some("next_try_at IS NULL AND processed_at IS NULL"), PARKED),
+        Some(SubmissionState::Processed) => (Some("processed_at IS NOT NULL"), "inbox_submissions"),
+        None => (None, "inbox_submissions"),
+    };
+    let listing = Listing { columns: SUBMISSION_COLUMNS, table, number: "submission_seq", state };
+    listing.page(connection, query, submission_of, |row| row.seq.0)
 }
 
 pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<Contact>, rusqlite::Error> {
@@ -259,8 +264,8 @@ pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage
 
 pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<Message>, rusqlite::Error> {
     let columns = "message_id, client_slug, contact_id,
-        (SELECT s.id FROM inbox_submissions s WHERE s.submission_seq = inbox_messages.submission_seq), channel, body,
-        source_url, processed_at";
+        (SELECT s.id FROM inbox_submissions s WHERE s.submission_seq = inbox_messages.submission_seq), channel,
+        substr(body, 1, 4001), source_url, processed_at";
     let listing = Listing { columns, table: "inbox_messages", number: "message_id", state: None };
     let message_of = |row: &Row<'_>| {
         Ok(Message {
@@ -269,7 +274,7 @@ pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage
             contact_id: row.get(2)?,
             submission_id: parsed(row, 3, SubmissionId::parse)?,
             channel: parsed(row, 4, Channel::parse)?,
-            body: row.get(5)?,
+            body: Text::cut(row.get(5)?),
             source_url: row.get(6)?,
             processed_at: Timestamp::from_micros(row.get(7)?),
         })

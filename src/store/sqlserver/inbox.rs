@@ -10,7 +10,7 @@ use tiberius::Row;
 
 use super::database::{Batch, Database, ResultSets, Value};
 use super::rows;
-use super::statements::{FENCE, TICK, json_text, text};
+use super::statements::{FENCE, TERM_VALUES, TICK, json_text, text};
 use super::write::term_values;
 use crate::core::inbox::{Channel, Draft};
 use crate::core::job::SubmissionId;
@@ -18,7 +18,7 @@ use crate::core::lease::Term;
 use crate::store::sqlserver::rows::json_moment;
 use crate::store::{
     Contact, DueSubmission, FailedTry, InboxBacklog, InboxLook, InboxPage, InboxQuery, Message, NewSubmission,
-    ProcessedSubmission, Received, Reprocess, StoreError, SubmissionRow, SubmissionSeq, SubmissionState,
+    ProcessedSubmission, Received, Reprocess, StoreError, SubmissionRow, SubmissionSeq, SubmissionState, Text,
 };
 
 /// Values: the submissions as JSON, all payloads one after the other, all hashes likewise.
@@ -34,14 +34,14 @@ SELECT j.id, ",
 FROM OPENJSON(@value0) WITH (id VARCHAR(36), slug NVARCHAR(200), channel VARCHAR(10), source NVARCHAR(4000),
     payload_from BIGINT, payload_length BIGINT, key_from BIGINT, content_from BIGINT) AS j
 WHERE j.key_from IS NULL OR NOT EXISTS (
-    SELECT 1 FROM inbox_submissions AS s WHERE s.key_sha256 = SUBSTRING(@value2, j.key_from, 32))
+    SELECT 1 FROM inbox_submissions AS s WHERE s.key_sha256 IS NOT NULL AND s.key_sha256 = SUBSTRING(@value2, j.key_from, 32))
 ORDER BY j.content_from;"
 );
 
 /// What stands under the keys that came.
 pub const RECEIVED: &str = "
 SELECT s.id, s.key_sha256, s.content_sha256 FROM OPENJSON(@value0) WITH (key_from BIGINT) AS j
-JOIN inbox_submissions AS s ON s.key_sha256 = SUBSTRING(@value2, j.key_from, 32);";
+JOIN inbox_submissions AS s ON s.key_sha256 IS NOT NULL AND s.key_sha256 = SUBSTRING(@value2, j.key_from, 32);";
 
 /// Of several with one key only the first is written; the others are compared with it afterwards.
 pub fn receive_values(received: &[NewSubmission]) -> Vec<Value> {
@@ -91,6 +91,7 @@ pub fn received(new: &[NewSubmission], rows: &[Row]) -> Result<Vec<Result<Receiv
 
 pub const LOOK: &str = "
 SELECT SYSUTCDATETIME() AS now_at, (SELECT MIN(next_try_at) FROM inbox_submissions WHERE next_try_at IS NOT NULL) AS next_at,
+    (SELECT TOP (1) created_at FROM inbox_submissions WHERE next_try_at IS NOT NULL ORDER BY submission_seq) AS oldest_at,
     (SELECT COUNT_BIG(*) FROM inbox_submissions WHERE next_try_at IS NULL AND processed_at IS NULL) AS parked;
 SELECT TOP (@P1) submission_seq, id, client_slug, channel, payload, tries FROM inbox_submissions
 WHERE next_try_at <= SYSUTCDATETIME() ORDER BY next_try_at, submission_seq;";
@@ -115,57 +116,78 @@ pub async fn look(database: &Database, limit: usize) -> Result<InboxLook, StoreE
         due: results.get(1).into_iter().flatten().map(due).collect::<Result<_, StoreError>>()?,
         next: next.filter(|at| *at > now),
         backlog: InboxBacklog {
-            oldest: next.filter(|at| *at <= now).map(|at| now.since(at)),
+            oldest: rows::moment(head, "oldest_at")?.map(|created_at| now.since(created_at)),
             parked: rows::need::<i64>(head, "parked")?.unsigned_abs(),
         },
     })
 }
 
-/// Values after the term: the row, how often it had failed, email, phone, name (each may be blank) and body.
-pub fn process_statement() -> String {
+/// One row in a transaction of its own. Its values: the row, how often it had failed, email, phone, name (each may
+/// be blank) and body.
+fn process_row() -> String {
     format!(
-        "DECLARE @now DATETIME2(6), @held BIGINT = 0, @waits BIGINT = 0, @contact BIGINT, @slug NVARCHAR(200);
+        "
+SELECT @held = 0, @waits = 0, @contact = NULL;
 BEGIN TRANSACTION;{FENCE}{TICK}
 SELECT @slug = client_slug, @waits = 1 FROM inbox_submissions
-WHERE submission_seq = @P4 AND tries = @P5 AND next_try_at IS NOT NULL AND @held = 1;
+WHERE submission_seq = @value0 AND tries = @value1 AND next_try_at IS NOT NULL AND @held = 1;
 IF @waits = 1
 BEGIN
-    IF @P6 <> N''
-        SET @contact = (SELECT MIN(contact_id) FROM inbox_contacts WHERE client_slug = @slug AND email = @P6);
+    IF @value2 <> N''
+        SET @contact = (SELECT MIN(contact_id) FROM inbox_contacts WHERE client_slug = @slug AND email = @value2);
     ELSE
-        SET @contact = (SELECT MIN(contact_id) FROM inbox_contacts WHERE client_slug = @slug AND phone = @P7);
+        SET @contact = (SELECT MIN(contact_id) FROM inbox_contacts WHERE client_slug = @slug AND phone = @value3);
     IF @contact IS NULL
     BEGIN
         INSERT INTO inbox_contacts (client_slug, email, phone, name, created_at)
-        VALUES (@slug, NULLIF(@P6, N''), NULLIF(@P7, N''), NULLIF(@P8, N''), @now);
+        VALUES (@slug, NULLIF(@value2, N''), NULLIF(@value3, N''), NULLIF(@value4, N''), @now);
         SET @contact = (SELECT MAX(contact_id) FROM inbox_contacts WHERE client_slug = @slug);
     END
     ELSE
-        UPDATE inbox_contacts SET name = COALESCE(name, NULLIF(@P8, N'')), phone = COALESCE(phone, NULLIF(@P7, N''))
+        UPDATE inbox_contacts SET name = COALESCE(name, NULLIF(@value4, N'')),
+            phone = COALESCE(phone, NULLIF(@value3, N''))
         WHERE contact_id = @contact AND (name IS NULL OR phone IS NULL);
     INSERT INTO inbox_messages (submission_seq, client_slug, contact_id, channel, body, source_url, processed_at)
-    SELECT submission_seq, client_slug, @contact, channel, @P9, source_url, @now FROM inbox_submissions
-    WHERE submission_seq = @P4;
+    SELECT submission_seq, client_slug, @contact, channel, @value5, source_url, @now FROM inbox_submissions
+    WHERE submission_seq = @value0;
     UPDATE inbox_submissions SET processed_at = @now, error = NULL, next_try_at = NULL,
-        message_id = (SELECT m.message_id FROM inbox_messages AS m WHERE m.submission_seq = @P4)
-    WHERE submission_seq = @P4;
+        message_id = (SELECT m.message_id FROM inbox_messages AS m WHERE m.submission_seq = @value0)
+    WHERE submission_seq = @value0;
 END;
-COMMIT TRANSACTION;
-SELECT @held AS held;"
+COMMIT TRANSACTION;"
     )
 }
 
-/// Values after the term: the row, how often it had failed, the error, and when to try again (blank if never).
-pub fn fail_statement() -> String {
+/// One row in a transaction of its own. Its values: the row, how often it had failed, the error, and when to try
+/// again (blank if never).
+fn fail_row() -> String {
     format!(
-        "DECLARE @now DATETIME2(6), @held BIGINT = 0;
+        "
+SET @held = 0;
 BEGIN TRANSACTION;{FENCE}{TICK}
-UPDATE inbox_submissions SET tries = tries + 1, error = @P6, next_try_at = CAST(NULLIF(@P7, N'') AS DATETIME2(6))
-WHERE submission_seq = @P4 AND tries = @P5 AND next_try_at IS NOT NULL AND @held = 1;
-COMMIT TRANSACTION;
-SELECT @held AS held;"
+UPDATE inbox_submissions SET tries = tries + 1, error = @value2,
+    next_try_at = CAST(NULLIF(@value3, N'') AS DATETIME2(6))
+WHERE submission_seq = @value0 AND tries = @value1 AND next_try_at IS NOT NULL AND @held = 1;
+COMMIT TRANSACTION;"
     )
 }
+
+/// Several rows in one round trip, each as it turned out; then whether the term held for the last of them.
+pub fn process_statement(rows: &[bool]) -> String {
+    let mut sql =
+        String::from("DECLARE @now DATETIME2(6), @held BIGINT, @waits BIGINT, @contact BIGINT, @slug NVARCHAR(200);");
+    let mut number = TERM_VALUES;
+    for well in rows {
+        let (text, values) = if *well { (process_row(), 6) } else { (fail_row(), 4) };
+        sql += &(0..values)
+            .fold(text, |text, value| text.replace(&format!("@value{value}"), &format!("@P{}", number + value + 1)));
+        number += values;
+    }
+    sql + "\nSELECT @held AS held;"
+}
+
+/// Rows in one round trip: at most 120 parameters, and texts of as many payloads.
+const ROWS: usize = 20;
 
 pub async fn process(
     database: &Database,
@@ -173,34 +195,47 @@ pub async fn process(
     processed: &[ProcessedSubmission],
 ) -> Result<Option<Vec<Result<(), StoreError>>>, StoreError> {
     let mut results = Vec::with_capacity(processed.len());
-    for item in processed {
-        let mut values = term_values(Some(term));
-        values.extend([Value::Number(item.seq.0), Value::Number(i64::from(item.tries))]);
-        let sql = match &item.result {
-            Ok(Draft { email, phone, name, body }) => {
-                let optional = |text: &Option<String>| Value::Text(text.clone().unwrap_or_default());
-                values.extend([optional(email), optional(phone), optional(name), Value::Text(body.clone())]);
-                process_statement()
-            }
-            Err(FailedTry { error, next_try_at }) => {
-                let next = next_try_at.map(json_moment).unwrap_or_default();
-                values.extend([Value::Text(error.clone()), Value::Text(next)]);
-                fail_statement()
-            }
-        };
-        match run(database, sql, values).await {
-            Ok(answer) => {
-                let row = answer.iter().flatten().next().ok_or_else(|| no_answer("a submission"))?;
-                if rows::need::<i64>(row, "held")? != 1 {
-                    return Ok(None);
+    for rows in processed.chunks(ROWS) {
+        match process_together(database, term, rows).await {
+            Ok(true) => results.extend(rows.iter().map(|_| Ok(()))),
+            Ok(false) => return Ok(None),
+            // One of them is not taken; which ones were is known to each.
+            Err(StoreError::Unexpected(_)) => {
+                for row in rows {
+                    match process_together(database, term, std::slice::from_ref(row)).await {
+                        Ok(true) => results.push(Ok(())),
+                        Ok(false) => return Ok(None),
+                        Err(StoreError::Unexpected(what)) => results.push(Err(StoreError::Unexpected(what))),
+                        Err(error) => return Err(error),
+                    }
                 }
-                results.push(Ok(()));
             }
-            Err(StoreError::Unexpected(what)) => results.push(Err(StoreError::Unexpected(what))),
             Err(error) => return Err(error),
         }
     }
     Ok(Some(results))
+}
+
+/// Whether the term held.
+async fn process_together(database: &Database, term: &Term, rows: &[ProcessedSubmission]) -> Result<bool, StoreError> {
+    let mut values = term_values(Some(term));
+    for item in rows {
+        values.extend([Value::Number(item.seq.0), Value::Number(i64::from(item.tries))]);
+        match &item.result {
+            Ok(Draft { email, phone, name, body }) => {
+                let optional = |text: &Option<String>| Value::Text(text.clone().unwrap_or_default());
+                values.extend([optional(email), optional(phone), optional(name), Value::Text(body.clone())]);
+            }
+            Err(FailedTry { error, next_try_at }) => {
+                let next = next_try_at.map(json_moment).unwrap_or_default();
+                values.extend([Value::Text(error.clone()), Value::Text(next)]);
+            }
+        }
+    }
+    let kinds: Vec<_> = rows.iter().map(|item| item.result.is_ok()).collect();
+    let answer = run(database, process_statement(&kinds), values).await?;
+    let row = answer.iter().flatten().next().ok_or_else(|| no_answer("submissions"))?;
+    Ok(rows::need::<i64>(row, "held")? == 1)
 }
 
 pub const REPROCESS_ONE: &str = "
@@ -272,7 +307,8 @@ pub const CONTACTS: Listing = Listing {
 };
 pub const MESSAGES: Listing = Listing {
     columns: "message_id, client_slug, contact_id, (SELECT s.id FROM inbox_submissions AS s
-    WHERE s.submission_seq = inbox_messages.submission_seq) AS submission_id, channel, body, source_url, processed_at",
+    WHERE s.submission_seq = inbox_messages.submission_seq) AS submission_id, channel,
+    SUBSTRING(body, 1, 4001) AS body, source_url, processed_at",
     table: "inbox_messages",
     number: "message_id",
 };
@@ -338,7 +374,7 @@ pub async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPa
             contact_id: rows::need(row, "contact_id")?,
             submission_id: rows::parsed(row, "submission_id", SubmissionId::parse)?,
             channel: rows::parsed(row, "channel", Channel::parse)?,
-            body: rows::need::<&str>(row, "body")?.to_owned(),
+            body: Text::cut(rows::need::<&str>(row, "body")?.to_owned()),
             source_url: rows::text(row, "source_url")?,
             processed_at: rows::need_moment(row, "processed_at")?,
         })
