@@ -1,6 +1,6 @@
 # 'make' alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint test test-sqlserver model chaos accessibility run demo
+.PHONY: help check fmt lint test test-sqlserver model chaos accessibility conformance run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ model: ## Explore the model of lease and attempt further than the tests do
 accessibility: ## Let axe-core look at every page of the console (fetches it with npm)
 	cd target && npm pack --silent axe-core@4 && tar -xzf axe-core-4*.tgz package/axe.min.js
 	SM_AXE=$(CURDIR)/target/package/axe.min.js cargo test --locked --test service browser
+
+conformance: ## Hold a running service to its OpenAPI document (fetches schemathesis with pip): EXAMPLES=100
+	tests/conformance/run.sh
 
 run: ## Run the service with the sample registry
 	cargo run --release -- serve

@@ -27,7 +27,7 @@ const MAX_PAGE: usize = 200;
 #[utoipa::path(post, path = "/v1/intents", tag = "intents", operation_id = "submitIntent",
     security((), ("bearer" = ["intents:write"])),
     params(
-        ("waitSeconds" = Option<u32>, Query, description = "Answer after the first attempt has finished, \
+        ("waitSeconds" = Option<u64>, Query, description = "Answer after the first attempt has finished, \
             but at the latest after so many seconds; above 30 counts as 30"),
         ("traceparent" = Option<String>, Header, description = "W3C trace context; passed on to the gateway"),
     ),
@@ -50,7 +50,9 @@ pub async fn submit(
 ) -> Result<HttpResponse, ApiError> {
     auth::allow(&request, &parts, Scope::IntentsWrite)?;
     let query = Query::parse(request.query_string(), &["waitSeconds"])?;
-    let patience = query.get("waitSeconds", "a whole number of seconds", |text| text.parse::<u64>().ok())?;
+    let patience = query.get("waitSeconds", "a whole number of seconds", |text| {
+        text.parse::<i64>().ok().and_then(|seconds| u64::try_from(seconds).ok())
+    })?;
     let place = Place::take()?;
     let body = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
     let (id, target, payload) = parse_submission(&body, parts.max_payload_bytes)?;
@@ -179,9 +181,9 @@ pub fn no_such_intent(id: &str) -> ApiError {
         ("q" = Option<String>, Query, description = "Only those whose id is this or begins with it, in the order of ids; before them, those to which a gateway gave exactly this id"),
         ("status" = Option<super::json::StatusName>, Query, description = "Only these"),
         ("submissionTarget" = Option<String>, Query, description = "Only of this target"),
-        ("createdAfter" = Option<String>, Query, format = DateTime, description = "Only created after this moment"),
-        ("createdBefore" = Option<String>, Query, format = DateTime, description = "Only created before this moment"),
-        ("limit" = Option<u32>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
+        ("createdAfter" = Option<String>, Query, description = "Only created after this moment, such as 2026-11-16T09:00:00Z"),
+        ("createdBefore" = Option<String>, Query, description = "Only created before this moment, such as 2026-11-16T09:00:00Z"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
         ("cursor" = Option<String>, Query, description = "nextCursor of the page before"),
     ),
     responses(
@@ -225,7 +227,9 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
 
 /// How many on a page of any list.
 pub fn page_limit(query: &Query) -> Result<usize, ApiError> {
-    let limit = query.get("limit", "a whole number from 1 on", |text| text.parse().ok().filter(|limit| *limit >= 1))?;
+    let limit = query.get("limit", "a whole number from 1 on", |text| {
+        text.parse::<i64>().ok().filter(|limit| *limit >= 1).map(|limit| usize::try_from(limit).unwrap_or(MAX_PAGE))
+    })?;
     Ok(limit.unwrap_or(DEFAULT_PAGE).min(MAX_PAGE))
 }
 

@@ -127,7 +127,7 @@ pub async fn reprocess_parked_of(parts: &HttpParts, client_slug: String) -> Resu
     params(
         ("client_slug" = String, Query, description = "Whose"),
         ("state" = Option<super::json::SubmissionStateName>, Query, description = "Only these"),
-        ("limit" = Option<u32>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
         ("cursor" = Option<String>, Query, description = "nextCursor of the page before"),
     ),
     responses(
@@ -150,7 +150,7 @@ pub async fn submissions(request: HttpRequest, parts: web::Data<HttpParts>) -> R
     security((), ("bearer" = ["inbox:read"])),
     params(
         ("client_slug" = String, Query, description = "Whose"),
-        ("limit" = Option<u32>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
         ("cursor" = Option<String>, Query, description = "nextCursor of the page before"),
     ),
     responses(
@@ -174,7 +174,7 @@ pub async fn contacts(request: HttpRequest, parts: web::Data<HttpParts>) -> Resu
     params(
         ("client_slug" = String, Query, description = "Whose"),
         ("contact_id" = Option<i64>, Query, description = "Only of this contact"),
-        ("limit" = Option<u32>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
         ("cursor" = Option<String>, Query, description = "nextCursor of the page before"),
     ),
     responses(

@@ -95,7 +95,7 @@ fn no_such_job(id: &str) -> ApiError {
         ("workspace_id" = Option<String>, Query, description = "Only of this workspace; else of all that the token is for"),
         ("job_id" = Option<String>, Query, description = "Only with this id of the tenant's"),
         ("status" = Option<crate::http::json::StatusName>, Query, description = "Only these"),
-        ("limit" = Option<u32>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
         ("cursor" = Option<String>, Query, description = "next_cursor of the page before"),
     ),
     responses(
