@@ -18,6 +18,7 @@ use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
 use crate::gateway::client::HttpGateway;
 use crate::http::auth::AuthMode;
+use crate::http::tls::{self, TlsError};
 use crate::http::{self, HttpParts, Leaving};
 use crate::leader::{CourierFactory, GatewayFactory, Outside};
 use crate::metrics::Metrics;
@@ -36,6 +37,8 @@ pub enum StartError {
     Registry(#[from] RegistryError),
     #[error(transparent)]
     Certificates(#[from] CertificateError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error(transparent)]
     Store(#[from] ChoiceError),
     #[error("cannot listen on {address}: {source}; stop what uses it or name another with --listen or SM_LISTEN")]
@@ -61,6 +64,7 @@ impl Service {
         let settings = config.leader_settings()?;
         let auth = config.auth_mode()?;
         let tls = tls_config(config.gateway_ca.as_deref())?;
+        let https = https_of(config)?;
         let metrics = Arc::new(Metrics::new()?);
         let cannot_listen = |source| StartError::Listen { address: config.listen.clone(), source };
         let listener = http::bind(&config.listen).await.map_err(cannot_listen)?;
@@ -93,7 +97,7 @@ impl Service {
             variables,
             clock: WallClock::system(),
         };
-        let server = http::start(parts, listener).map_err(cannot_listen)?;
+        let server = http::start(parts, listener, https).map_err(cannot_listen)?;
         let handle = server.handle();
         actix::spawn(server);
         let version = env!("CARGO_PKG_VERSION");
@@ -119,6 +123,14 @@ impl Service {
         tokio::join!(self.engine.stop_leading(), tokio::time::sleep(self.shutdown_delay));
         self.engine.notices.close();
         self.server.stop(true).await;
+    }
+}
+
+/// What is needed to serve https, if that is asked for.
+pub fn https_of(config: &Config) -> Result<Option<rustls::ServerConfig>, TlsError> {
+    match (&config.tls_cert, &config.tls_key) {
+        (Some(certificate), Some(key)) => tls::server_config(certificate, key).map(Some),
+        _ => Ok(None),
     }
 }
 

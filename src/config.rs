@@ -113,6 +113,14 @@ pub struct Config {
     #[command(flatten)]
     pub console: ConsoleConfig,
 
+    /// PEM file with the certificate chain to serve https with
+    #[arg(long, env = "SM_TLS_CERT", requires = "tls_key", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// PEM file with its private key
+    #[arg(long, env = "SM_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+
     /// Delete terminal intents this long after they ended, such as 30d; kept for ever by default
     #[arg(long, env = "SM_RETENTION", value_parser = span, value_name = "TIME")]
     pub retention: Option<Duration>,

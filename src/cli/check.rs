@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::app::https_of;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::outgoing::tls_config;
@@ -19,6 +20,9 @@ pub async fn run(config: Config) -> Result<(), String> {
         config.console.login().map(|_| "console: fine".to_owned()).map_err(|error| error.to_string()),
         tls_config(config.gateway_ca.as_deref())
             .map(|_| "certificates: fine".to_owned())
+            .map_err(|error| error.to_string()),
+        https_of(&config)
+            .map(|tls| format!("serves {}", if tls.is_some() { "https" } else { "http" }))
             .map_err(|error| error.to_string()),
         check_store(&config).await,
     ];

@@ -3,6 +3,8 @@
 mod check;
 mod client;
 mod demo;
+mod health;
+mod stand_in;
 mod token;
 
 use std::process::ExitCode;
@@ -54,6 +56,10 @@ enum Command {
     /// Show what happened to an intent
     #[command(after_help = "Example:\n  submission-manager history order-1001")]
     History(client::HistoryArgs),
+    /// Whether the service on this machine is alive; exit code 0 or 1
+    Health(health::HealthArgs),
+    /// Run the demo's stand-in gateways alone
+    StandIn(stand_in::StandInArgs),
     /// Tokens of API clients
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -82,6 +88,11 @@ pub fn run() -> ExitCode {
         }
         Command::History(args) => block_on(client::history(args)),
         Command::Token(command) => token::run(command),
+        Command::Health(args) => block_on(health::run(args)),
+        Command::StandIn(args) => {
+            logging::start_quiet();
+            block_on(stand_in::run(args))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,7 +5,7 @@
 //! (the first n attempts), `hang`, `slow:<milliseconds>`, `lie` (a status that does not exist),
 //! `garbage` (no JSON at all), `redirect`, `flood` (an answer without end).
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,6 +70,13 @@ impl StandIn {
     /// that a long demo does not grow.
     pub fn start(keep: bool) -> std::io::Result<Self> {
         Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), keep, Ledger::default())
+    }
+
+    /// Starts one that keeps nothing, at an address as settings write it.
+    pub fn listen(address: &str) -> std::io::Result<Self> {
+        let nowhere = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+        let address = address.to_socket_addrs()?.next().ok_or_else(nowhere)?;
+        Self::start_at(address, false, Ledger::default())
     }
 
     /// A stopped one, running again where it was, with the same ledger.

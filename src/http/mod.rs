@@ -13,6 +13,7 @@ mod measure;
 mod openapi;
 mod ops;
 pub mod query;
+pub mod tls;
 pub mod trace;
 mod wait;
 mod webhooks;
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 use actix_web::dev::Server;
 use actix_web::guard::{self, Guard};
-use actix_web::middleware::from_fn;
+use actix_web::middleware::{DefaultHeaders, from_fn};
 use actix_web::{App, HttpServer, Resource, Route, web};
 
 use tokio::net::TcpSocket;
@@ -91,9 +92,10 @@ pub async fn bind(listen: &str) -> std::io::Result<TcpListener> {
 }
 
 /// Starts the server; it runs until its handle stops it.
-pub fn start(parts: HttpParts, listener: TcpListener) -> std::io::Result<Server> {
+pub fn start(parts: HttpParts, listener: TcpListener, tls: Option<rustls::ServerConfig>) -> std::io::Result<Server> {
     let server = HttpServer::new(move || {
         App::new()
+            .wrap(security_headers())
             .wrap(from_fn(leaving::close_connections))
             .wrap(from_fn(measure::requests))
             .configure(|config| routes(config, parts.clone()))
@@ -104,8 +106,17 @@ pub fn start(parts: HttpParts, listener: TcpListener) -> std::io::Result<Server>
     .keep_alive(KEEP_ALIVE)
     .shutdown_timeout(SHUTDOWN_SECONDS)
     .disable_signals()
-    .listen(listener)?;
+    .tls_handshake_timeout(HEAD_TIMEOUT);
+    let server = match tls {
+        Some(tls) => server.listen_rustls_0_23(listener, tls)?,
+        None => server.listen(listener)?,
+    };
     Ok(server.run())
+}
+
+/// What every answer says to browsers; pages of the console say more.
+fn security_headers() -> DefaultHeaders {
+    DefaultHeaders::new().add(("X-Content-Type-Options", "nosniff"))
 }
 
 /// Half of the cores: taking requests in is less than half of the work, and more threads than cores

@@ -8,6 +8,7 @@ mod cli;
 mod console;
 mod crash;
 mod dashboard;
+mod deployment;
 mod fleet;
 mod gateway;
 mod inbox;

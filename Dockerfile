@@ -1,0 +1,41 @@
+# syntax=docker/dockerfile:1
+# The service as an image: built with its dependencies cached, run as nobody in particular, on a read-only root.
+#
+#   docker build --build-arg VERSION=$(cargo pkgid | cut -d'#' -f2) -t submission-manager .
+#   docker run --read-only -p 127.0.0.1:8082:8082 -v submissions:/data submission-manager
+
+FROM rust:1.95-slim-bookworm AS build
+WORKDIR /source
+COPY Cargo.toml Cargo.lock ./
+# Dependencies alone first: they change seldom, and are most of the work.
+RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
+    && cargo build --release --locked && rm -r src
+COPY src src
+COPY schema schema
+COPY registry registry
+COPY templates templates
+RUN touch src/lib.rs src/main.rs && cargo build --release --locked
+# What the user of the image owns; the second stage has nothing to make it with but cp.
+RUN mkdir -p /image/data /image/registry && cp registry/*.json /image/registry/ \
+    && chown -R 65532:65532 /image/data
+
+FROM debian:bookworm-slim
+ARG VERSION=unknown
+LABEL org.opencontainers.image.title="Submission Manager" \
+      org.opencontainers.image.description="Durable submissions to HTTP gateways" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.licenses="MIT OR Apache-2.0"
+COPY --from=build /source/target/release/submission-manager /usr/local/bin/submission-manager
+COPY --from=build /image /
+# A number, so that platforms can see that it is not root.
+USER 65532:65532
+WORKDIR /
+ENV SM_LISTEN=0.0.0.0:8082 \
+    SM_STORE=sqlite:/data/submission.db \
+    SM_REGISTRY=/registry/submission_targets.json
+VOLUME /data
+EXPOSE 8082
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["submission-manager", "health"]
+# The process itself is number one, so signals reach it: SIGTERM stops in order, SIGHUP reloads the registry.
+ENTRYPOINT ["submission-manager"]
+CMD ["serve"]

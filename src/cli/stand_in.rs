@@ -1,0 +1,24 @@
+//! `stand-in`: the demo's gateways alone, for deployments that are to be tried without real ones.
+
+use clap::Args;
+
+use crate::app::{Asked, Signals};
+use crate::config::listen_address;
+use crate::gateway::standin::StandIn;
+
+#[derive(Args)]
+pub struct StandInArgs {
+    /// Address and port to serve HTTP on
+    #[arg(long, default_value = "127.0.0.1:8081", value_parser = listen_address, value_name = "ADDRESS:PORT")]
+    listen: String,
+}
+
+pub async fn run(args: StandInArgs) -> Result<(), String> {
+    let mut signals = Signals::listen().map_err(|error| error.to_string())?;
+    let gateway =
+        StandIn::listen(&args.listen).map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
+    println!("stand-in gateways at {}; a payload's \"simulate\" says what they do", gateway.url);
+    while let Asked::Reload = signals.next().await {}
+    gateway.stop().await;
+    Ok(())
+}
