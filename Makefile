@@ -1,6 +1,6 @@
 # 'make' alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint test test-sqlserver model chaos accessibility conformance run demo
+.PHONY: help check fmt lint test test-sqlserver model chaos accessibility conformance deny run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ accessibility: ## Let axe-core look at every page of the console (fetches it wit
 
 conformance: ## Hold a running service to its OpenAPI document (fetches schemathesis with pip): EXAMPLES=100
 	tests/conformance/run.sh
+
+deny: ## Are licences, advisories and sources of dependencies fine? (needs cargo-deny)
+	cargo deny check
 
 run: ## Run the service with the sample registry
 	cargo run --release -- serve

@@ -7,7 +7,7 @@ use askama::Template;
 use url::form_urlencoded;
 
 use crate::core::client::Scope;
-use crate::http::body::{self, Place};
+use crate::http::body;
 use crate::http::error::ApiError;
 use crate::http::intents::known_id;
 use crate::http::{HttpParts, auth};
@@ -41,8 +41,7 @@ pub async fn fragment(
     parts: web::Data<HttpParts>,
 ) -> Result<HttpResponse, ApiError> {
     auth::allow(&request, &parts, Scope::IntentsRead)?;
-    let _place = Place::take()?;
-    let form = body::read(payload, MAX_FORM_BYTES).await?;
+    let (form, _room) = body::read(payload, MAX_FORM_BYTES).await?;
     let asked_for = form_urlencoded::parse(&form)
         .find(|(name, _)| name == "intentId")
         .map(|(_, value)| value.trim().to_owned())

@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::body::{self, Place};
+use super::body;
 use super::error::ApiError;
 use super::json::{ErrorJson, HistoryJson, IntentJson, IntentListJson, SubmitRequest};
 use super::query::Query;
@@ -53,8 +53,7 @@ pub async fn submit(
     let patience = query.get("waitSeconds", "a whole number of seconds", |text| {
         text.parse::<i64>().ok().and_then(|seconds| u64::try_from(seconds).ok())
     })?;
-    let place = Place::take()?;
-    let body = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
+    let (body, room) = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
     let (id, target, payload) = parse_submission(&body, parts.max_payload_bytes)?;
 
     // Before the intent exists, so that no notice can come too early.
@@ -66,7 +65,7 @@ pub async fn submit(
         }
         None => replay_of_retired_target(&parts, id, &target, &payload).await?,
     };
-    drop(place);
+    drop(room);
     let (mut intent, replayed) = match submitted {
         Submitted::Created(intent) => (intent, false),
         Submitted::Existing(intent) => (intent, true),

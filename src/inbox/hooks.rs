@@ -8,7 +8,7 @@ use super::json::ReceivedJson;
 use super::{client, open};
 use crate::core::signature::{Secret, TOLERANCE_SECONDS, verify};
 use crate::http::HttpParts;
-use crate::http::body::{self, Place};
+use crate::http::body;
 use crate::http::error::ApiError;
 use crate::http::json::ErrorJson;
 use crate::store::NewSubmission;
@@ -47,8 +47,7 @@ pub async fn hook(
     let (client, channel) = client(&registry, &slug, &channel).ok_or_else(no_such)?;
     let variable = client.hook_secret_env.as_deref().ok_or_else(no_such)?;
     let secrets = parts.variables.get(variable).and_then(|text| Secret::parse_list(&text).ok()).unwrap_or_default();
-    let _place = Place::take()?;
-    let body = body::read(payload, parts.max_payload_bytes).await?;
+    let (body, _room) = body::read(payload, parts.max_payload_bytes).await?;
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (id, signatures) = (header("webhook-id"), header("webhook-signature"));
     let timestamp: i64 = header("webhook-timestamp").parse().map_err(|_| ApiError::NotSigned)?;

@@ -8,7 +8,7 @@ use super::{client, open};
 use crate::core::client::Scope;
 use crate::core::intent::checked_name;
 use crate::core::job::SubmissionId;
-use crate::http::body::{self, Place};
+use crate::http::body;
 use crate::http::error::ApiError;
 use crate::http::json::ErrorJson;
 use crate::http::{ENVELOPE_BYTES, HttpParts, auth};
@@ -47,8 +47,7 @@ pub async fn submit(
     open(&registry)?;
     auth::allow(&request, &parts, Scope::InboxWrite)?;
     let key = idempotency_key(&request)?;
-    let _place = Place::take()?;
-    let body = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
+    let (body, _room) = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
     let invalid = |text: String| ApiError::InvalidRequest(text);
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(invalid("the body must be a JSON object".to_owned()));

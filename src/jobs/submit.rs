@@ -12,7 +12,7 @@ use crate::core::node::{ManagementNode, NodeState};
 use crate::core::trace::TraceContext;
 use crate::http::HttpParts;
 use crate::http::auth;
-use crate::http::body::{self, Place};
+use crate::http::body;
 use crate::http::error::ApiError;
 use crate::http::trace::given_or_new;
 use crate::store::{FoundJob, Job, JobFacts, JobLookup, NewIntent, NewJob, Submitted};
@@ -71,8 +71,8 @@ async fn take(
         return Err(closed());
     }
     let client = auth::caller(request, &registry)?;
-    let _place = Place::take()?;
-    let command = command::parse(&body::read(payload, MAX_COMMAND_BYTES).await?)?;
+    let (body, _room) = body::read(payload, MAX_COMMAND_BYTES).await?;
+    let command = command::parse(&body)?;
     auth::in_scope(&client, Scope::JobsSubmit)?;
     if !client.acts_for(&command.tenant_id, &command.workspace_id) {
         return Err(ApiError::not_for_that_tenant());

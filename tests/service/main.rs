@@ -14,6 +14,8 @@ mod gateway;
 mod inbox;
 mod jobs;
 mod overload;
+mod secrets;
+mod slow;
 mod sqlserver;
 mod support;
 mod webhooks;
