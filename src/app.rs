@@ -82,8 +82,6 @@ impl Service {
         let outside = Outside { gateway, courier, variables: variables.clone(), registry: registry.clone() };
         let engine = Engine::start(store, settings, outside, Arc::clone(&metrics), Threads::own());
         let leaving = Leaving::default();
-        let console = config.console.console(address.ip())?;
-        let console_is_open = matches!(console.access, Access::Open);
         let parts = HttpParts {
             store: engine.store.clone(),
             registry: registry.clone(),
@@ -93,7 +91,7 @@ impl Service {
             leaving: leaving.clone(),
             max_payload_bytes: config.max_payload_bytes,
             auth,
-            console,
+            console: config.console.console(address.ip())?,
             variables,
             clock: WallClock::system(),
         };
@@ -104,12 +102,6 @@ impl Service {
         if auth == AuthMode::Off && !address.ip().is_loopback() {
             log::warn!(
                 "open_to_all address={address} next=\"set SM_AUTH=required and SM_API_CLIENTS, or keep others away\""
-            );
-        }
-        if console_is_open && registry.get().identities.is_some() {
-            log::warn!(
-                "console_open address={address} next=\"set SM_CONSOLE_AUTH: callers have tokens, but on this machine \
-                anyone can read the console\""
             );
         }
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
@@ -142,6 +134,11 @@ pub async fn serve(config: &Config) -> Result<(), StartError> {
     let mut signals = Signals::listen()?;
     log::info!("registry_loaded file={:?} {}", files.targets, registry.summary());
     let service = Service::start(config, registry, variables.clone()).await?;
+    let console = config.console.console(service.address.ip())?;
+    if matches!(console.access, Access::Open) && service.registry.get().identities.is_some() {
+        let next = "set SM_CONSOLE_AUTH: callers have tokens, but anyone on this machine can read the console";
+        log::warn!("console_open address={} next={next:?}", service.address);
+    }
     while let Asked::Reload = signals.next().await {
         reload(&service.registry, &files, &variables);
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use submission_manager::registry::Registry;
 use submission_manager::variables::Variables;
 
-use crate::support::{Answer, BINARY, Instance, Site, site};
+use crate::support::{Answer, BINARY, Instance, Killed, Site, site};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -221,17 +221,15 @@ async fn health_says_whether_the_service_is_alive() {
 async fn stand_in_gateways_run_alone() {
     let mut command = Command::new(BINARY);
     command.args(["stand-in", "--listen", "127.0.0.1:0"]).stdout(std::process::Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = Killed(command.spawn().unwrap());
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.0.stdout.take().unwrap()), &mut line).unwrap();
     let url =
         line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().trim_end_matches(';').to_owned();
     let site = Site::new(&url);
     let instance = site.start();
     let answer = instance.api().submit("a", "once", serde_json::json!({}), "?waitSeconds=30").await.json();
     assert_eq!(answer["status"], "accepted");
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 fn write(path: &Path, text: &str) -> PathBuf {

@@ -9,6 +9,7 @@ mod console;
 mod crash;
 mod dashboard;
 mod deployment;
+mod documents;
 mod fleet;
 mod gateway;
 mod inbox;

@@ -200,6 +200,16 @@ impl Drop for Instance {
     }
 }
 
+/// A process that ends with the test, however that ends.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _already_gone = self.0.kill();
+        let _already_waited_for = self.0.wait();
+    }
+}
+
 /// A client of the HTTP API.
 #[derive(Clone)]
 pub struct Api {
