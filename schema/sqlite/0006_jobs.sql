@@ -16,6 +16,8 @@ CREATE TABLE IF NOT EXISTS submission_jobs (
 ) STRICT;
 -- Lists go by time and id, not by number: a number would tell one tenant how much others submit.
 CREATE INDEX IF NOT EXISTS submission_jobs_of_tenant ON submission_jobs (tenant_id, accepted_at, submission_id);
+-- A tenant's own id need not be unique, but few jobs share one.
+CREATE INDEX IF NOT EXISTS submission_jobs_by_job ON submission_jobs (tenant_id, job_id);
 CREATE INDEX IF NOT EXISTS submission_jobs_by_time ON submission_jobs (accepted_at, submission_id);
 
 -- The traceparent that came with a submission, where one did.

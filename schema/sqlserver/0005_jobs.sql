@@ -18,6 +18,8 @@ BEGIN
     );
     -- Lists go by time and id, not by number: a number would tell one tenant how much others submit.
     CREATE INDEX submission_jobs_of_tenant ON submission_jobs (tenant_id, accepted_at, submission_id);
+    -- A tenant's own id need not be unique, but few jobs share one.
+    CREATE INDEX submission_jobs_by_job ON submission_jobs (tenant_id, job_id);
     CREATE INDEX submission_jobs_by_time ON submission_jobs (accepted_at, submission_id);
 END;
 

@@ -130,7 +130,11 @@ pub fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, ru
     let limit = query.limit.max(1);
     values.push(Value::Integer(as_limit(limit.saturating_add(1))));
     let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
-    let index = if query.tenant.is_some() { "submission_jobs_of_tenant" } else { "submission_jobs_by_time" };
+    let index = match (&query.tenant, &query.job_id) {
+        (Some(_), Some(_)) => "submission_jobs_by_job",
+        (Some(_), None) => "submission_jobs_of_tenant",
+        (None, _) => "submission_jobs_by_time",
+    };
     let tables = JOB_TABLES.replacen("submission_jobs b", &format!("submission_jobs b INDEXED BY {index}"), 1);
     let sql = format!(
         "SELECT {INTENT_COLUMNS}, {JOB_COLUMNS} FROM {tables} {filter}
