@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::body;
 use super::error::ApiError;
-use super::json::{ErrorJson, HistoryJson, IntentJson, IntentListJson, SubmitRequest};
+use super::json::{ErrorJson, HistoryJson, IntentJson, IntentListJson, Refused, SubmitRequest};
 use super::query::Query;
 use super::wait::{self, MAX_WAIT_SECONDS};
 use super::{ENVELOPE_BYTES, HttpParts, auth, trace};
@@ -36,12 +36,10 @@ const MAX_PAGE: usize = 200;
         (status = 200, description = "The intent, new or existing", body = IntentJson,
             headers(("Idempotent-Replayed" = String, description = "true when the intent existed"))),
         (status = 400, description = "The request is not right, or the target unknown", body = ErrorJson),
-        (status = 401, description = "A token is needed, and there is none or not one that is known", body = ErrorJson),
-        (status = 403, description = "The token lacks the scope", body = ErrorJson),
         (status = 408, description = "The body did not arrive in time", body = ErrorJson),
         (status = 409, description = "The id exists with another target or payload", body = ErrorJson),
         (status = 413, description = "The payload is too large", body = ErrorJson),
-        (status = 503, description = "Overloaded, or the store is gone; try again", body = ErrorJson),
+        Refused,
     ))]
 pub async fn submit(
     request: HttpRequest,
@@ -125,10 +123,8 @@ fn conflicting(conflict: Conflict) -> ApiError {
     params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
     responses(
         (status = 200, body = IntentJson, description = "The intent"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "No such intent"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn get(
     request: HttpRequest,
@@ -147,10 +143,8 @@ pub async fn get(
     params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
     responses(
         (status = 200, body = HistoryJson, description = "The intent and its attempts in order"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "No such intent"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn history(
     request: HttpRequest,
@@ -188,9 +182,7 @@ pub fn no_such_intent(id: &str) -> ApiError {
     responses(
         (status = 200, body = IntentListJson, description = "A page of intents"),
         (status = 400, body = ErrorJson, description = "A parameter is not right"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
     auth::allow(&request, &parts, Scope::IntentsRead)?;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 use crate::core::intent::Intent;
 use crate::core::time::Timestamp;
@@ -235,4 +235,18 @@ pub struct ErrorBody {
     /// For programs, where there is more to say.
     #[schema(value_type = Option<Object>)]
     pub details: Option<serde_json::Value>,
+}
+
+/// What every call may be answered that asks the store, and for a token where those are asked for.
+#[derive(IntoResponses)]
+pub enum Refused {
+    /// A token is needed, and there is none or not one that is known
+    #[response(status = 401)]
+    Unauthorized(ErrorJson),
+    /// The token lacks the scope
+    #[response(status = 403)]
+    Forbidden(ErrorJson),
+    /// Overloaded, or the store is gone; try again
+    #[response(status = 503)]
+    Unavailable(ErrorJson),
 }

@@ -4,7 +4,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 
 use super::error::ApiError;
 use super::intents::{known_id, no_such_intent};
-use super::json::{ErrorJson, WebhookJson};
+use super::json::{ErrorJson, Refused, WebhookJson};
 use super::{HttpParts, auth};
 use crate::core::client::Scope;
 use crate::store::Redelivery;
@@ -19,11 +19,9 @@ use crate::store::Redelivery;
     params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
     responses(
         (status = 202, body = WebhookJson, description = "It is due now"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "No such intent, or its contract has no webhook"),
         (status = 409, body = ErrorJson, description = "The intent has not ended; its event is owed when it does"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn redeliver(
     request: HttpRequest,

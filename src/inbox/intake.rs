@@ -10,7 +10,7 @@ use crate::core::intent::checked_name;
 use crate::core::job::SubmissionId;
 use crate::http::body;
 use crate::http::error::ApiError;
-use crate::http::json::ErrorJson;
+use crate::http::json::{ErrorJson, Refused};
 use crate::http::{ENVELOPE_BYTES, HttpParts, auth};
 use crate::outgoing::shown;
 use crate::store::{NewSubmission, Received};
@@ -30,13 +30,11 @@ const MAX_SOURCE_CHARS: usize = 2000;
         (status = 202, body = ReceivedJson, description = "It is kept",
             headers(("Idempotent-Replayed" = String, description = "true when it was kept before"))),
         (status = 400, body = ErrorJson, description = "The request is not right, or the client or its channel unknown"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "The inbox has no clients"),
         (status = 408, body = ErrorJson, description = "The body did not arrive in time"),
         (status = 409, body = ErrorJson, description = "The key came before with something else"),
         (status = 413, body = ErrorJson, description = "The payload is too large"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn submit(
     request: HttpRequest,

@@ -13,7 +13,7 @@ use crate::core::intent::checked_name;
 use crate::core::job::SubmissionId;
 use crate::http::error::ApiError;
 use crate::http::intents::page_limit;
-use crate::http::json::ErrorJson;
+use crate::http::json::{ErrorJson, Refused};
 use crate::http::query::Query;
 use crate::http::{HttpParts, auth};
 use crate::store::{InboxQuery, Reprocess, SubmissionRow, SubmissionState};
@@ -24,10 +24,8 @@ use crate::store::{InboxQuery, Reprocess, SubmissionRow, SubmissionState};
     params(("id" = String, Path, description = "As the answer to the submission said")),
     responses(
         (status = 200, body = SubmissionDetailJson, description = "The submission with its payload"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "No such submission"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn submission(
     request: HttpRequest,
@@ -61,11 +59,9 @@ fn no_such(id: &str) -> ApiError {
     params(("id" = String, Path, description = "As the answer to the submission said")),
     responses(
         (status = 202, body = SubmissionJson, description = "It is due now"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "No such submission"),
         (status = 409, body = ErrorJson, description = "It is processed"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn reprocess(
     request: HttpRequest,
@@ -101,10 +97,8 @@ const MOST_REPROCESSED: usize = 1000;
     responses(
         (status = 202, body = ReprocessedJson, description = "So many are due now: up to a thousand in one call"),
         (status = 400, body = ErrorJson, description = "A parameter is not right"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "The inbox has no clients"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn reprocess_parked(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
     open(&parts.registry.get())?;
@@ -133,10 +127,8 @@ pub async fn reprocess_parked_of(parts: &HttpParts, client_slug: String) -> Resu
     responses(
         (status = 200, body = SubmissionListJson, description = "A page of submissions, without their payloads"),
         (status = 400, body = ErrorJson, description = "A parameter is not right"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "The inbox has no clients"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn submissions(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
     let query = api_query(&request, &parts, &["client_slug", "state", "limit", "cursor"])?;
@@ -156,10 +148,8 @@ pub async fn submissions(request: HttpRequest, parts: web::Data<HttpParts>) -> R
     responses(
         (status = 200, body = ContactListJson, description = "A page of contacts"),
         (status = 400, body = ErrorJson, description = "A parameter is not right"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "The inbox has no clients"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn contacts(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
     let query = api_query(&request, &parts, &["client_slug", "limit", "cursor"])?;
@@ -180,10 +170,8 @@ pub async fn contacts(request: HttpRequest, parts: web::Data<HttpParts>) -> Resu
     responses(
         (status = 200, body = MessageListJson, description = "A page of messages"),
         (status = 400, body = ErrorJson, description = "A parameter is not right"),
-        (status = 401, body = ErrorJson, description = "A token is needed, and there is none or not one that is known"),
-        (status = 403, body = ErrorJson, description = "The token lacks the scope"),
         (status = 404, body = ErrorJson, description = "The inbox has no clients"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        Refused,
     ))]
 pub async fn messages(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
     let query = api_query(&request, &parts, &["client_slug", "contact_id", "limit", "cursor"])?;

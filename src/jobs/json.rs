@@ -1,7 +1,7 @@
 //! The JSON of jobs, field by field, as the OpenAPI document shows it.
 
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 use crate::core::time::Timestamp;
 use crate::store::{Attempt, Job};
@@ -140,4 +140,18 @@ pub struct JobErrorJson {
     pub error: crate::http::json::ErrorBody,
     /// Of this request.
     pub trace_id: String,
+}
+
+/// What every call of this door may be answered.
+#[derive(IntoResponses)]
+pub enum JobRefused {
+    /// No token, or not one that is known
+    #[response(status = 401)]
+    Unauthorized(JobErrorJson),
+    /// The token lacks the scope, or is not for that tenant and workspace
+    #[response(status = 403)]
+    Forbidden(JobErrorJson),
+    /// Overloaded, or the store is gone; for a new job also: its node is draining or does not answer. Try again
+    #[response(status = 503)]
+    Unavailable(JobErrorJson),
 }

@@ -2,7 +2,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use super::json::{JobErrorJson, JobHistoryJson, JobJson, JobListJson};
+use super::json::{JobErrorJson, JobHistoryJson, JobJson, JobListJson, JobRefused};
 use super::{JobError, closed, within};
 use crate::core::client::{Scope, Workspaces};
 use crate::core::intent::{IntentId, Status, checked_name};
@@ -20,10 +20,8 @@ use crate::store::{Attempt, Job, JobLookup, JobPage, JobPlace, JobQuery};
     params(("submission_id" = String, Path, description = "As the answer to the submission said")),
     responses(
         (status = 200, body = JobJson, description = "The job"),
-        (status = 401, body = JobErrorJson, description = "No token, or not one that is known"),
-        (status = 403, body = JobErrorJson, description = "The token lacks the scope"),
         (status = 404, body = JobErrorJson, description = "No such job, as far as this tenant is concerned"),
-        (status = 503, body = JobErrorJson, description = "Overloaded, or the store is gone; try again"),
+        JobRefused,
     ))]
 pub async fn get(
     request: HttpRequest,
@@ -40,10 +38,8 @@ pub async fn get(
     params(("submission_id" = String, Path, description = "As the answer to the submission said")),
     responses(
         (status = 200, body = JobHistoryJson, description = "The job and its attempts in order"),
-        (status = 401, body = JobErrorJson, description = "No token, or not one that is known"),
-        (status = 403, body = JobErrorJson, description = "The token lacks the scope"),
         (status = 404, body = JobErrorJson, description = "No such job, as far as this tenant is concerned"),
-        (status = 503, body = JobErrorJson, description = "Overloaded, or the store is gone; try again"),
+        JobRefused,
     ))]
 pub async fn history(
     request: HttpRequest,
@@ -101,9 +97,7 @@ fn no_such_job(id: &str) -> ApiError {
     responses(
         (status = 200, body = JobListJson, description = "A page of jobs"),
         (status = 400, body = JobErrorJson, description = "A parameter is not right"),
-        (status = 401, body = JobErrorJson, description = "No token, or not one that is known"),
-        (status = 403, body = JobErrorJson, description = "The token is not for that tenant or workspace, or lacks the scope"),
-        (status = 503, body = JobErrorJson, description = "Overloaded, or the store is gone; try again"),
+        JobRefused,
     ))]
 pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, JobError> {
     let trace = given_or_new(&request);

@@ -3,7 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 
 use super::command;
-use super::json::{AcceptedJson, JobErrorJson};
+use super::json::{AcceptedJson, JobErrorJson, JobRefused};
 use super::{JobError, closed, within};
 use crate::core::client::Scope;
 use crate::core::intent::{IntentId, Payload};
@@ -31,14 +31,12 @@ const MAX_COMMAND_BYTES: usize = 64 * 1024;
     responses(
         (status = 202, body = AcceptedJson, description = "The job was taken, now or before"),
         (status = 400, body = JobErrorJson, description = "The command is not right; every fault is named"),
-        (status = 401, body = JobErrorJson, description = "No token, or not one that is known"),
-        (status = 403, body = JobErrorJson, description = "The token is not for that tenant and workspace, or lacks the scope"),
+        JobRefused,
         (status = 404, body = JobErrorJson, description = "No such node, or none that this tenant may use"),
         (status = 408, body = JobErrorJson, description = "The body did not arrive in time"),
         (status = 409, body = JobErrorJson, description = "The key was used for another command"),
         (status = 413, body = JobErrorJson, description = "The command is too large"),
         (status = 422, body = JobErrorJson, description = "The node's rules do not allow it; each that is broken is named"),
-        (status = 503, body = JobErrorJson, description = "The node is draining or does not answer, or the service is overloaded; try again"),
     ))]
 pub async fn submit(
     request: HttpRequest,
