@@ -8,6 +8,7 @@
 
 mod calls;
 mod outbox;
+mod turns;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,19 +24,21 @@ use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
 use crate::core::outcome::Outcome;
 use crate::core::policy;
-use crate::core::schedule::{Limits, Waiting};
+use crate::core::schedule::{Call, LONGEST_HOLD, Limits, Waiting};
 use crate::core::time::Timestamp;
 use crate::gateway::Gateway;
 use crate::leader::{Heartbeat, TermFailed};
 use crate::metrics::Metrics;
+use crate::registry::CurrentRegistry;
 use crate::store::actor::{AttemptsBegun, FencedError, FencedResult};
 use crate::store::client::StoreClient;
-use crate::store::{Begun, BegunAtOnce, FencedWrites, FinishAttempt, OpenAttempt, StoreError};
+use crate::store::{self, Begun, BegunAtOnce, FencedWrites, FinishAttempt, OpenAttempt, StoreError};
 use crate::supervise::Alive;
 use crate::trust::Trust;
 
 use self::calls::Calls;
 use self::outbox::Outbox;
+use self::turns::Turns;
 
 /// Begin and make the next attempts of these intents.
 #[derive(Message)]
@@ -53,13 +56,22 @@ pub trait Dispatch: Send + Sync {
 }
 
 /// An attempt given to the executor takes no slot any more, whatever came of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct AttemptOver {
     pub waiting: Waiting,
+    pub how: Over,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Over {
+    /// The gateway was called.
+    Called(Call),
+    /// It was not begun, and need not be.
+    NotBegun,
     /// It was not begun: it is due only then, and otherwise as it was.
-    pub not_before: Option<Timestamp>,
-    /// How long the call took, if there was one.
-    pub call: Option<Duration>,
+    NotBefore(Timestamp),
+    /// It was not begun: its target is paused.
+    Paused,
 }
 
 pub struct ExecutorParts {
@@ -68,6 +80,7 @@ pub struct ExecutorParts {
     pub store: StoreClient,
     pub store_time: StoreTime,
     pub gateway: Rc<dyn Gateway>,
+    pub registry: CurrentRegistry,
     pub leader: Recipient<TermFailed>,
     pub limits: Limits,
 }
@@ -77,6 +90,7 @@ struct Attempts {
     parts: ExecutorParts,
     outbox: Rc<Outbox>,
     calls: Calls,
+    turns: Turns,
     over: RefCell<Vec<AttemptOver>>,
 }
 
@@ -89,7 +103,8 @@ impl ExecutorActor {
     pub fn new(parts: ExecutorParts, alive: Alive) -> Self {
         let outbox = Outbox::new(parts.store.clone(), parts.term.clone());
         let calls = Calls::new(parts.limits);
-        Self { attempts: Rc::new(Attempts { parts, outbox, calls, over: RefCell::default() }), _alive: alive }
+        let (turns, over) = (Turns::default(), RefCell::default());
+        Self { attempts: Rc::new(Attempts { parts, outbox, calls, turns, over }), _alive: alive }
     }
 }
 
@@ -109,7 +124,7 @@ impl Handler<RunAttempts> for ExecutorActor {
 fn run_all(attempts: &Rc<Attempts>, due: Vec<(Waiting, InFlightCount)>, dispatch: &Arc<dyn Dispatch>) {
     for (waiting, count) in due {
         let attempts = Rc::clone(attempts);
-        let slot = Slot::new(&attempts, None, Some((Arc::clone(dispatch), waiting)));
+        let slot = Slot::new(&attempts, None, Some((Arc::clone(dispatch), waiting.clone())));
         actix::spawn(async move {
             let _until_recorded = count;
             attempts.run(waiting, slot).await;
@@ -138,40 +153,49 @@ impl Attempts {
         if !self.parts.trust.holds() {
             // The schedule has let go of the intent, so this term must not go on as if nothing was.
             self.fail_term("begin", &FencedError::TermOver);
-            return slot.over(None);
+            return slot.over(Over::NotBegun);
         }
-        let asked = monotonic();
+        let (asked, seq) = (monotonic(), waiting.seq);
         match self.outbox.begin(waiting).await {
             Ok(Begun::Started { attempt, payload, .. }) => return self.make(attempt, payload, slot).await,
             Ok(Begun::NotDue { due, now }) => {
                 self.parts.store_time.observe(asked, now);
-                return slot.over(Some(due));
+                return slot.over(Over::NotBefore(due));
             }
+            Ok(Begun::Paused) => return slot.over(Over::Paused),
             Ok(Begun::Ended(_) | Begun::Stale) => {}
             Err(FencedError::Store(StoreError::Unexpected(what))) => {
                 // This intent alone cannot be begun; nothing was written, the others go on.
-                log::error!("attempt_not_begun intent_seq={} store_error={what:?}", waiting.seq.0);
+                log::error!("attempt_not_begun intent_seq={} store_error={what:?}", seq.0);
             }
             Err(error) => self.fail_term("begin", &error),
         }
-        slot.over(None);
+        slot.over(Over::NotBegun);
     }
 
     async fn make(&self, attempt: OpenAttempt, payload: Bytes, slot: Slot) {
+        let target = &attempt.contract.target;
+        if let Some(rate) = self.parts.registry.get().limits(target).rate {
+            self.turns.wait(target, rate).await;
+        }
         let calling = self.calls.enter(&attempt.contract.gateway_url).await;
         if !self.parts.trust.holds() {
             // Written down but never sent, because the answer came too late. The next term closes it.
             self.fail_term("begin", &FencedError::TermOver);
-            return slot.over(None);
+            return slot.over(Over::NotBegun);
         }
         let called = monotonic();
         let outcome = self.parts.gateway.attempt(&attempt, payload).await;
         drop(calling);
         let took = monotonic().duration_since(called);
         let finished_at = self.parts.store_time.now().max(attempt.started_at);
+        let hold_until = outcome.retry_after().map(|span| finished_at + span.min(LONGEST_HOLD));
+        if let Some(until) = hold_until {
+            log::warn!("gateway_on_hold gateway={} until={until}", attempt.contract.gateway_url);
+        }
         let recording = self.record(Arc::new(decided(attempt, outcome, finished_at)));
         // The gateway is done with it; writing that down takes no slot.
-        slot.called(took);
+        slot.over(Over::Called(Call { took, hold_until }));
         recording.await;
     }
 
@@ -270,46 +294,39 @@ pub async fn close_interrupted(
 /// attempt did, so the term ends too.
 struct Slot {
     attempts: Rc<Attempts>,
-    place: Option<Box<dyn Send>>,
+    place: Option<Box<dyn store::Slot>>,
     /// Where it is given back, if the scheduler gave it out.
     dispatch: Option<(Arc<dyn Dispatch>, Waiting)>,
-    not_before: Option<Timestamp>,
-    call: Option<Duration>,
-    ended: bool,
+    /// How the attempt came to its end; without that it died.
+    how: Option<Over>,
 }
 
 impl Slot {
     fn new(
         attempts: &Rc<Attempts>,
-        place: Option<Box<dyn Send>>,
+        place: Option<Box<dyn store::Slot>>,
         dispatch: Option<(Arc<dyn Dispatch>, Waiting)>,
     ) -> Self {
-        Self { attempts: Rc::clone(attempts), place, dispatch, not_before: None, call: None, ended: false }
+        Self { attempts: Rc::clone(attempts), place, dispatch, how: None }
     }
 
-    /// The attempt came to its end; without this it died.
-    fn over(mut self, not_before: Option<Timestamp>) {
-        self.not_before = not_before;
-        self.ended = true;
-    }
-
-    /// The gateway was called, and is done with it.
-    fn called(mut self, took: Duration) {
-        self.call = Some(took);
-        self.ended = true;
+    fn over(mut self, how: Over) {
+        self.how = Some(how);
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if !self.ended {
+        if self.how.is_none() {
             let ExecutorParts { leader, term, .. } = &self.attempts.parts;
             leader.do_send(TermFailed::in_doubt(term, "an attempt died"));
         }
-        drop(self.place.take());
+        let how = self.how.unwrap_or(Over::NotBegun);
+        if let (Some(mut place), Over::Called(call)) = (self.place.take(), how) {
+            place.called(call);
+        }
         if let Some((dispatch, waiting)) = self.dispatch.take() {
-            let over = AttemptOver { waiting, not_before: self.not_before, call: self.call };
-            self.attempts.take_next(over, dispatch);
+            self.attempts.take_next(AttemptOver { waiting, how }, dispatch);
         }
     }
 }

@@ -274,6 +274,21 @@ impl<'a> Fields<'a> {
         number
     }
 
+    /// The same where it need not be there.
+    pub fn optional_positive(&self, name: &'static str) -> Option<NonZeroU32> {
+        self.get(name).and_then(|_| self.positive(name, ""))
+    }
+
+    /// A number that need not be there.
+    pub fn optional_number(&self, name: &'static str) -> Option<f64> {
+        let value = self.get(name)?;
+        let number = value.as_f64();
+        if number.is_none() {
+            self.wrong(name, "a number", value);
+        }
+        number
+    }
+
     /// To be called last: reports every field that nobody asked for.
     pub fn no_others(&self) {
         let known = self.known.borrow();

@@ -27,6 +27,8 @@ pub struct Metrics {
     queue_delay: Histogram,
     pub queue_depth: IntGauge,
     pub schedule_held: IntGauge,
+    pub paused_targets: IntGauge,
+    pub held_gateways: IntGauge,
     pub inflight_attempts: IntGauge,
     pub leader: IntGauge,
     pub lease_epoch: IntGauge,
@@ -83,6 +85,8 @@ impl Metrics {
             queue_delay: make.histogram("queue_delay_seconds", "From due time to start of an attempt", &SECONDS)?,
             queue_depth: make.gauge("queue_depth", "Intents waiting for an attempt, as the leader counted last")?,
             schedule_held: make.gauge("schedule_held_intents", "Waiting intents that the leader holds in memory")?,
+            paused_targets: make.gauge("targets_paused", "Targets that are paused, as the leader saw last")?,
+            held_gateways: make.gauge("gateways_on_hold", "Gateways that asked to be left alone for a while")?,
             inflight_attempts: make.gauge("inflight_attempts", "Attempts under way")?,
             leader: make.gauge("leader", "1 while this instance holds the lease")?,
             lease_epoch: make.gauge("lease_epoch", "Epoch of the lease last held by this instance")?,
@@ -239,6 +243,8 @@ impl Metrics {
         self.leader.set(0);
         self.show_backlog(&Backlog { waiting: 0, webhooks: 0, oldest_webhook: None });
         self.schedule_held.set(0);
+        self.paused_targets.set(0);
+        self.held_gateways.set(0);
         self.leader_transitions.with_label_values(&["follower"]).inc();
     }
 

@@ -5,8 +5,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use actix_web::http::header::HttpDate;
 use awc::error::{ConnectError, PayloadError, SendRequestError};
 use awc::http::header::{self, HeaderMap};
 use awc::{Client, ClientRequest, Connector};
@@ -154,6 +155,18 @@ pub fn tls_config(extra: Option<&Path>) -> Result<Arc<rustls::ClientConfig>, Cer
     // No HTTP/2: nothing here gains from it, and awc's implementation is dated.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// How long whoever answered wants to be left alone: `Retry-After` in seconds, or as a date, which counts from
+/// the date of the answer; what only another clock could tell is not known.
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let wish = text(header::RETRY_AFTER)?;
+    if let Ok(seconds) = wish.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = |text: &str| text.parse::<HttpDate>().ok().map(SystemTime::from);
+    date(wish)?.duration_since(date(text(header::DATE)?)?).ok()
 }
 
 fn content_length(headers: &HeaderMap) -> Option<usize> {

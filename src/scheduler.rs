@@ -19,14 +19,15 @@ use tokio::time::Instant;
 
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
-use crate::core::schedule::{GatewayId, Limits, Schedule, Waiting};
+use crate::core::schedule::{Call, Lane, Limits, Schedule, Waiting};
 use crate::core::time::Timestamp;
-use crate::executor::{AttemptOver, Dispatch, ExecutorActor, InFlight, InFlightCount, RunAttempts};
+use crate::executor::{AttemptOver, Dispatch, ExecutorActor, InFlight, InFlightCount, Over, RunAttempts};
 use crate::leader::{Heartbeat, TermFailed};
 use crate::metrics::Metrics;
+use crate::registry::{CurrentRegistry, Registry};
 use crate::store::actor::{AttemptsInDoubt, FencedError, IntentsWait, Watcher};
 use crate::store::client::StoreClient;
-use crate::store::{AtOnce, Build, ChangeCursor, Permit, Places, Refresh, RefreshRequest};
+use crate::store::{AtOnce, Build, ChangeCursor, Permit, Places, Refresh, RefreshRequest, Slot};
 use crate::supervise::Alive;
 use crate::trust::Trust;
 
@@ -51,6 +52,8 @@ pub struct SchedulerParts {
     pub in_flight: InFlight,
     pub leader: Recipient<TermFailed>,
     pub metrics: Arc<Metrics>,
+    /// Whose limits hold for targets.
+    pub registry: CurrentRegistry,
     pub limits: Limits,
     pub refresh_interval: Duration,
     /// Beats with every look at the store.
@@ -60,6 +63,8 @@ pub struct SchedulerParts {
 pub struct SchedulerActor {
     parts: SchedulerParts,
     schedule: SharedSchedule,
+    /// The one whose limits the schedule knows.
+    registry: Arc<Registry>,
     cursor: ChangeCursor,
     looking: bool,
     look_again: bool,
@@ -86,30 +91,37 @@ struct PlacesAtOnce {
 }
 
 impl Places for PlacesAtOnce {
-    fn take(&self, gateway: GatewayId, now: Timestamp) -> Option<Permit> {
+    fn take(&self, lane: &Arc<Lane>, now: Timestamp) -> Option<Permit> {
         let under_way = {
             let mut schedule = self.schedule.lock();
-            if !self.trust.holds() || !schedule.take_at_once(gateway, now) {
+            if !self.trust.holds() || !schedule.take_at_once(lane, now) {
                 return None;
             }
             // Counted while the schedule is locked: whoever closes it sees all that were given out.
             self.in_flight.enter()
         };
         let (schedule, scheduler) = (self.schedule.clone(), self.scheduler.clone());
-        let slot = SlotAtOnce { gateway, schedule, scheduler };
+        let slot = SlotAtOnce { lane: Arc::clone(lane), schedule, scheduler, call: None };
         Some(Permit { slot: Box::new(slot), under_way: Box::new(under_way) })
     }
 }
 
 struct SlotAtOnce {
-    gateway: GatewayId,
+    lane: Arc<Lane>,
     schedule: SharedSchedule,
     scheduler: Recipient<SlotFree>,
+    call: Option<Call>,
+}
+
+impl Slot for SlotAtOnce {
+    fn called(&mut self, call: Call) {
+        self.call = Some(call);
+    }
 }
 
 impl Drop for SlotAtOnce {
     fn drop(&mut self) {
-        if self.schedule.lock().over_at_once(self.gateway) {
+        if self.schedule.lock().over_at_once(&self.lane, self.call) {
             self.scheduler.do_send(SlotFree);
         }
     }
@@ -127,10 +139,16 @@ impl Dispatch for DueNext {
     fn next(&self, over: Vec<AttemptOver>) -> Vec<(Waiting, InFlightCount)> {
         let due = {
             let mut schedule = self.schedule.lock();
-            for AttemptOver { waiting, not_before, call } in over {
-                schedule.over(waiting, call);
-                if let Some(due) = not_before {
-                    schedule.merge(Waiting { due, ..waiting });
+            for AttemptOver { waiting, how } in over {
+                schedule.over(&waiting, if let Over::Called(call) = how { Some(call) } else { None });
+                match how {
+                    Over::Called(_) | Over::NotBegun => {}
+                    Over::NotBefore(due) => schedule.merge(Waiting { due, ..waiting }),
+                    Over::Paused => {
+                        // Until a look at the store says otherwise.
+                        schedule.pause_target(&waiting.lane.target);
+                        schedule.merge(waiting);
+                    }
                 }
             }
             // Counted while the schedule is locked: a stop sees either the intent or the attempt.
@@ -152,10 +170,14 @@ impl SchedulerActor {
     /// Starts from a first look at the store, made within the term.
     pub fn new(parts: SchedulerParts, build: Build, alive: Alive) -> Self {
         let mut schedule = Schedule::new(parts.limits);
+        let registry = parts.registry.get();
+        schedule.limit_targets(registry.all_limits());
+        schedule.pause_targets(build.paused);
         build.lanes.iter().for_each(|lane| schedule.merge_page(lane));
         Self {
             parts,
             schedule: SharedSchedule(Arc::new(Mutex::new(schedule))),
+            registry,
             cursor: build.cursor,
             looking: false,
             look_again: false,
@@ -192,8 +214,15 @@ impl SchedulerActor {
         self.cursor = refresh.cursor;
         {
             let mut schedule = self.schedule.lock();
+            let registry = self.parts.registry.get();
+            if !Arc::ptr_eq(&registry, &self.registry) {
+                schedule.limit_targets(registry.all_limits());
+                self.registry = registry;
+            }
+            self.parts.metrics.paused_targets.set(i64::try_from(refresh.paused.len()).unwrap_or(i64::MAX));
+            schedule.pause_targets(refresh.paused);
             refresh.pages.iter().for_each(|page| schedule.merge_page(page));
-            refresh.changed.iter().for_each(|waiting| schedule.merge(*waiting));
+            refresh.changed.into_iter().for_each(|waiting| schedule.merge(waiting));
         }
         self.start_due(ctx);
         if refresh.overdue {
@@ -211,9 +240,13 @@ impl SchedulerActor {
     /// Hands what is due to the executor and sets the timer for what is due next.
     fn start_due(&mut self, ctx: &mut Context<Self>) {
         let now = self.parts.store_time.now();
-        let (due, next_due_in, held) = {
+        let metrics = &self.parts.metrics;
+        let (due, next_due_in) = {
             let mut schedule = self.schedule.lock();
-            (schedule.take_due(now), schedule.next_due_in(now), schedule.held())
+            let due = schedule.take_due(now);
+            metrics.schedule_held.set(i64::try_from(schedule.held()).unwrap_or(i64::MAX));
+            metrics.held_gateways.set(i64::try_from(schedule.gateways_on_hold()).unwrap_or(i64::MAX));
+            (due, schedule.next_due_in(now))
         };
         if !due.is_empty() {
             // Past the mailbox's bound: the schedule's slots are the bound.
@@ -232,7 +265,6 @@ impl SchedulerActor {
         if let Some(span) = next_due_in {
             self.due_timer = Some(ctx.run_later(span, |actor, ctx| actor.start_due(ctx)));
         }
-        self.parts.metrics.schedule_held.set(i64::try_from(held).unwrap_or(i64::MAX));
     }
 
     fn expire(&mut self, ctx: &mut Context<Self>) {

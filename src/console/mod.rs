@@ -1,8 +1,8 @@
 //! What operators see: `/ui` and below. Server-rendered HTML, everything escaped by the templates;
 //! htmx asks for the live part of a page again and puts it in place. Nothing comes from elsewhere.
 //!
-//! Pages read and never decide; what can be done here is to ask for a webhook again, or for something of the
-//! inbox to be processed again.
+//! Pages read and never decide; what can be done here is to ask for a webhook again or for something of the
+//! inbox to be processed again, and to pause a target.
 
 pub mod access;
 mod asked;
@@ -59,6 +59,8 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
             .service(resource("/inbox/contacts", "GET, HEAD").route(read().to(inbox::contacts)))
             .service(resource("/inbox/contacts/{id}", "GET, HEAD").route(read().to(inbox::contact)))
             .service(resource("/targets", "GET, HEAD").route(read().to(targets::show)))
+            .service(resource("/targets/{submissionTarget}/pause", "POST").route(web::post().to(targets::pause)))
+            .service(resource("/targets/{submissionTarget}/resume", "POST").route(web::post().to(targets::resume)))
             .service(resource("/assets/{name}", "GET, HEAD").route(read().to(assets::asset)))
             .default_service(web::to(|| async {
                 Err::<(), _>(PageError::NotFound("There is no such page.".to_owned()))

@@ -1,16 +1,19 @@
-//! `/ui/targets`: the contract of each target, how it is doing, and how many of its intents wait.
+//! `/ui/targets`: the contract of each target, how it is doing, how many of its intents wait, and a button to
+//! pause it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, web};
 use askama::Template;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use url::form_urlencoded;
 
 use super::{PageError, page, words};
-use crate::core::contract::ContractSnapshot;
 use crate::core::intent::TargetName;
+use crate::core::time::Timestamp;
 use crate::http::HttpParts;
+use crate::http::targets::{KnownTarget, known, set_paused};
 use crate::store::{RECENT_MINUTES, TargetHealth};
 
 #[derive(Template)]
@@ -25,6 +28,10 @@ struct Row {
     name: String,
     href: String,
     contract: String,
+    limits: String,
+    paused_at: Option<Timestamp>,
+    /// Where the button posts to.
+    switch: String,
     gateway: String,
     terminal: String,
     webhook: Option<String>,
@@ -34,26 +41,44 @@ struct Row {
 }
 
 pub async fn show(parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
-    let recent = parts.store.target_health().await?;
-    let registry = parts.registry.get();
-    let mut targets: BTreeMap<TargetName, (Option<Arc<ContractSnapshot>>, Option<TargetHealth>)> =
-        registry.contracts().map(|snapshot| (snapshot.contract.target.clone(), (Some(snapshot), None))).collect();
-    for health in recent {
-        let (_, recent) = targets.entry(health.target.clone()).or_default();
-        *recent = Some(health);
-    }
-    let rows = targets.iter().map(|(name, (snapshot, health))| Row::of(name, snapshot.as_deref(), health.as_ref()));
+    let recent = parts.store.target_health().await?.into_iter();
+    let recent: BTreeMap<_, _> = recent.map(|health| (health.target.clone(), health)).collect();
+    let rows = known(&parts).await?.into_iter().filter_map(|(name, target)| {
+        let health = recent.get(&name);
+        let matters = target.snapshot.is_some() || target.paused_at.is_some() || health.is_some();
+        matters.then(|| Row::of(&name, &target, health))
+    });
     page(&TargetsPage { place: "targets", recent_minutes: RECENT_MINUTES, rows: rows.collect() })
 }
 
+/// The button: no further attempt of this target begins.
+pub async fn pause(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
+    switch(&path, &parts, true).await
+}
+
+/// The button: it goes on.
+pub async fn resume(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
+    switch(&path, &parts, false).await
+}
+
+async fn switch(raw: &str, parts: &HttpParts, paused: bool) -> Result<HttpResponse, PageError> {
+    let changed = set_paused(parts, raw, paused).await?;
+    changed.ok_or_else(|| PageError::NotFound(format!("There is no target {raw:?}.")))?;
+    Ok(HttpResponse::build(StatusCode::SEE_OTHER).insert_header((header::LOCATION, "/ui/targets")).finish())
+}
+
 impl Row {
-    fn of(name: &TargetName, snapshot: Option<&ContractSnapshot>, health: Option<&TargetHealth>) -> Self {
-        let contract = snapshot.map(|snapshot| &snapshot.contract);
+    fn of(name: &TargetName, target: &KnownTarget, health: Option<&TargetHealth>) -> Self {
+        let contract = target.snapshot.as_ref().map(|snapshot| &snapshot.contract);
+        let switch = if target.paused_at.is_some() { "resume" } else { "pause" };
         let query =
             form_urlencoded::Serializer::new(String::new()).append_pair("submissionTarget", name.as_str()).finish();
         Self {
             name: name.to_string(),
             href: format!("/ui/intents?{query}"),
+            limits: words::limits(target.limits),
+            paused_at: target.paused_at,
+            switch: format!("/ui/targets/{}/{switch}", utf8_percent_encode(name.as_str(), NON_ALPHANUMERIC)),
             contract: contract.map_or_else(|| "not in the registry any more".to_owned(), |c| words::contract(c)),
             gateway: contract.map(|c| c.gateway_url.to_string()).unwrap_or_default(),
             terminal: contract.map(|c| c.terminal_outcomes.names().collect::<Vec<_>>().join(", ")).unwrap_or_default(),

@@ -6,6 +6,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::core::contract::{Contract, Policy};
 use crate::core::intent::{ExhaustedReason, IntentId, State};
+use crate::core::limits::TargetLimits;
 use crate::store::{Detail, TargetHealth, WebhookHistory};
 
 /// A span as a person would say it: the two largest units.
@@ -36,6 +37,14 @@ pub fn contract(contract: &Contract) -> String {
         Policy::MaxAttempts { max_attempts } => format!("up to {max_attempts} attempts"),
         Policy::OneShot => "one attempt and no more".to_owned(),
     }
+}
+
+/// The bounds that a target has of its own; nothing if it has none.
+pub fn limits(limits: TargetLimits) -> String {
+    let at_once = limits.max_in_flight.map(|most| format!("{most} at once"));
+    let rate = limits.rate.map(|rate| format!("{} a second", rate.as_per_second()));
+    let both: Vec<_> = [at_once, rate].into_iter().flatten().collect();
+    if both.is_empty() { String::new() } else { format!("at most {}", both.join(", ")) }
 }
 
 /// What became of a target's recent attempts.
@@ -69,6 +78,10 @@ pub fn sentence(detail: &Detail) -> String {
         State::Pending => match (detail.open_since, detail.next_attempt_at) {
             (Some(since), _) => {
                 format!("Attempt {count} has been under way for {}.", span(detail.now.since(since)))
+            }
+            (None, _) if detail.paused_at.is_some() => {
+                let since = detail.paused_at.map(|since| span(detail.now.since(since))).unwrap_or_default();
+                format!("Waiting for attempt {}: its target has been paused for {since}.", count + 1)
             }
             (None, Some(due)) if due > detail.now => {
                 format!("Waiting for attempt {}, due in {}.", count + 1, span(due.since(detail.now)))

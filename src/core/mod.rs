@@ -9,6 +9,7 @@ pub mod inbox;
 pub mod intent;
 pub mod job;
 pub mod lease;
+pub mod limits;
 #[cfg(test)]
 mod model;
 pub mod node;

@@ -2,6 +2,8 @@
 //!
 //! An outcome is never a status of the intent; `policy` turns one into the other.
 
+use std::time::Duration;
+
 use super::intent::MAX_NAME_CHARS;
 
 /// The fact an attempt ended with.
@@ -19,6 +21,8 @@ pub enum Outcome {
         text: String,
         /// Whether the gateway was there, if that is known. Not kept: it matters for what comes next only.
         reached: Option<bool>,
+        /// How long it wants to be left alone, if it said so. Not kept either.
+        retry_after: Option<Duration>,
     },
 }
 
@@ -44,17 +48,25 @@ const MAX_CAUSE_CHARS: usize = 60;
 
 impl Outcome {
     pub fn error(text: impl Into<String>) -> Self {
-        Self::Error { text: text.into(), reached: Some(true) }
+        Self::Error { text: text.into(), reached: Some(true), retry_after: None }
+    }
+
+    /// The same; and the gateway wants to be left alone for so long.
+    pub fn with_retry_after(mut self, span: Option<Duration>) -> Self {
+        if let Self::Error { retry_after, .. } = &mut self {
+            *retry_after = span;
+        }
+        self
     }
 
     /// There was no connection.
     pub fn unreachable(text: impl Into<String>) -> Self {
-        Self::Error { text: text.into(), reached: Some(false) }
+        Self::Error { text: text.into(), reached: Some(false), retry_after: None }
     }
 
     /// There was no answer, or nobody is left who could say.
     pub fn unheard(text: impl Into<String>) -> Self {
-        Self::Error { text: text.into(), reached: None }
+        Self::Error { text: text.into(), reached: None, retry_after: None }
     }
 
     /// Whether the gateway was there.
@@ -62,6 +74,13 @@ impl Outcome {
         match self {
             Self::Error { reached, .. } => *reached,
             Self::Accepted { .. } | Self::Rejected { .. } => Some(true),
+        }
+    }
+
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Error { retry_after, .. } => *retry_after,
+            Self::Accepted { .. } | Self::Rejected { .. } => None,
         }
     }
 

@@ -1,28 +1,55 @@
 //! What the leader keeps in memory of what is due: a bounded window on the store's queue.
 //!
-//! One *lane* per gateway, ordered by due time. A lane holds the earliest of its waiting intents
+//! One *lane* per contract, ordered by due time. A lane holds the earliest of its waiting intents
 //! and remembers from which place on the store may hold more; so memory stays bounded however
-//! large the backlog, and a dead gateway with a million waiting intents fills its own lane only.
-//! Slots bound the attempts in flight, in all and per gateway. Pure: told everything, asks nothing.
+//! large the backlog, and a dead gateway with a million waiting intents fills its own lanes only.
+//! Slots bound the attempts in flight, in all and per gateway; a target may be paused, or have bounds
+//! of its own; a gateway may be held. Pure: told everything, asks nothing.
 
+mod bounds;
+#[cfg(test)]
+mod tests;
+
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::intent::IntentSeq;
+use self::bounds::{GatewayBounds, TargetBounds};
+use super::intent::{IntentSeq, TargetName};
+use super::limits::TargetLimits;
 use super::time::Timestamp;
 
 /// The store's number for a gateway URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GatewayId(pub i64);
 
+/// The store's number for a contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneId(pub i64);
+
+/// What waits under one contract, which has one target and one gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lane {
+    pub id: LaneId,
+    pub gateway: GatewayId,
+    pub target: TargetName,
+}
+
 /// An intent that waits for an attempt, as the store last showed it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub seq: IntentSeq,
-    pub gateway: GatewayId,
+    pub lane: Arc<Lane>,
     pub due: Timestamp,
     /// Attempts begun before; the store begins the next one only if this still holds.
     pub attempt_count: u32,
+}
+
+impl Waiting {
+    fn place(&self) -> Place {
+        Place { due: self.due, seq: self.seq }
+    }
 }
 
 /// A place in a lane: due time, then order of arrival.
@@ -41,10 +68,19 @@ impl Place {
     }
 }
 
+/// When the first of a lane, or of a gateway, may start, and which that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Start {
+    /// Its due time, or later if its target or gateway has to be spared.
+    at: Timestamp,
+    place: Place,
+    lane: LaneId,
+}
+
 /// A stretch of a lane that the schedule would like to see: up to `limit` intents from `from` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LanePage {
-    pub gateway: GatewayId,
+    pub lane: Arc<Lane>,
     pub from: Place,
     pub limit: usize,
 }
@@ -78,11 +114,28 @@ const MIN_LANE: usize = 8;
 /// A lane holds at most this many: eight times the default of attempts in flight per gateway.
 pub const MAX_LANE: usize = 1024;
 
+/// However long a gateway wants to be left alone, it is tried again after this: its wish may be a mistake, and
+/// nobody but an attempt finds out.
+pub const LONGEST_HOLD: Duration = Duration::from_secs(5 * 60);
+
+/// A call that was made, as far as it matters for those that come after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    pub took: Duration,
+    /// The gateway asked to be left alone until then.
+    pub hold_until: Option<Timestamp>,
+}
+
 pub struct Schedule {
     limits: Limits,
-    lanes: HashMap<GatewayId, Lane>,
-    /// First place of every lane that has a free slot.
-    ready: BTreeSet<(Place, GatewayId)>,
+    queues: HashMap<LaneId, Queue>,
+    gateways: HashMap<GatewayId, GatewayBounds>,
+    /// Of every target that has had a lane: as many as registries have named.
+    targets: HashMap<TargetName, TargetBounds>,
+    target_limits: HashMap<TargetName, TargetLimits>,
+    paused: BTreeSet<TargetName>,
+    /// First start of every gateway that has a free slot.
+    ready: BTreeSet<(Start, GatewayId)>,
     known: HashMap<IntentSeq, Waiting>,
     /// With the attempt count that each was started at.
     in_flight: HashMap<IntentSeq, u32>,
@@ -93,31 +146,25 @@ pub struct Schedule {
     closed: bool,
 }
 
-#[derive(Default)]
-struct Lane {
-    waiting: BTreeMap<Place, Waiting>,
-    /// Both kinds: taken from here, and begun at once.
-    in_flight: usize,
+/// What is known to wait in a lane.
+struct Queue {
+    lane: Arc<Lane>,
+    waiting: BTreeMap<Place, IntentSeq>,
     /// From here on the store may hold intents that are not in `waiting`.
     unknown_from: Option<Place>,
-    /// How the lane stands in `ready`.
-    listed: Option<Place>,
-    /// The last call was quick.
-    quick: bool,
-}
-
-impl Lane {
-    fn has_slot(&self, limits: &Limits) -> bool {
-        let ahead = if self.quick { limits.in_flight_per_gateway / AHEAD } else { 0 };
-        self.in_flight < limits.in_flight_per_gateway + ahead
-    }
+    /// How the lane stands among those of its gateway.
+    listed: Option<Start>,
 }
 
 impl Schedule {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            lanes: HashMap::new(),
+            queues: HashMap::new(),
+            gateways: HashMap::new(),
+            targets: HashMap::new(),
+            target_limits: HashMap::new(),
+            paused: BTreeSet::new(),
             ready: BTreeSet::new(),
             known: HashMap::new(),
             in_flight: HashMap::new(),
@@ -127,32 +174,59 @@ impl Schedule {
         }
     }
 
+    /// The bounds that targets have of their own, from now on; others have none.
+    pub fn limit_targets(&mut self, limits: HashMap<TargetName, TargetLimits>) {
+        self.target_limits = limits;
+        for (name, target) in &mut self.targets {
+            target.limits = self.target_limits.get(name).copied().unwrap_or_default();
+        }
+        self.relist_targets(|_| true);
+    }
+
+    /// The targets that nothing is to be started for, from now on; all others go on.
+    pub fn pause_targets(&mut self, paused: BTreeSet<TargetName>) {
+        if paused != self.paused {
+            let changed: BTreeSet<_> = self.paused.symmetric_difference(&paused).cloned().collect();
+            self.paused = paused;
+            self.relist_targets(|name| changed.contains(name));
+        }
+    }
+
+    /// One more of those.
+    pub fn pause_target(&mut self, target: &TargetName) {
+        self.paused.insert(target.clone());
+        self.relist_targets(|name| name == target);
+    }
+
     /// Takes a slot for an intent that is not in the store yet, so that it need not wait at all.
-    /// No, if there is no free slot or another intent of the gateway is due before it.
-    pub fn take_at_once(&mut self, gateway: GatewayId, now: Timestamp) -> bool {
-        if self.closed || !self.has_slot(gateway) {
+    /// No, if there is no free slot, its target or gateway is to be spared, or another intent of the
+    /// gateway is due before it.
+    pub fn take_at_once(&mut self, lane: &Arc<Lane>, now: Timestamp) -> bool {
+        if self.closed || !self.has_slot(lane.gateway) {
             return false;
         }
-        let lane = self.lanes.entry(gateway).or_default();
-        let first_due = lane.waiting.first_key_value().map(|(place, _)| place.due);
-        let free = lane.has_slot(&self.limits)
-            && lane.unknown_from.is_none_or(|place| place.due > now)
-            && first_due.is_none_or(|due| due > now);
+        let limits = self.limits;
+        let (gateway, target) = self.bounds_of(lane);
+        let spared_until = gateway.not_before().max(target.not_before());
+        let free = target.has_slot()
+            && gateway.has_slot(&limits)
+            && spared_until.is_none_or(|moment| moment <= now)
+            && gateway.heads.first().is_none_or(|start| start.at > now);
+        let unknown_from = self.queues.get(&lane.id).and_then(|queue| queue.unknown_from);
+        let free = free && !self.paused.contains(&lane.target) && unknown_from.is_none_or(|place| place.due > now);
         if free {
-            lane.in_flight += 1;
             self.at_once += 1;
+            self.start(lane, now);
         }
-        self.relist(gateway);
+        self.relist_with(lane);
         free
     }
 
     /// A slot taken by [`Self::take_at_once`] is free again; whether an intent may wait for it.
-    pub fn over_at_once(&mut self, gateway: GatewayId) -> bool {
+    pub fn over_at_once(&mut self, lane: &Arc<Lane>, call: Option<Call>) -> bool {
         self.at_once = self.at_once.saturating_sub(1);
-        if let Some(lane) = self.lanes.get_mut(&gateway) {
-            lane.in_flight = lane.in_flight.saturating_sub(1);
-        }
-        self.relist(gateway);
+        self.end(lane, call);
+        self.relist_with(lane);
         !self.ready.is_empty()
     }
 
@@ -169,91 +243,88 @@ impl Schedule {
             }
             return;
         }
-        if let Some(known) = self.known.get(&seen.seq).copied() {
-            if known == seen || seen.attempt_count < known.attempt_count {
+        if let Some(known) = self.known.get(&seen.seq) {
+            if *known == seen || seen.attempt_count < known.attempt_count {
                 return;
             }
-            self.forget(known);
+            self.forget(seen.seq);
         }
-        let place = Place { due: seen.due, seq: seen.seq };
+        self.enlist(&seen.lane);
+        let (lane, place) = (seen.lane.id, seen.place());
         let room = self.lane_room();
-        let lane = self.lanes.entry(seen.gateway).or_default();
-        if lane.unknown_from.is_some_and(|unknown| place >= unknown) {
+        let Some(queue) = self.queues.get_mut(&lane) else { return };
+        if queue.unknown_from.is_some_and(|unknown| place >= unknown) {
             return;
         }
-        lane.waiting.insert(place, seen);
+        queue.waiting.insert(place, seen.seq);
         self.known.insert(seen.seq, seen);
-        while lane.waiting.len() > room {
-            if let Some((last, dropped)) = lane.waiting.pop_last() {
-                self.known.remove(&dropped.seq);
-                lane.unknown_from = Some(last);
+        while queue.waiting.len() > room {
+            if let Some((last, dropped)) = queue.waiting.pop_last() {
+                self.known.remove(&dropped);
+                queue.unknown_from = Some(last);
             }
         }
-        self.relist(seen.gateway);
+        self.relist(lane);
     }
 
     /// Takes in a page asked for by [`Self::wanted_pages`], or the first page of a lane.
     pub fn merge_page(&mut self, loaded: &LoadedPage) {
-        let LanePage { gateway, from, limit } = loaded.page;
-        let lane = self.lanes.entry(gateway).or_default();
-        let expected = lane.unknown_from.unwrap_or(Place::START);
-        if from != expected {
+        let LanePage { lane, from, limit } = &loaded.page;
+        self.enlist(lane);
+        let Some(queue) = self.queues.get_mut(&lane.id) else { return };
+        let expected = queue.unknown_from.unwrap_or(Place::START);
+        if *from != expected {
             return; // The lane was cut shorter meanwhile; it will ask again.
         }
-        let full = loaded.waiting.len() >= limit;
-        let last = loaded.waiting.last().map(|last| Place { due: last.due, seq: last.seq });
-        lane.unknown_from = last.filter(|_| full).map(Place::next);
+        let full = loaded.waiting.len() >= *limit;
+        queue.unknown_from = loaded.waiting.last().filter(|_| full).map(|last| last.place().next());
         for waiting in &loaded.waiting {
-            self.merge(*waiting);
+            self.merge(waiting.clone());
         }
-        self.relist(gateway);
+        self.relist(lane.id);
     }
 
     /// Pages to load next: of lanes that run low while the store may hold more.
     pub fn wanted_pages(&self) -> Vec<LanePage> {
         let room = self.lane_room();
-        let low = |lane: &Lane| lane.waiting.len() <= room / 2;
-        self.lanes
-            .iter()
-            .filter(|(_, lane)| low(lane))
-            .filter_map(|(gateway, lane)| {
-                let from = lane.unknown_from?;
-                Some(LanePage { gateway: *gateway, from, limit: room - lane.waiting.len() })
+        let low = |queue: &&Queue| queue.waiting.len() <= room / 2;
+        self.queues
+            .values()
+            .filter(low)
+            .filter_map(|queue| {
+                let from = queue.unknown_from?;
+                Some(LanePage { lane: Arc::clone(&queue.lane), from, limit: room - queue.waiting.len() })
             })
             .collect()
     }
 
-    /// Takes out what is due at `now`, in order of due time, as far as there are free slots.
+    /// Takes out what may start at `now`, in order of when each could, as far as there are free slots.
     pub fn take_due(&mut self, now: Timestamp) -> Vec<Waiting> {
         let mut due = Vec::new();
         while !self.closed {
-            let Some((place, gateway)) = self.ready.first().copied() else { break };
-            if place.due > now || !self.has_slot(gateway) {
+            let Some((start, gateway)) = self.ready.first().copied() else { break };
+            if start.at > now || !self.has_slot(gateway) {
                 break;
             }
-            let Some(waiting) = self.known.get(&place.seq).copied() else { break };
-            if let Some(lane) = self.lanes.get_mut(&gateway) {
-                lane.in_flight += 1;
-            }
+            let Some(waiting) = self.known.get(&start.place.seq).cloned() else { break };
             self.in_flight.insert(waiting.seq, waiting.attempt_count);
-            self.forget(waiting);
+            self.start(&waiting.lane, now);
+            self.forget(waiting.seq);
+            self.relist_with(&waiting.lane);
             due.push(waiting);
         }
         due
     }
 
     /// An attempt taken by [`Self::take_due`] is over, whatever came of it: its slot is free. Says
-    /// how long the call took, if there was one.
-    pub fn over(&mut self, taken: Waiting, call: Option<Duration>) {
+    /// what the call was like, if there was one.
+    pub fn over(&mut self, taken: &Waiting, call: Option<Call>) {
         if self.in_flight.get(&taken.seq) != Some(&taken.attempt_count) {
             return;
         }
         self.in_flight.remove(&taken.seq);
-        if let Some(lane) = self.lanes.get_mut(&taken.gateway) {
-            lane.in_flight = lane.in_flight.saturating_sub(1);
-            lane.quick = call.map_or(lane.quick, |span| span < QUICK);
-        }
-        self.relist(taken.gateway);
+        self.end(&taken.lane, call);
+        self.relist_with(&taken.lane);
         if let Some(retry) = self.early.remove(&taken.seq) {
             self.merge(retry);
         }
@@ -262,247 +333,133 @@ impl Schedule {
     /// How long from `now` until [`Self::take_due`] has something to give; `None` if only an
     /// event (a free slot, a merge) can change that.
     pub fn next_due_in(&self, now: Timestamp) -> Option<Duration> {
-        let (place, _) = self.ready.first().filter(|(_, gateway)| self.has_slot(*gateway))?;
-        Some(place.due.since(now))
+        let (start, _) = self.ready.first().filter(|(_, gateway)| self.has_slot(*gateway))?;
+        Some(start.at.since(now))
     }
 
     pub fn in_flight(&self) -> usize {
         self.in_flight.len() + self.at_once
     }
 
-    /// Whether there is a slot in all for an attempt at this gateway.
-    fn has_slot(&self, gateway: GatewayId) -> bool {
-        let quick = self.lanes.get(&gateway).is_some_and(|lane| lane.quick);
-        let ahead = if quick { self.limits.in_flight / AHEAD } else { 0 };
-        self.in_flight() < self.limits.in_flight + ahead
-    }
-
     pub fn held(&self) -> usize {
         self.known.len()
     }
 
+    /// How many gateways are being spared because they asked for it.
+    pub fn gateways_on_hold(&self) -> usize {
+        self.gateways.values().filter(|gateway| gateway.not_before().is_some()).count()
+    }
+
+    /// Whether there is a slot in all for an attempt at this gateway.
+    fn has_slot(&self, gateway: GatewayId) -> bool {
+        let quick = self.gateways.get(&gateway).is_some_and(|gateway| gateway.quick);
+        let ahead = if quick { self.limits.in_flight / AHEAD } else { 0 };
+        self.in_flight() < self.limits.in_flight + ahead
+    }
+
     fn lane_room(&self) -> usize {
-        (self.limits.capacity / self.lanes.len().max(1)).clamp(MIN_LANE, MAX_LANE)
+        (self.limits.capacity / self.queues.len().max(1)).clamp(MIN_LANE, MAX_LANE)
     }
 
-    fn forget(&mut self, waiting: Waiting) {
-        self.known.remove(&waiting.seq);
-        if let Some(lane) = self.lanes.get_mut(&waiting.gateway) {
-            lane.waiting.remove(&Place { due: waiting.due, seq: waiting.seq });
+    /// Makes a lane known, with what bounds it.
+    fn enlist(&mut self, lane: &Arc<Lane>) {
+        if let Entry::Vacant(place) = self.queues.entry(lane.id) {
+            let (waiting, unknown_from, listed) = (BTreeMap::new(), None, None);
+            place.insert(Queue { lane: Arc::clone(lane), waiting, unknown_from, listed });
+            let (gateway, target) = self.bounds_of(lane);
+            gateway.lanes += 1;
+            target.lanes.insert(lane.id);
         }
-        self.relist(waiting.gateway);
     }
 
-    /// Brings `ready` in line with a lane that changed; drops a lane that holds nothing.
-    fn relist(&mut self, gateway: GatewayId) {
-        let Some(lane) = self.lanes.get_mut(&gateway) else { return };
-        let open = lane.has_slot(&self.limits);
-        let first = lane.waiting.first_key_value().map(|(place, _)| *place).filter(|_| open);
-        if first != lane.listed {
-            if let Some(old) = lane.listed {
-                self.ready.remove(&(old, gateway));
+    fn bounds_of(&mut self, lane: &Lane) -> (&mut GatewayBounds, &mut TargetBounds) {
+        let limits = self.target_limits.get(&lane.target).copied().unwrap_or_default();
+        let target = self.targets.entry(lane.target.clone()).or_insert_with(|| TargetBounds::new(limits));
+        (self.gateways.entry(lane.gateway).or_default(), target)
+    }
+
+    /// An attempt of this lane takes its slots.
+    fn start(&mut self, lane: &Lane, now: Timestamp) {
+        let (gateway, target) = self.bounds_of(lane);
+        gateway.start();
+        target.start(now);
+    }
+
+    /// It gives them back.
+    fn end(&mut self, lane: &Lane, call: Option<Call>) {
+        let (gateway, target) = self.bounds_of(lane);
+        gateway.end(call);
+        target.end();
+    }
+
+    fn forget(&mut self, seq: IntentSeq) {
+        let Some(waiting) = self.known.remove(&seq) else { return };
+        if let Some(queue) = self.queues.get_mut(&waiting.lane.id) {
+            queue.waiting.remove(&waiting.place());
+        }
+        self.relist(waiting.lane.id);
+    }
+
+    /// Brings everything in line with a lane whose slots changed: its gateway, and if its target has limits of its
+    /// own, the other lanes of that.
+    fn relist_with(&mut self, lane: &Lane) {
+        let limited = self.targets.get(&lane.target).filter(|target| target.limits != TargetLimits::default());
+        for lane in limited.map(|target| target.lanes.clone()).unwrap_or_default() {
+            self.relist(lane);
+        }
+        self.relist_gateway(lane.gateway);
+    }
+
+    fn relist_targets(&mut self, concerned: impl Fn(&TargetName) -> bool) {
+        let targets = self.targets.iter().filter(|(name, _)| concerned(name));
+        let lanes: Vec<_> = targets.flat_map(|(_, target)| target.lanes.iter().copied()).collect();
+        lanes.into_iter().for_each(|lane| self.relist(lane));
+    }
+
+    /// Brings its gateway in line with a lane that changed; drops a lane that holds nothing.
+    fn relist(&mut self, id: LaneId) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        let lane = Arc::clone(&queue.lane);
+        let (Some(gateway), Some(target)) = (self.gateways.get_mut(&lane.gateway), self.targets.get_mut(&lane.target))
+        else {
+            return;
+        };
+        let open = target.has_slot() && !self.paused.contains(&lane.target);
+        let first = queue.waiting.first_key_value().filter(|_| open).map(|(place, _)| Start {
+            at: target.not_before().map_or(place.due, |moment| moment.max(place.due)),
+            place: *place,
+            lane: id,
+        });
+        if let Some(old) = queue.listed.filter(|old| Some(*old) != first) {
+            gateway.heads.remove(&old);
+        }
+        gateway.heads.extend(first);
+        queue.listed = first;
+        if queue.waiting.is_empty() && queue.unknown_from.is_none() {
+            target.lanes.remove(&id);
+            gateway.lanes -= 1;
+            self.queues.remove(&id);
+        }
+        self.relist_gateway(lane.gateway);
+    }
+
+    /// Brings `ready` in line with a gateway that changed; drops one that nothing is known of.
+    fn relist_gateway(&mut self, id: GatewayId) {
+        let Some(gateway) = self.gateways.get_mut(&id) else { return };
+        let first = gateway
+            .heads
+            .first()
+            .filter(|_| gateway.has_slot(&self.limits))
+            .map(|start| Start { at: gateway.not_before().map_or(start.at, |moment| moment.max(start.at)), ..*start });
+        if first != gateway.listed {
+            if let Some(old) = gateway.listed {
+                self.ready.remove(&(old, id));
             }
-            if let Some(new) = first {
-                self.ready.insert((new, gateway));
-            }
-            lane.listed = first;
+            self.ready.extend(first.map(|start| (start, id)));
+            gateway.listed = first;
         }
-        if lane.waiting.is_empty() && lane.in_flight == 0 && lane.unknown_from.is_none() {
-            self.lanes.remove(&gateway);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn at(micros: i64) -> Timestamp {
-        Timestamp::from_micros(micros)
-    }
-
-    fn waiting(seq: i64, gateway: i64, due: i64) -> Waiting {
-        Waiting { seq: IntentSeq(seq), gateway: GatewayId(gateway), due: at(due), attempt_count: 0 }
-    }
-
-    fn limits(in_flight: usize, per_gateway: usize) -> Limits {
-        Limits { in_flight, in_flight_per_gateway: per_gateway, capacity: 1000 }
-    }
-
-    fn seqs(taken: &[Waiting]) -> Vec<i64> {
-        taken.iter().map(|waiting| waiting.seq.0).collect()
-    }
-
-    #[test]
-    fn due_attempts_start_in_order_of_due_time() {
-        let mut schedule = Schedule::new(limits(10, 10));
-        for (seq, gateway, due) in [(1, 1, 30), (2, 2, 10), (3, 1, 20), (4, 2, 40)] {
-            schedule.merge(waiting(seq, gateway, due));
-        }
-        assert_eq!(schedule.next_due_in(at(5)), Some(Duration::from_micros(5)));
-        assert_eq!(seqs(&schedule.take_due(at(30))), [2, 3, 1]);
-        assert_eq!(seqs(&schedule.take_due(at(40))), [4]);
-    }
-
-    #[test]
-    fn of_a_gateway_that_is_quick_a_few_are_begun_ahead() {
-        let mut schedule = Schedule::new(limits(16, 16));
-        (0..60).for_each(|seq| schedule.merge(waiting(seq, 1, seq)));
-        let first = schedule.take_due(at(100));
-        assert_eq!(first.len(), 16);
-        schedule.over(first[0], Some(Duration::from_millis(50)));
-        assert_eq!(schedule.take_due(at(100)).len(), 3, "its own slot, and two ahead");
-        for (taken, left) in first[1..].iter().zip([0, 0, 1, 1, 1]) {
-            schedule.over(*taken, Some(QUICK));
-            assert_eq!(schedule.take_due(at(100)).len(), left, "slow again: what is ahead is not made up for");
-        }
-    }
-
-    #[test]
-    fn a_new_intent_is_begun_at_once_unless_another_is_due_or_no_slot_is_free() {
-        let mut schedule = Schedule::new(Limits { capacity: MIN_LANE, ..limits(3, 2) });
-        for seq in 0..9 {
-            schedule.merge(waiting(seq, 1, 100 + seq));
-        }
-        let gateway = GatewayId(1);
-        assert!(schedule.take_at_once(gateway, at(99)), "the others are due later, also those not in memory");
-        assert!(!schedule.take_at_once(gateway, at(100)), "one is due");
-        assert!(schedule.take_at_once(gateway, at(99)));
-        assert!(!schedule.take_at_once(gateway, at(99)), "the gateway is full");
-        assert!(schedule.take_at_once(GatewayId(2), at(99)));
-        assert!(!schedule.take_at_once(GatewayId(3), at(99)), "all slots are taken");
-        assert!(schedule.take_due(at(100)).is_empty());
-        schedule.over_at_once(GatewayId(2));
-        assert!(schedule.over_at_once(gateway), "one waits for that");
-        assert_eq!(seqs(&schedule.take_due(at(100))), [0]);
-        schedule.close();
-        assert!(!schedule.take_at_once(GatewayId(2), at(99)));
-        schedule.over_at_once(gateway);
-        assert!(schedule.take_due(at(200)).is_empty());
-    }
-
-    #[test]
-    fn a_full_gateway_does_not_hold_up_others() {
-        let mut schedule = Schedule::new(limits(3, 2));
-        for seq in 1..=5 {
-            schedule.merge(waiting(seq, 1, seq));
-        }
-        schedule.merge(waiting(6, 2, 100));
-        let first = schedule.take_due(at(100));
-        assert_eq!(seqs(&first), [1, 2, 6], "two for gateway 1, then gateway 2");
-        assert_eq!(schedule.next_due_in(at(100)), None, "all slots are taken");
-        schedule.over(first[2], None);
-        assert_eq!(schedule.next_due_in(at(100)), None, "gateway 1 is still full");
-        schedule.over(first[0], None);
-        assert_eq!(seqs(&schedule.take_due(at(100))), [3]);
-    }
-
-    #[test]
-    fn seen_twice_is_started_once_and_a_later_state_replaces_an_earlier_one() {
-        let mut schedule = Schedule::new(limits(10, 10));
-        schedule.merge(waiting(1, 1, 10));
-        schedule.merge(waiting(1, 1, 10));
-        let taken = schedule.take_due(at(10));
-        assert_eq!(taken.len(), 1);
-        schedule.merge(waiting(1, 1, 10));
-        assert!(schedule.take_due(at(10)).is_empty(), "a stale sight of a started intent");
-        let retry = Waiting { attempt_count: 1, ..waiting(1, 1, 20) };
-        schedule.merge(retry);
-        assert!(schedule.take_due(at(30)).is_empty(), "not before the attempt before it is over");
-        schedule.over(taken[0], None);
-        schedule.merge(waiting(1, 1, 10));
-        assert_eq!(schedule.take_due(at(20)), [retry], "the retry was kept although seen before the end");
-    }
-
-    #[test]
-    fn a_lane_that_was_cut_while_its_page_was_loading_asks_again() {
-        let mut schedule = Schedule::new(Limits { in_flight: 10, in_flight_per_gateway: 10, capacity: MIN_LANE });
-        let page = |from, limit| LanePage { gateway: GatewayId(1), from, limit };
-        let all: Vec<_> = (0..20).map(|n| waiting(n, 1, 100 + n)).collect();
-        schedule.merge_page(&LoadedPage { page: page(Place::START, 8), waiting: all[..8].to_vec() });
-        for taken in schedule.take_due(at(104)) {
-            schedule.over(taken, None);
-        }
-        let wanted = schedule.wanted_pages();
-        assert_eq!(wanted, [page(Place { due: at(107), seq: IntentSeq(8) }, 5)]);
-        for n in 50..60 {
-            schedule.merge(waiting(n, 1, 50));
-        }
-        schedule.merge_page(&LoadedPage { page: wanted[0], waiting: all[8..13].to_vec() });
-        assert_eq!(schedule.held(), MIN_LANE);
-        for taken in schedule.take_due(at(60)) {
-            schedule.over(taken, None);
-        }
-        assert_eq!(schedule.wanted_pages(), [page(Place { due: at(50), seq: IntentSeq(58) }, 8)]);
-    }
-
-    proptest! {
-        /// A store with more rows than fit into memory, gateways of every size, rows that arrive
-        /// while others run and are reported twice: each row starts exactly once, in order within
-        /// its gateway among the rows known at that time, and no limit is ever passed.
-        #[test]
-        fn every_waiting_intent_starts_once(
-            rows in prop::collection::vec((0_i64..4, 0_i64..200), 1..300),
-            split in 0_usize..300,
-            capacity in 1_usize..40,
-            in_flight in 1_usize..6,
-            per_gateway in 1_usize..4,
-        ) {
-            let limits = Limits { in_flight, in_flight_per_gateway: per_gateway, capacity };
-            let rows: Vec<_> = rows.iter().enumerate()
-                .map(|(seq, (gateway, due))| waiting(i64::try_from(seq).unwrap(), *gateway, *due)).collect();
-            let (early, late) = rows.split_at(split.min(rows.len()));
-            let mut store: BTreeMap<(GatewayId, Place), Waiting> = BTreeMap::new();
-            let keyed = |row: &Waiting| ((row.gateway, Place { due: row.due, seq: row.seq }), *row);
-            store.extend(early.iter().map(keyed));
-            let load = |store: &BTreeMap<_, Waiting>, page: LanePage| LoadedPage {
-                page,
-                waiting: store.range((page.gateway, page.from)..)
-                    .take_while(|((gateway, _), _)| *gateway == page.gateway)
-                    .take(page.limit).map(|(_, row)| *row).collect(),
-            };
-            let mut schedule = Schedule::new(limits);
-            for gateway in 0..4 {
-                let page = LanePage { gateway: GatewayId(gateway), from: Place::START, limit: 10 };
-                schedule.merge_page(&load(&store, page));
-            }
-            let mut started = Vec::new();
-            let mut under_way: Vec<Waiting> = Vec::new();
-            let mut late = late.iter();
-            for round in 0..10_000 {
-                if let Some(row) = late.next() {
-                    store.extend([keyed(row)]);
-                    schedule.merge(*row);
-                    schedule.merge(*row);
-                }
-                let taken = schedule.take_due(at(1_000));
-                prop_assert!(schedule.in_flight() <= in_flight);
-                prop_assert!(schedule.held() <= capacity.max(4 * MIN_LANE) + 4 * MIN_LANE);
-                for row in taken {
-                    store.remove(&keyed(&row).0);
-                    started.push(row.seq);
-                    under_way.push(row);
-                    let same = under_way.iter().filter(|other| other.gateway == row.gateway).count();
-                    prop_assert!(same <= per_gateway, "gateway {:?} has {} under way", row.gateway, same);
-                }
-                prop_assert_eq!(schedule.in_flight(), under_way.len());
-                if !under_way.is_empty() && round % 3 != 0 {
-                    schedule.over(under_way.swap_remove(round % under_way.len()), None);
-                }
-                for page in schedule.wanted_pages() {
-                    schedule.merge_page(&load(&store, page));
-                }
-                if store.is_empty() && late.len() == 0 {
-                    break;
-                }
-            }
-            let mut unique = started.clone();
-            unique.sort_unstable();
-            unique.dedup();
-            prop_assert_eq!(unique.len(), started.len(), "something started twice");
-            prop_assert_eq!(started.len(), rows.len(), "something never started");
+        if gateway.is_idle() {
+            self.gateways.remove(&id);
         }
     }
 }

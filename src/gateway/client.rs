@@ -14,7 +14,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use super::{Gateway, answer};
 use crate::core::intent::IntentId;
 use crate::core::outcome::Outcome;
-use crate::outgoing::{Caller, NoAnswer, NoBody};
+use crate::outgoing::{Caller, NoAnswer, NoBody, retry_after};
 use crate::store::OpenAttempt;
 
 /// What is not visible ASCII, besides the control and non-ASCII bytes that are always encoded; and
@@ -52,7 +52,8 @@ impl Gateway for HttpGateway {
                 Err(NoAnswer { text, connected: true }) => return Outcome::unheard(text),
             };
             let status = answer.status;
-            match answer.body {
+            let retry_after = matches!(status, 429 | 503).then(|| retry_after(&answer.headers)).flatten();
+            let outcome = match answer.body {
                 Ok(body) => answer::read(status, &body),
                 Err(NoBody::TooSlow(timeout)) => {
                     Outcome::error(format!("timed out: no complete answer within {timeout:?}"))
@@ -61,7 +62,8 @@ impl Gateway for HttpGateway {
                     Outcome::error(format!("gateway's answer (HTTP {status}) broke off{what}"))
                 }
                 Err(too_long) => Outcome::error(format!("gateway answered HTTP {status} with {too_long}")),
-            }
+            };
+            outcome.with_retry_after(retry_after)
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! For the demo and the tests. The payload's `simulate` field says what to do:
 //! `accept` (also if it is absent), `reject` or `reject:<reason>`, `fail` (HTTP 500) or `fail:<n>`
-//! (the first n attempts), `hang`, `slow:<milliseconds>`, `lie` (a status that does not exist),
+//! (the first n attempts), `busy:<seconds>` (HTTP 429 with `Retry-After` to the first attempt), `hang`, `slow:<milliseconds>`, `lie` (a status that does not exist),
 //! `garbage` (no JSON at all), `redirect`, `flood` (an answer without end).
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -150,6 +150,9 @@ async fn answer(request: &HttpRequest, body: Bytes, ledger: Option<&Ledger>) -> 
         }
         "fail" if detail.parse().is_ok_and(|times: u32| attempt > times) => accepted(),
         "fail" => HttpResponse::InternalServerError().body("simulated failure"),
+        "busy" if attempt == 1 => HttpResponse::TooManyRequests()
+            .insert_header((header::RETRY_AFTER, detail.parse().unwrap_or(1)))
+            .body("simulated haste"),
         "hang" => std::future::pending().await,
         "slow" => {
             tokio::time::sleep(Duration::from_millis(detail.parse().unwrap_or(1000))).await;

@@ -1,10 +1,14 @@
 //! The JSON of requests and answers, field by field, as the OpenAPI document shows it.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{IntoResponses, ToSchema};
 
-use crate::core::intent::Intent;
+use super::targets::KnownTarget;
+use crate::core::intent::{Intent, TargetName};
+use crate::core::limits::Rate;
 use crate::core::time::Timestamp;
 use crate::core::webhook::event_id;
 use crate::store::{Attempt, History, WebhookHistory, WebhookTry};
@@ -235,6 +239,52 @@ pub struct ErrorBody {
     /// For programs, where there is more to say.
     #[schema(value_type = Option<Object>)]
     pub details: Option<serde_json::Value>,
+}
+
+/// A target as operators see it.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetJson {
+    submission_target: String,
+    /// Paused: no attempt of it begins.
+    state: TargetState,
+    /// Set while it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    paused_at: Option<Timestamp>,
+    /// Whether the registry has it; if not, only intents that came before are concerned.
+    registered: bool,
+    /// Attempts of it at once, if it has a limit of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_in_flight: Option<u32>,
+    /// Attempts of it that begin in a second, if that is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate_per_second: Option<f64>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum TargetState {
+    Active,
+    Paused,
+}
+
+impl TargetJson {
+    pub fn of(name: &TargetName, target: &KnownTarget) -> Self {
+        Self {
+            submission_target: name.to_string(),
+            state: if target.paused_at.is_some() { TargetState::Paused } else { TargetState::Active },
+            paused_at: target.paused_at,
+            registered: target.snapshot.is_some(),
+            max_in_flight: target.limits.max_in_flight.map(NonZeroU32::get),
+            rate_per_second: target.limits.rate.map(Rate::as_per_second),
+        }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct TargetListJson {
+    pub targets: Vec<TargetJson>,
 }
 
 /// What every call may be answered that asks the store, and for a token where those are asked for.

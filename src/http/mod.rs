@@ -13,6 +13,7 @@ mod measure;
 mod openapi;
 mod ops;
 pub mod query;
+pub mod targets;
 pub mod tls;
 pub mod trace;
 mod wait;
@@ -139,6 +140,9 @@ pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {
         .service(
             resource("/v1/intents/{intentId}/webhook/redeliver", "POST").route(web::post().to(webhooks::redeliver)),
         )
+        .service(resource("/v1/targets", "GET, HEAD").route(read().to(targets::list)))
+        .service(resource("/v1/targets/{submissionTarget}/pause", "POST").route(web::post().to(targets::pause)))
+        .service(resource("/v1/targets/{submissionTarget}/resume", "POST").route(web::post().to(targets::resume)))
         .configure(jobs::routes)
         .configure(inbox::routes)
         .service(resource("/healthz", "GET, HEAD").route(read().to(ops::healthz)))

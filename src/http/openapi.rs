@@ -6,7 +6,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::SwaggerUi;
 
-use super::{intents, ops, read, resource, webhooks};
+use super::{intents, ops, read, resource, targets, webhooks};
 use crate::{inbox, jobs};
 
 #[derive(OpenApi)]
@@ -23,6 +23,9 @@ use crate::{inbox, jobs};
         intents::get,
         intents::history,
         webhooks::redeliver,
+        targets::list,
+        targets::pause,
+        targets::resume,
         jobs::submit,
         jobs::list,
         jobs::get,
@@ -42,6 +45,7 @@ use crate::{inbox, jobs};
     ),
     tags(
         (name = "intents", description = "Submissions and what became of them"),
+        (name = "targets", description = "Letting a target rest"),
         (name = "jobs", description = "Execution requests of tenants for management nodes"),
         (name = "inbox", description = "What comes in: forms, texts, calls and mails, and who they are from"),
         (name = "console", description = "Pages and fragments for operators"),

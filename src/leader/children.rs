@@ -63,10 +63,11 @@ impl Children {
         let executor = {
             let (term, store, store_time) = (term.clone(), store.clone(), store_time.clone());
             let (trust, gateway) = (reign.trust.clone(), Arc::clone(&parts.outside.gateway));
+            let registry = parts.outside.registry.clone();
             let leader = leader.clone().recipient();
             ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
                 let gateway = gateway();
-                let parts = ExecutorParts { term, trust, store, store_time, gateway, leader, limits };
+                let parts = ExecutorParts { term, trust, store, store_time, gateway, registry, leader, limits };
                 ExecutorActor::new(parts, executor_alive)
             })
         };
@@ -80,6 +81,7 @@ impl Children {
             in_flight: parts.in_flight.clone(),
             leader: leader.clone().recipient(),
             metrics: Arc::clone(&parts.metrics),
+            registry: parts.outside.registry.clone(),
             limits,
             refresh_interval: parts.settings.refresh_interval,
             progress: reign.progress.work.clone(),

@@ -17,10 +17,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::core::contract::ContractSnapshot;
 use crate::core::inbox::InboxClient;
 use crate::core::intent::TargetName;
+use crate::core::limits::TargetLimits;
 use crate::core::node::ManagementNode;
 use crate::fields::Fault;
 use crate::identity::Identities;
 use crate::variables::Variables;
+
+use self::targets::Targets;
 
 /// Where the files are. Those that may be left out open a front door each.
 #[derive(Clone, Debug)]
@@ -55,7 +58,7 @@ fn lines(faults: &[Fault]) -> String {
 /// Contracts, nodes and callers in force.
 #[derive(Debug)]
 pub struct Registry {
-    targets: HashMap<TargetName, Arc<ContractSnapshot>>,
+    targets: Targets,
     /// None if no file was given.
     nodes: Option<HashMap<String, Arc<ManagementNode>>>,
     /// Who may call; none if no file was given.
@@ -108,7 +111,18 @@ impl Registry {
     }
 
     pub fn contract(&self, target: &TargetName) -> Option<Arc<ContractSnapshot>> {
-        self.targets.get(target).cloned()
+        self.targets.get(target).map(|target| Arc::clone(&target.snapshot))
+    }
+
+    /// The bounds that a target has of its own.
+    pub fn limits(&self, target: &TargetName) -> TargetLimits {
+        self.targets.get(target).map(|target| target.limits).unwrap_or_default()
+    }
+
+    /// Those of every target that has any.
+    pub fn all_limits(&self) -> HashMap<TargetName, TargetLimits> {
+        let limited = self.targets.iter().filter(|(_, target)| target.limits != TargetLimits::default());
+        limited.map(|(name, target)| (name.clone(), target.limits)).collect()
     }
 
     /// Whether jobs are taken: there are nodes, and callers that may be known.
@@ -123,7 +137,7 @@ impl Registry {
     /// All contracts, of targets and nodes, in no particular order.
     pub fn contracts(&self) -> impl Iterator<Item = Arc<ContractSnapshot>> {
         let of_nodes = self.nodes.iter().flat_map(HashMap::values).map(|node| Arc::clone(&node.contract));
-        self.targets.values().cloned().chain(of_nodes)
+        self.targets.values().map(|target| Arc::clone(&target.snapshot)).chain(of_nodes)
     }
 
     /// What is in it, in few words.

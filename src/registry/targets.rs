@@ -9,10 +9,18 @@ use super::contract::{gateway_url, policy, terminal_outcomes};
 use super::webhook::{self, Rules};
 use crate::core::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::core::intent::TargetName;
+use crate::core::limits::{Rate, TargetLimits};
 use crate::fields::{Fault, Faults, Fields, kind, parse_object};
 use crate::variables::Variables;
 
-type Targets = HashMap<TargetName, Arc<ContractSnapshot>>;
+pub type Targets = HashMap<TargetName, Target>;
+
+/// A contract, and the bounds of whatever is sent under that name.
+#[derive(Debug)]
+pub struct Target {
+    pub snapshot: Arc<ContractSnapshot>,
+    pub limits: TargetLimits,
+}
 
 pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<Fault>> {
     let document = parse_object(text.as_bytes())?;
@@ -32,9 +40,12 @@ pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<Fault>> {
                 continue;
             };
             let name = unique_name(&Fields::new(map, place.as_str(), &faults), &mut names, index);
-            if let Some(contract) = contract(map, place, &faults, name, &rules) {
+            if let Some((contract, limits)) = contract(map, place, &faults, name, &rules) {
                 match ContractSnapshot::of(contract) {
-                    Ok(snapshot) => drop(targets.insert(snapshot.contract.target.clone(), Arc::new(snapshot))),
+                    Ok(snapshot) => {
+                        let name = snapshot.contract.target.clone();
+                        targets.insert(name, Target { snapshot: Arc::new(snapshot), limits });
+                    }
                     Err(error) => faults.add(format!("targets[{index}]"), error.to_string()),
                 }
             }
@@ -65,7 +76,7 @@ fn contract(
     faults: &Faults,
     target: Option<TargetName>,
     rules: &Rules<'_>,
-) -> Option<Contract> {
+) -> Option<(Contract, TargetLimits)> {
     let fields = Fields::new(map, place, faults);
     fields.mention("submissionTarget");
     let gateway_type = gateway_type(&fields);
@@ -73,8 +84,10 @@ fn contract(
     let policy = policy(&fields);
     let terminal_outcomes = terminal_outcomes(&fields, gateway_type);
     let webhook = fields.object("webhook").map(|fields| webhook::parse(&fields, rules));
+    let max_in_flight = fields.optional_positive("maxInFlight");
+    let rate = rate(&fields);
     fields.no_others();
-    Some(Contract {
+    let contract = Contract {
         target: target?,
         gateway_type: gateway_type?,
         gateway_url: gateway_url?,
@@ -84,7 +97,18 @@ fn contract(
             Some(faulty_or_not) => Some(faulty_or_not?),
             None => None,
         },
-    })
+    };
+    Some((contract, TargetLimits { max_in_flight, rate }))
+}
+
+fn rate(fields: &Fields<'_>) -> Option<Rate> {
+    let name = "ratePerSecond";
+    let number = fields.optional_number(name)?;
+    let rate = Rate::per_second(number);
+    if rate.is_none() {
+        fields.fault(name, format!("must be from {} to {}, this is {number}", Rate::SLOWEST, Rate::FASTEST));
+    }
+    rate
 }
 
 fn gateway_type(fields: &Fields<'_>) -> Option<GatewayType> {
@@ -145,6 +169,11 @@ mod tests {
             ),
             ("no outcomes", entry(|e| e["terminalOutcomes"] = "[]".parse().unwrap()), false),
             ("empty", r#"{"targets": []}"#.to_owned(), false),
+            ("limits", entry(|e| e.extend(limits(3.into(), 0.5.into()))), true),
+            ("no slots", entry(|e| e.extend(limits(0.into(), 1.into()))), false),
+            ("half a slot", entry(|e| e.extend(limits(0.5.into(), 1.into()))), false),
+            ("too slow", entry(|e| e.extend(limits(1.into(), 0.009.into()))), false),
+            ("too fast", entry(|e| e.extend(limits(1.into(), 10_001.into()))), false),
             ("webhook", with_webhook(serde_json::json!({ "url": "https://x/y", "secretEnv": "SECRET" })), true),
             (
                 "full webhook",
@@ -174,6 +203,19 @@ mod tests {
         }
     }
 
+    fn limits(max_in_flight: Value, rate: Value) -> [(String, Value); 2] {
+        [("maxInFlight".to_owned(), max_in_flight), ("ratePerSecond".to_owned(), rate)]
+    }
+
+    #[test]
+    fn limits_belong_to_the_target_and_not_to_its_contract() {
+        let target = |text: &str| parse(text).unwrap().remove(&TargetName::parse("t").unwrap()).unwrap();
+        let (limited, free) = (target(&entry(|e| e.extend(limits(2.into(), 7.5.into())))), target(&entry(|_| ())));
+        assert_eq!(limited.limits.max_in_flight.map(|most| most.get()), Some(2));
+        assert_eq!(limited.limits.rate.map(Rate::as_per_second), Some(7.5));
+        assert_eq!((free.limits, &limited.snapshot.json), (TargetLimits::default(), &free.snapshot.json));
+    }
+
     #[test]
     fn all_faults_are_reported_at_once_with_their_places() {
         let text = r#"{"version": 1, "targets": [
@@ -182,7 +224,10 @@ mod tests {
             7,
             {"submissionTarget": "a", "gatewayType": "fax", "gatewayUrl": "ftp://x", "policy": "max_attempts",
              "maxAttempts": 0, "maxAcceptanceSeconds": 3, "terminalOutcomes": [], "colour": "red"},
-            {"submissionTarget": " ", "policy": "forever", "terminalOutcomes": "invalid_request"}
+            {"submissionTarget": " ", "policy": "forever", "terminalOutcomes": "invalid_request",
+             "maxInFlight": -1, "ratePerSecond": "fast"},
+            {"submissionTarget": "b", "gatewayType": "sms", "gatewayUrl": "http://x", "policy": "one_shot",
+             "terminalOutcomes": ["invalid_request"], "ratePerSecond": 0}
         ]}"#;
         assert_eq!(
             faults(text),
@@ -202,12 +247,16 @@ mod tests {
                 "targets[2].maxAttempts: must be a whole number from 1 to 4294967295, this is 0",
                 "targets[2].terminalOutcomes: must hold at least one rejection reason",
                 "targets[2].colour: is not a field here; known are submissionTarget, gatewayType, gatewayUrl, \
-                 maxAcceptanceSeconds, maxAttempts, policy, terminalOutcomes, webhook",
+                 maxAcceptanceSeconds, maxAttempts, policy, terminalOutcomes, webhook, \
+                 maxInFlight, ratePerSecond",
                 "targets[3].submissionTarget: must not be empty",
                 "targets[3].gatewayType: is missing; write sms or push",
                 "targets[3].gatewayUrl: is missing; write the gateway's base URL",
                 "targets[3].policy: must be deadline, max_attempts or one_shot, this is \"forever\"",
                 "targets[3].terminalOutcomes: must be a list, this is a string",
+                "targets[3].maxInFlight: must be a whole number from 1 to 4294967295, this is -1",
+                "targets[3].ratePerSecond: must be a number, this is a string",
+                "targets[4].ratePerSecond: must be from 0.01 to 10000, this is 0",
                 "version: is not a field here; known are allowUnsignedWebhooks, targets",
             ]
         );
@@ -262,7 +311,7 @@ mod tests {
         let mut document: Value = with_webhook(unsigned).parse().unwrap();
         document["allowUnsignedWebhooks"] = true.into();
         let targets = parse(&document.to_string()).unwrap();
-        let webhook = targets[&TargetName::parse("t").unwrap()].contract.webhook.clone().unwrap();
+        let webhook = targets[&TargetName::parse("t").unwrap()].snapshot.contract.webhook.clone().unwrap();
         assert_eq!((webhook.url.as_str(), webhook.secret_env), ("https://x/", None));
         document["allowUnsignedWebhooks"] = "yes".into();
         assert_eq!(faults(&document.to_string())[0], "allowUnsignedWebhooks: must be true or false, this is a string");
@@ -272,7 +321,7 @@ mod tests {
     fn a_snapshot_holds_names_of_variables_and_never_their_values() {
         let webhook = serde_json::json!({ "url": "https://x", "secretEnv": "SECRET", "headersEnv": { "A": "TOKEN" } });
         let targets = parse(&with_webhook(webhook)).unwrap();
-        let json = &targets[&TargetName::parse("t").unwrap()].json;
+        let json = &targets[&TargetName::parse("t").unwrap()].snapshot.json;
         assert!(json.contains("SECRET") && json.contains("TOKEN"), "{json}");
         assert!(!json.contains("whsec") && !json.contains("Bearer"), "{json}");
     }
@@ -293,7 +342,7 @@ mod tests {
             e["submissionTarget"] = " t ".into();
         });
         let targets = parse(&text).unwrap();
-        let contract = &targets[&TargetName::parse("t").unwrap()].contract;
+        let contract = &targets[&TargetName::parse("t").unwrap()].snapshot.contract;
         assert_eq!(contract.gateway_url.as_str(), "http://x/base");
     }
 }

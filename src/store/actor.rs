@@ -180,6 +180,14 @@ impl Arrivals {
         watcher.take_if(|watcher| watcher.at_once.term == *term);
     }
 
+    /// Something may be to be done: whoever leads here looks at the store.
+    pub fn announce(&self) {
+        if let Some(watcher) = self.watcher() {
+            // A full mailbox holds a wake-up already.
+            let _one_is_enough = watcher.arrivals.try_send(IntentsWait);
+        }
+    }
+
     fn watcher(&self) -> Option<Watcher> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -343,9 +351,8 @@ impl StoreActor {
             Some(done) => waits |= self.answer_fenced(callers.fenced, done),
             None => callers.fenced.into_iter().for_each(|caller| drop(caller.reply.send(Err(FencedError::TermOver)))),
         }
-        if let Some(watcher) = watcher.filter(|_| waits) {
-            // A full mailbox holds a wake-up already.
-            let _one_is_enough = watcher.arrivals.try_send(IntentsWait);
+        if waits {
+            self.arrivals.announce();
         }
     }
 
@@ -373,7 +380,7 @@ impl StoreActor {
         match begun {
             Ok(Begun::Started { attempt, due, .. }) => self.metrics.attempt_started(attempt.started_at.since(*due)),
             Ok(Begun::Ended(intent)) => self.expired(intent),
-            Ok(Begun::NotDue { .. } | Begun::Stale) => {}
+            Ok(Begun::NotDue { .. } | Begun::Paused | Begun::Stale) => {}
             Err(error) => self.failed_alone(error),
         }
     }

@@ -17,16 +17,17 @@ use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, FoundJob, History,
     InboxLook, InboxPage, InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message as InboxMessage,
     NewIntent, NewSubmission, OpenAttempt, OpenTry, Overview, ProcessedSubmission, Purged, Received, Redelivery,
-    Refresh, RefreshRequest, Reprocess, Store, StoreError, StoreFuture, SubmissionRow, Submitted, TargetHealth,
-    WebhookLook,
+    Refresh, RefreshRequest, Reprocess, Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, Submitted,
+    TargetHealth, WebhookLook,
 };
 use crate::core::contract::GatewayUrl;
-use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::intent::{IntentId, IntentSeq, TargetName};
 use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
+use crate::core::time::Timestamp;
 use crate::supervise::Supervised;
 
-/// Webhooks and submissions of the inbox that are being asked for again at once.
+/// Webhooks and submissions of the inbox that are being asked for again at once, and targets being paused.
 const MAX_REPETITIONS: usize = 4;
 
 #[derive(Clone)]
@@ -35,7 +36,7 @@ pub struct StoreClient {
     arrivals: Arrivals,
     webhooks_owed: Arc<Notify>,
     inbox_filled: Arc<Notify>,
-    /// For what clients may ask to be done again.
+    /// For what people ask for, one thing at a time.
     repetitions: Arc<Semaphore>,
 }
 
@@ -169,6 +170,24 @@ impl StoreClient {
 
     pub async fn target_health(&self) -> Result<Vec<TargetHealth>, StoreError> {
         self.read(|store| store.target_health()).await
+    }
+
+    pub async fn targets(&self) -> Result<Vec<StoredTarget>, StoreError> {
+        self.read(|store| store.targets()).await
+    }
+
+    /// A few at a time: each is a transaction of its own.
+    pub async fn pause_target(&self, target: TargetName) -> Result<Timestamp, StoreError> {
+        let _place = self.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
+        self.read(move |store| store.pause_target(target)).await
+    }
+
+    /// Likewise.
+    pub async fn resume_target(&self, target: TargetName) -> Result<(), StoreError> {
+        let _place = self.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
+        self.read(move |store| store.resume_target(target)).await?;
+        self.arrivals.announce();
+        Ok(())
     }
 
     pub async fn find_job(&self, by: JobLookup) -> Result<Option<FoundJob>, StoreError> {

@@ -17,6 +17,8 @@ pub struct Detail {
     pub next_attempt_at: Option<Timestamp>,
     /// Set while an attempt is under way: when that began.
     pub open_since: Option<Timestamp>,
+    /// Set while its target is paused: since when.
+    pub paused_at: Option<Timestamp>,
 }
 
 /// How things stand.
@@ -33,6 +35,7 @@ pub struct Overview {
     pub oldest_webhook: Option<Duration>,
     /// How many intents ended in which way, in each minute of the last [`CHART_MINUTES`] in which any did.
     pub ended: Vec<EndedInMinute>,
+    pub paused: Vec<TargetName>,
     /// What attempts did not lead to acceptance in the last [`RECENT_MINUTES`], the most frequent first.
     pub failing: Vec<Failing>,
 }

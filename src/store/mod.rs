@@ -16,7 +16,9 @@ mod jobs;
 mod owed;
 pub mod sqlite;
 pub mod sqlserver;
+mod targets;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,7 +32,7 @@ use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
 use crate::core::outcome::Outcome;
 use crate::core::policy::Decision;
-use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Waiting};
+use crate::core::schedule::{Call, Lane, LanePage, LoadedPage, Waiting};
 use crate::core::time::Timestamp;
 use crate::core::trace::TraceContext;
 
@@ -38,6 +40,7 @@ pub use self::inbox::*;
 pub use self::insight::*;
 pub use self::jobs::*;
 pub use self::owed::*;
+pub use self::targets::*;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -70,7 +73,7 @@ pub trait Store: Send + Sync + 'static {
     /// Attempts that an earlier term than this epoch left open, oldest first. One that cannot be
     /// read is left out, and said in the log.
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>>;
-    /// A first look at everything that waits: the first page of every gateway's lane.
+    /// A first look at everything that waits: the first page of every lane.
     fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build>;
     /// What began to wait since the cursor, and further pages of lanes, as of one moment.
     fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh>;
@@ -102,6 +105,13 @@ pub trait Store: Send + Sync + 'static {
     fn overview(&self) -> StoreFuture<Overview>;
     /// How every target that has been used of late is doing.
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>>;
+    /// Every target that there has been a contract of, or that is paused, by name.
+    fn targets(&self) -> StoreFuture<Vec<StoredTarget>>;
+    /// From now on no attempt of this target begins, whoever leads; since when that is so. What is under way goes on,
+    /// what waits goes on waiting, and deadlines go on passing.
+    fn pause_target(&self, target: TargetName) -> StoreFuture<Timestamp>;
+    /// Attempts of this target begin again.
+    fn resume_target(&self, target: TargetName) -> StoreFuture<()>;
     fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>>;
     fn list_jobs(&self, query: JobQuery) -> StoreFuture<JobPage>;
     /// Whether new jobs may be sent there: not while the node does not answer, but for one now and then
@@ -148,13 +158,19 @@ pub struct AtOnce {
 
 /// Where attempts that are begun at once get their place among those in flight.
 pub trait Places: Send + Sync {
-    fn take(&self, gateway: GatewayId, now: Timestamp) -> Option<Permit>;
+    fn take(&self, lane: &Arc<Lane>, now: Timestamp) -> Option<Permit>;
+}
+
+/// A place at a gateway, free again when it is dropped.
+pub trait Slot: Send {
+    /// The gateway has answered, or has not.
+    fn called(&mut self, call: Call);
 }
 
 /// A place that was taken, in two guards.
 pub struct Permit {
     /// To be dropped when the gateway has answered.
-    pub slot: Box<dyn Send>,
+    pub slot: Box<dyn Slot>,
     /// To be dropped when the outcome is recorded.
     pub under_way: Box<dyn Send>,
 }
@@ -181,6 +197,12 @@ impl WriteBatch {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether an attempt may begin with it.
+    fn may_begin(&self) -> bool {
+        (self.at_once.is_some() && !self.submits.is_empty())
+            || self.fenced.as_ref().is_some_and(|writes| !writes.begins.is_empty())
     }
 }
 
@@ -288,6 +310,8 @@ pub enum Begun {
     Started { attempt: OpenAttempt, payload: Bytes, due: Timestamp },
     /// Not before this moment, by the store's clock.
     NotDue { due: Timestamp, now: Timestamp },
+    /// Its target is paused; it goes on waiting.
+    Paused,
     /// Policy allows no attempt any more; the intent was ended instead.
     Ended(Intent),
     /// The intent is not waiting at this attempt count any more; nothing was done.
@@ -323,6 +347,8 @@ pub struct Build {
     /// Changes after this moment are reported by [`Store::refresh_schedule`].
     pub cursor: ChangeCursor,
     pub lanes: Vec<LoadedPage>,
+    /// Targets that nothing may begin for.
+    pub paused: BTreeSet<TargetName>,
 }
 
 #[derive(Clone, Debug)]
@@ -344,6 +370,8 @@ pub struct Refresh {
     pub pages: Vec<LoadedPage>,
     /// Some waiting intent is past its deadline.
     pub overdue: bool,
+    /// Targets that nothing may begin for.
+    pub paused: BTreeSet<TargetName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use awc::http::header::{self, HeaderMap};
+use awc::http::header;
 
 use super::letter::Letter;
 use crate::core::webhook::TryOutcome;
-use crate::outgoing::{Answer, Caller, quoted};
+use crate::outgoing::{Answer, Caller, quoted, retry_after};
 
 /// Delivers letters. Always ends with an outcome: whatever goes wrong is one that says what.
 pub trait Courier {
@@ -61,9 +61,4 @@ fn read(answer: Answer, secrets: &[String]) -> TryOutcome {
 fn without(secrets: &[String], said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said).into_owned();
     secrets.iter().filter(|secret| !secret.is_empty()).fold(said, |said, secret| said.replace(secret.as_str(), "…"))
-}
-
-/// `Retry-After` in seconds; a date is not understood, and the usual delay then holds.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }

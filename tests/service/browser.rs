@@ -232,6 +232,21 @@ async fn a_person_finds_out_what_happened() {
     browser.until_text("sms.realtime").await;
     browser.until_text("accepted within 30 s").await;
     browser.look_at("targets").await;
+    // Paused and resumed by a click.
+    browser.click("button[aria-label='Pause sms.otp']").await;
+    browser.until("return document.querySelector(\"button[aria-label='Resume sms.otp']\") !== null").await;
+    browser.until_text("paused since").await;
+    browser.look_at("targets-paused").await;
+    let waits = api.submit("paused-1", "sms.otp", json!({}), "?waitSeconds=1").await.json();
+    assert_eq!(waits["status"], "pending");
+    browser.go(&format!("{url}/ui/intents/paused-1")).await;
+    browser.until_text("its target has been paused for").await;
+    browser.go(&format!("{url}/ui/targets")).await;
+    browser.click("button[aria-label='Resume sms.otp']").await;
+    browser.until("return document.querySelector(\"button[aria-label='Pause sms.otp']\") !== null").await;
+    browser.go(&format!("{url}/ui/intents/paused-1")).await;
+    browser.until_text("Accepted by the gateway on attempt 1.").await;
+    browser.go(&format!("{url}/ui/targets")).await;
     browser.run("document.querySelector('tbody a').focus()").await;
     browser.click("tbody a").await;
     browser.until("return location.pathname === '/ui/intents'").await;

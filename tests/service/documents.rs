@@ -91,15 +91,16 @@ fn links_lead_somewhere() {
     }
 }
 
-/// Requests as the documents show them: the URL's path and the body.
-fn requests(text: &str) -> Vec<(String, String)> {
+/// Requests as the documents show them: method, path and body.
+fn requests(text: &str) -> Vec<(&str, String, String)> {
     let mut found = Vec::new();
     for block in blocks(text, "sh") {
         for call in block.split("curl ").skip(1) {
             let Some(start) = call.find("/v1/") else { continue };
             let path: String = call[start..].chars().take_while(|c| !" '\"\n\\".contains(*c)).collect();
             let body = call.split("-d '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap_or_default();
-            found.push((path, body.to_owned()));
+            let method = if body.is_empty() && !call.contains("-X POST") { "GET" } else { "POST" };
+            found.push((method, path, body.to_owned()));
         }
     }
     found
@@ -124,8 +125,7 @@ async fn the_requests_that_they_show_are_answered() {
     let bearer = format!("Bearer {}", token.unwrap());
     let mut answered = 0;
     for (path, text) in documents() {
-        for (request, body) in requests(&text) {
-            let method = if body.is_empty() { "GET" } else { "POST" };
+        for (method, request, body) in requests(&text) {
             let answer = api.call_with(method, &request, &[("Authorization", &bearer)], body.clone()).await;
             assert!(answer.status.is_success(), "{}: {method} {request} {body}: {}", path.display(), answer.text());
             answered += 1;

@@ -20,4 +20,5 @@ mod secrets;
 mod slow;
 mod sqlserver;
 mod support;
+mod targets;
 mod webhooks;

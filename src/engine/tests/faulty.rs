@@ -7,14 +7,15 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::core::contract::GatewayUrl;
-use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::intent::{IntentId, IntentSeq, TargetName};
 use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
+use crate::core::time::Timestamp;
 use crate::store::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
     InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
     ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
-    StoreFuture, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
 
 #[derive(Clone, Copy)]
@@ -170,6 +171,18 @@ impl Store for Faulty {
 
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
         self.inner.target_health()
+    }
+
+    fn targets(&self) -> StoreFuture<Vec<StoredTarget>> {
+        self.inner.targets()
+    }
+
+    fn pause_target(&self, target: TargetName) -> StoreFuture<Timestamp> {
+        self.inner.pause_target(target)
+    }
+
+    fn resume_target(&self, target: TargetName) -> StoreFuture<()> {
+        self.inner.resume_target(target)
     }
 
     fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>> {

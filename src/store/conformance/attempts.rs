@@ -9,9 +9,11 @@ use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
 use crate::core::intent::{ExhaustedReason, State, Status};
 use crate::core::lease::Term;
 use crate::core::outcome::Outcome;
-use crate::core::schedule::{GatewayId, Waiting};
+use crate::core::schedule::{Call, Lane, Waiting};
 use crate::core::time::Timestamp;
-use crate::store::{AtOnce, Begun, BegunAtOnce, FencedWrites, Finished, Permit, Places, Purged, Submitted, WriteBatch};
+use crate::store::{
+    AtOnce, Begun, BegunAtOnce, FencedWrites, Finished, Permit, Places, Purged, Slot, Submitted, WriteBatch,
+};
 
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -19,7 +21,7 @@ pub async fn an_attempt_is_written_down_before_it_is_made(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &max_attempts(3)).await;
     let waiting = fixture.waiting(&intent).await;
-    let Some(Begun::Started { attempt, due, .. }) = fixture.begin(&term, waiting).await else { panic!("not begun") };
+    let Some(Begun::Started { attempt, due, .. }) = fixture.begin(&term, &waiting).await else { panic!("not begun") };
     assert_eq!((attempt.attempt_number, attempt.lease_epoch), (1, term.epoch));
     assert_eq!((attempt.intent_id.as_str(), attempt.created_at), ("a", intent.created_at));
     assert_eq!((due, *attempt.contract == max_attempts(3)), (intent.created_at, true));
@@ -27,8 +29,9 @@ pub async fn an_attempt_is_written_down_before_it_is_made(fixture: Fixture) {
     let stored = fixture.intent("a").await;
     assert_eq!((stored.attempt_count, stored.attempt_open), (1, true));
     assert!(fixture.history("a").await.attempts.is_empty(), "the audit row comes with the outcome");
-    for stale in [waiting, Waiting { attempt_count: 1, ..waiting }, Waiting { attempt_count: 7, ..waiting }] {
-        assert!(matches!(fixture.begin(&term, stale).await, Some(Begun::Stale)), "begun twice: {stale:?}");
+    for attempt_count in [waiting.attempt_count, 1, 7] {
+        let stale = Waiting { attempt_count, ..waiting.clone() };
+        assert!(matches!(fixture.begin(&term, &stale).await, Some(Begun::Stale)), "begun twice: {stale:?}");
     }
 }
 
@@ -74,7 +77,7 @@ pub async fn an_attempt_is_finished_once(fixture: Fixture) {
         assert_eq!(fixture.finish(&term, &attempt, outcome).await, Some(Finished::NotOpen));
     }
     for count in 0..3 {
-        let again = fixture.begin(&term, Waiting { attempt_count: count, ..waiting }).await;
+        let again = fixture.begin(&term, &Waiting { attempt_count: count, ..waiting.clone() }).await;
         assert!(matches!(again, Some(Begun::Stale)), "terminal is for ever");
     }
     assert_eq!(fixture.history("a").await, after);
@@ -85,7 +88,7 @@ pub async fn a_retry_begins_when_it_is_due_and_not_before(fixture: Fixture) {
     let intent = fixture.submit("a", &max_attempts(3)).await;
     fixture.attempt(&term, &intent, Outcome::error("refused")).await;
     let retry = fixture.waiting(&intent).await;
-    match fixture.begin(&term, retry).await {
+    match fixture.begin(&term, &retry).await {
         Some(Begun::NotDue { due, now }) => assert!(due == retry.due && now < due),
         other => panic!("begun before it was due: {other:?}"),
     }
@@ -100,7 +103,7 @@ pub async fn no_attempt_begins_after_the_deadline(fixture: Fixture) {
     let intent = fixture.submit("a", &fixture.short_deadline()).await;
     let waiting = fixture.waiting(&intent).await;
     fixture.pass(fixture.short).await;
-    let Some(Begun::Ended(ended)) = fixture.begin(&term, waiting).await else { panic!("begun") };
+    let Some(Begun::Ended(ended)) = fixture.begin(&term, &waiting).await else { panic!("begun") };
     assert_eq!(ended, fixture.intent("a").await);
     assert_eq!(ended.state.exhausted_reason(), Some(ExhaustedReason::DeadlineExceeded));
     assert_eq!(ended.attempt_count, 0);
@@ -150,7 +153,7 @@ async fn assert_fenced(fixture: &Fixture, stale: &Term) {
     let before = [fixture.history(ids[0]).await, fixture.history(ids[1]).await, fixture.history(ids[2]).await];
     let waiting = fixture.waiting(&fresh).await;
     let now = fixture.now().await;
-    assert!(fixture.begin(stale, waiting).await.is_none(), "begin");
+    assert!(fixture.begin(stale, &waiting).await.is_none(), "begin");
     assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(stale) }).await.is_none(), "expire");
     if let Some(open) = &open {
         let finishes = vec![finished(open, accepted(), now)];
@@ -269,13 +272,19 @@ pub async fn one_bad_item_fails_alone(fixture: Fixture) {
 
 /// Gives out one place, whoever asks.
 #[derive(Default)]
-struct OnePlace(AtomicBool);
+pub struct OnePlace(AtomicBool);
 
 impl Places for OnePlace {
-    fn take(&self, _: GatewayId, _: Timestamp) -> Option<Permit> {
+    fn take(&self, _: &Arc<Lane>, _: Timestamp) -> Option<Permit> {
         let free = !self.0.swap(true, Ordering::SeqCst);
-        free.then(|| Permit { slot: Box::new(()), under_way: Box::new(()) })
+        free.then(|| Permit { slot: Box::new(NoSlot), under_way: Box::new(()) })
     }
+}
+
+struct NoSlot;
+
+impl Slot for NoSlot {
+    fn called(&mut self, _: Call) {}
 }
 
 /// A store may leave new intents waiting; what it begins at once must be as if begun later.

@@ -66,7 +66,7 @@ pub async fn a_job_and_its_intent_are_one_thing(fixture: Fixture) {
     assert_eq!(find(&fixture, JobLookup::Id(submission_id(2))).await, None);
     assert_eq!(intent.id.submission_id(), Some(submission_id(1)));
     let term = fixture.lead("a").await;
-    let Some(Begun::Started { attempt, payload, .. }) = fixture.begin(&term, fixture.waiting(&intent).await).await
+    let Some(Begun::Started { attempt, payload, .. }) = fixture.begin(&term, &fixture.waiting(&intent).await).await
     else {
         panic!("not begun");
     };

@@ -11,6 +11,7 @@ pub mod leases;
 pub mod lookups;
 pub mod schedule;
 pub mod submissions;
+pub mod targets;
 pub mod webhooks;
 
 use std::future::Future;
@@ -91,6 +92,11 @@ macro_rules! for_store {
                 nothing_is_lost_to_commits_that_race_the_cursor,
                 overdue_intents_are_announced,
                 the_backlog_counts_what_waits,
+            }
+            targets {
+                nothing_begins_for_a_paused_target,
+                deadlines_of_a_paused_target_go_on_passing,
+                every_look_shows_which_targets_are_paused,
             }
             lookups {
                 unknown_ids_are_not_found,
@@ -192,14 +198,14 @@ impl Fixture {
         self.store.commit(batch).await.expect("commit").fenced
     }
 
-    pub async fn begin(&self, term: &Term, waiting: Waiting) -> Option<Begun> {
-        let receipt = self.fenced(FencedWrites { begins: vec![waiting], ..writes(term) }).await?;
+    pub async fn begin(&self, term: &Term, waiting: &Waiting) -> Option<Begun> {
+        let receipt = self.fenced(FencedWrites { begins: vec![waiting.clone()], ..writes(term) }).await?;
         Some(receipt.begins.into_iter().next().unwrap().unwrap())
     }
 
     /// Begins the next attempt of an intent that is due.
     pub async fn begin_due(&self, term: &Term, intent: &Intent) -> OpenAttempt {
-        match self.begin(term, self.waiting(intent).await).await {
+        match self.begin(term, &self.waiting(intent).await).await {
             Some(Begun::Started { attempt, .. }) => attempt,
             other => panic!("not begun: {other:?}"),
         }

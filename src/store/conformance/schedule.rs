@@ -20,18 +20,24 @@ pub async fn the_first_look_shows_every_lane(fixture: Fixture) {
         fixture.submit(&format!("a{n}"), &at_gateway("a")).await;
         fixture.submit(&format!("b{n}"), &at_gateway("b")).await;
     }
-    // Another target with the same gateway shares its lane.
-    fixture.submit("b3", &Contract { gateway_url: at_gateway("b").gateway_url, ..max_attempts(2) }).await;
+    // Another contract with the same gateway has a lane of its own.
+    for n in 3..5 {
+        let other = Contract { gateway_url: at_gateway("b").gateway_url, ..max_attempts(2) };
+        fixture.submit(&format!("b{n}"), &other).await;
+    }
     let build = fixture.store.build_schedule(2).await.unwrap();
-    assert_eq!(build.lanes.len(), 2);
+    assert_eq!(build.lanes.len(), 3);
     for lane in &build.lanes {
         assert_eq!((lane.page.from, lane.page.limit, lane.waiting.len()), (Place::START, 2, 2));
-        assert!(lane.waiting.iter().all(|waiting| waiting.gateway == lane.page.gateway));
+        assert!(lane.waiting.iter().all(|waiting| waiting.lane == lane.page.lane));
         assert!(lane.waiting[0].due <= lane.waiting[1].due);
     }
     let mut all: Vec<_> = fixture.store.build_schedule(10).await.unwrap().lanes;
-    all.sort_by_key(|lane| lane.waiting.len());
-    assert_eq!(all.iter().map(|lane| lane.waiting.len()).collect::<Vec<_>>(), [3, 4]);
+    all.sort_by_key(|lane| lane.page.lane.id);
+    let lanes: Vec<_> = all.iter().map(|lane| (lane.page.lane.target.as_str(), lane.waiting.len())).collect();
+    assert_eq!(lanes, [("sms.one_shot", 3), ("sms.one_shot", 3), ("sms.max_attempts", 2)]);
+    let gateways: Vec<_> = all.iter().map(|lane| lane.page.lane.gateway).collect();
+    assert!(gateways[0] != gateways[1] && gateways[1] == gateways[2], "{gateways:?}");
 }
 
 pub async fn pages_of_a_lane_follow_one_another(fixture: Fixture) {
@@ -44,7 +50,7 @@ pub async fn pages_of_a_lane_follow_one_another(fixture: Fixture) {
         seen.extend(page.waiting.iter().map(|waiting| waiting.seq));
         let Some(last) = page.waiting.last().filter(|_| page.waiting.len() == 10) else { break };
         let from = Place { due: last.due, seq: last.seq }.next();
-        let pages = vec![LanePage { gateway: last.gateway, from, limit: 10 }];
+        let pages = vec![LanePage { lane: last.lane.clone(), from, limit: 10 }];
         let request = RefreshRequest { cursor: build.cursor.clone(), limit: 1, pages };
         page = fixture.store.refresh_schedule(request).await.unwrap().pages.remove(0);
     }

@@ -88,7 +88,7 @@ pub async fn payload_bytes_are_kept_as_they_are(fixture: Fixture) {
         let Submitted::Created(intent) = submit_to(&*fixture.store, new_intent(&id, &one_shot(), payload)).await else {
             panic!("not created");
         };
-        let Some(Begun::Started { payload: kept, .. }) = fixture.begin(&term, fixture.waiting(&intent).await).await
+        let Some(Begun::Started { payload: kept, .. }) = fixture.begin(&term, &fixture.waiting(&intent).await).await
         else {
             panic!("not begun");
         };

@@ -69,7 +69,7 @@ pub async fn every_end_of_an_intent_owes_one_event(fixture: Fixture) {
     let late = fixture.submit("late", &hooked(fixture.short_deadline())).await;
     let late = fixture.waiting(&late).await;
     fixture.pass(fixture.short).await;
-    let Some(Begun::Ended(_)) = fixture.begin(&term, late).await else { panic!("begun after its deadline") };
+    let Some(Begun::Ended(_)) = fixture.begin(&term, &late).await else { panic!("begun after its deadline") };
     let expired = fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap().expired;
     assert_eq!(expired.iter().map(|intent| intent.seq).collect::<Vec<_>>(), [overdue.seq]);
     let cases = [

@@ -8,8 +8,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::connection::read_now;
 use super::read::{self, parsed};
 use super::schedule::as_limit;
+use super::targets;
 use crate::clock::WallClock;
-use crate::core::contract::Contract;
 use crate::core::intent::{IntentId, Status, TargetName};
 use crate::core::time::Timestamp;
 use crate::store::{
@@ -25,22 +25,22 @@ pub fn detail(
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
     let Some(history) = read::history_in(&snapshot, id)? else { return Ok(None) };
-    let (contract, next_attempt_at, open_since): (Contract, Option<i64>, Option<i64>) = snapshot
-        .prepare_cached(
-            "SELECT c.snapshot, i.next_attempt_at, i.open_started_at
-             FROM submission_intents i JOIN submission_contracts c USING (contract_id) WHERE i.intent_seq = ?1",
-        )?
-        .query_row([history.intent.seq.0], |row| {
-            Ok((parsed(row, 0, |text| serde_json::from_str(text).ok())?, row.get(1)?, row.get(2)?))
-        })?;
-    let moment = |micros: Option<i64>| micros.map(Timestamp::from_micros);
-    Ok(Some(Detail {
-        now,
-        history,
-        contract,
-        next_attempt_at: moment(next_attempt_at),
-        open_since: moment(open_since),
-    }))
+    let mut statement = snapshot.prepare_cached(
+        "SELECT c.snapshot, i.next_attempt_at, i.open_started_at, p.paused_at
+         FROM submission_intents i JOIN submission_contracts c USING (contract_id)
+             LEFT JOIN submission_target_pauses p USING (submission_target) WHERE i.intent_seq = ?1",
+    )?;
+    statement.query_row([history.intent.seq.0], |row| {
+        let moment = |column| row.get::<_, Option<i64>>(column).map(|micros| micros.map(Timestamp::from_micros));
+        Ok(Some(Detail {
+            now,
+            contract: parsed(row, 0, |text| serde_json::from_str(text).ok())?,
+            next_attempt_at: moment(1)?,
+            open_since: moment(2)?,
+            paused_at: moment(3)?,
+            history,
+        }))
+    })
 }
 
 pub fn payload(connection: &Connection, id: &IntentId) -> Result<Option<Bytes>, rusqlite::Error> {
@@ -96,6 +96,7 @@ pub fn overview(connection: &mut Connection, clock: &WallClock) -> Result<Overvi
         webhooks: backlog.webhooks,
         oldest_webhook: backlog.oldest_webhook,
         ended: ended(&snapshot, now)?,
+        paused: targets::paused(&snapshot)?.into_iter().collect(),
         failing: failing(&snapshot, now)?,
     })
 }

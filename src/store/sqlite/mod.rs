@@ -15,6 +15,7 @@ mod migrate;
 mod read;
 mod schedule;
 mod tally;
+mod targets;
 mod webhooks;
 mod write;
 
@@ -37,13 +38,14 @@ use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
     InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
     ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
-    StoreFuture, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
 use crate::clock::WallClock;
 use crate::core::contract::GatewayUrl;
-use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::intent::{IntentId, IntentSeq, TargetName};
 use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
+use crate::core::time::Timestamp;
 
 /// Connections for what clients read. More would only wait for the same two or four cores.
 const READERS: usize = 4;
@@ -289,6 +291,18 @@ impl Store for SqliteStore {
 
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
         self.read(insight::target_health)
+    }
+
+    fn targets(&self) -> StoreFuture<Vec<StoredTarget>> {
+        self.read(|connection, _| targets::all(connection))
+    }
+
+    fn pause_target(&self, target: TargetName) -> StoreFuture<Timestamp> {
+        self.write(move |writer, clock| targets::pause(&mut writer.connection, clock, &target))
+    }
+
+    fn resume_target(&self, target: TargetName) -> StoreFuture<()> {
+        self.write(move |writer, _| targets::resume(&writer.connection, &target))
     }
 
     fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>> {

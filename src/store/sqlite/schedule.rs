@@ -6,10 +6,11 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::connection::read_now;
 use super::read::parsed;
+use super::targets::{self, Lanes};
 use crate::clock::WallClock;
 use crate::core::contract::Contract;
 use crate::core::intent::{IntentId, IntentSeq};
-use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Place, Waiting};
+use crate::core::schedule::{Lane, LanePage, LoadedPage, Place, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::{Backlog, Build, ChangeCursor, OpenAttempt, Refresh, RefreshRequest};
 
@@ -21,8 +22,7 @@ pub fn open_attempts_before(
     let mut statement = connection.prepare_cached(
         "SELECT i.intent_seq, i.intent_id, c.snapshot, i.created_at, i.attempt_count, i.open_lease_epoch,
                     i.open_started_at
-             FROM submission_gateways g JOIN submission_intents i USING (gateway_id)
-                 JOIN submission_contracts c USING (contract_id)
+             FROM submission_contracts c JOIN submission_intents i USING (contract_id)
              WHERE i.status = 'pending' AND i.next_attempt_at IS NULL AND i.open_lease_epoch < ?1
              ORDER BY i.open_lease_epoch, i.intent_seq LIMIT ?2",
     )?;
@@ -57,19 +57,20 @@ pub fn build(connection: &mut Connection, clock: &WallClock, page_limit: usize) 
     // can see. Changes at that timestamp itself may be reported once more, which does no harm.
     let last_at = snapshot.query_row("SELECT last_at FROM submission_clock", [], |row| row.get(0))?;
     let cursor = ChangeCursor { last_modified_at: Timestamp::from_micros(last_at), intent_id: String::new() };
-    let gateways: Vec<i64> = snapshot
-        .prepare_cached("SELECT gateway_id FROM submission_gateways")?
+    let contracts: Vec<i64> = snapshot
+        .prepare_cached("SELECT contract_id FROM submission_contracts")?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
+    let mut known = Lanes::new(&snapshot);
     let mut lanes = Vec::new();
-    for gateway in gateways {
-        let page = LanePage { gateway: GatewayId(gateway), from: Place::START, limit: page_limit };
+    for contract in contracts {
+        let page = LanePage { lane: known.of(contract)?, from: Place::START, limit: page_limit };
         let loaded = load(&snapshot, page)?;
         if !loaded.waiting.is_empty() {
             lanes.push(loaded);
         }
     }
-    Ok(Build { now, cursor, lanes })
+    Ok(Build { now, cursor, lanes, paused: targets::paused(&snapshot)? })
 }
 
 pub fn refresh(
@@ -83,15 +84,16 @@ pub fn refresh(
     let mut changed = Vec::new();
     {
         let mut statement = snapshot.prepare_cached(
-            "SELECT intent_seq, gateway_id, next_attempt_at, attempt_count, last_modified_at, intent_id
+            "SELECT intent_seq, contract_id, next_attempt_at, attempt_count, last_modified_at, intent_id
              FROM submission_intents
              WHERE next_attempt_at IS NOT NULL AND (last_modified_at, intent_id) > (?1, ?2)
              ORDER BY last_modified_at, intent_id LIMIT ?3",
         )?;
         let mut rows =
             statement.query(params![cursor.last_modified_at.micros(), cursor.intent_id, as_limit(request.limit)])?;
+        let mut lanes = Lanes::new(&snapshot);
         while let Some(row) = rows.next()? {
-            changed.push(waiting_of(row)?);
+            changed.push(waiting_of(row, lanes.of(row.get(1)?)?)?);
             cursor.last_modified_at = Timestamp::from_micros(row.get(4)?);
             cursor.intent_id = row.get(5)?;
         }
@@ -106,7 +108,7 @@ pub fn refresh(
         .optional()?
         .is_some();
     let more = changed.len() >= request.limit;
-    Ok(Refresh { now, cursor, changed, more, pages, overdue })
+    Ok(Refresh { now, cursor, changed, more, pages, overdue, paused: targets::paused(&snapshot)? })
 }
 
 pub fn backlog(connection: &mut Connection, clock: &WallClock) -> Result<Backlog, rusqlite::Error> {
@@ -130,19 +132,21 @@ pub fn backlog(connection: &mut Connection, clock: &WallClock) -> Result<Backlog
 fn load(connection: &Connection, page: LanePage) -> Result<LoadedPage, rusqlite::Error> {
     let waiting = connection
         .prepare_cached(
-            "SELECT intent_seq, gateway_id, next_attempt_at, attempt_count FROM submission_intents
-             WHERE gateway_id = ?1 AND status = 'pending' AND (next_attempt_at, intent_seq) >= (?2, ?3)
+            "SELECT intent_seq, contract_id, next_attempt_at, attempt_count FROM submission_intents
+             WHERE contract_id = ?1 AND status = 'pending' AND (next_attempt_at, intent_seq) >= (?2, ?3)
              ORDER BY next_attempt_at, intent_seq LIMIT ?4",
         )?
-        .query_map(params![page.gateway.0, page.from.due.micros(), page.from.seq.0, as_limit(page.limit)], waiting_of)?
+        .query_map(params![page.lane.id.0, page.from.due.micros(), page.from.seq.0, as_limit(page.limit)], |row| {
+            waiting_of(row, Arc::clone(&page.lane))
+        })?
         .collect::<Result<_, _>>()?;
     Ok(LoadedPage { page, waiting })
 }
 
-fn waiting_of(row: &Row<'_>) -> Result<Waiting, rusqlite::Error> {
+fn waiting_of(row: &Row<'_>, lane: Arc<Lane>) -> Result<Waiting, rusqlite::Error> {
     Ok(Waiting {
         seq: IntentSeq(row.get(0)?),
-        gateway: GatewayId(row.get(1)?),
+        lane,
         due: Timestamp::from_micros(row.get(2)?),
         attempt_count: row.get(3)?,
     })

@@ -93,9 +93,9 @@ async fn the_hot_queries_use_their_indexes() {
     let connection = Connection::open(path_in(&fixture)).unwrap();
     for (sql, index) in [
         (
-            "SELECT intent_seq FROM submission_intents WHERE gateway_id = 1 AND status = 'pending'
+            "SELECT intent_seq FROM submission_intents WHERE contract_id = 1 AND status = 'pending'
              AND (next_attempt_at, intent_seq) >= (1, 1) ORDER BY next_attempt_at, intent_seq LIMIT 9",
-            "submission_intents_pending (gateway_id=? AND",
+            "submission_intents_pending (contract_id=? AND",
         ),
         (
             "SELECT intent_seq FROM submission_intents WHERE next_attempt_at IS NOT NULL
@@ -112,8 +112,8 @@ async fn the_hot_queries_use_their_indexes() {
             "submission_intents_completed (completed_at",
         ),
         (
-            "SELECT 1 FROM submission_intents WHERE gateway_id = 1 AND status = 'pending' AND next_attempt_at IS NULL",
-            "submission_intents_pending (gateway_id=? AND next_attempt_at=?",
+            "SELECT 1 FROM submission_intents WHERE contract_id = 1 AND status = 'pending' AND next_attempt_at IS NULL",
+            "submission_intents_pending (contract_id=? AND next_attempt_at=?",
         ),
         (
             "SELECT 1 FROM submission_intents WHERE status = 'rejected' AND intent_seq < 9 ORDER BY intent_seq DESC",

@@ -4,7 +4,7 @@
 //! at first, because a savepoint copies every page that its item touches. The leader's part is done
 //! only if its term holds the lease, looked up in this same transaction.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ use super::connection::{begin, store_error};
 use super::read::{self, parsed};
 use super::schedule::as_limit;
 use super::tally::Tally;
+use super::targets::{self, Lanes};
 use super::{inbox, jobs, leases, messages, webhooks};
 use crate::clock::WallClock;
 use crate::core::contract::{Contract, ContractSnapshot};
-use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State};
+use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State, TargetName};
 use crate::core::lease::Term;
 use crate::core::policy;
-use crate::core::schedule::{GatewayId, Waiting};
+use crate::core::schedule::{Lane, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
@@ -32,14 +33,9 @@ use crate::store::{
 /// Contracts that are known to be in the database, so that a submission need not look.
 #[derive(Default)]
 pub struct ContractCache {
-    ids: HashMap<Arc<str>, ContractRow>,
+    /// A contract's number is that of its lane.
+    lanes: HashMap<Arc<str>, Arc<Lane>>,
     by_id: HashMap<i64, Arc<Contract>>,
-}
-
-#[derive(Clone, Copy)]
-struct ContractRow {
-    contract_id: i64,
-    gateway_id: i64,
 }
 
 pub fn commit(
@@ -85,15 +81,18 @@ fn try_commit(
         Some(at_once) if leases::holds(&transaction, &at_once.term, now)? => Some(at_once),
         _ => None,
     };
+    let paused = if batch.may_begin() { targets::paused(&transaction)? } else { BTreeSet::new() };
     for new in &batch.submits {
-        let result = items.run(&transaction, |tx| submit(tx, contracts, new, now, at_once))?;
+        let result = items.run(&transaction, |tx| {
+            submit(tx, contracts, new, now, at_once.filter(|_| !paused.contains(&new.contract.contract.target)))
+        })?;
         let result = result.map(|(submitted, begun_at_once)| {
             begun.extend(begun_at_once);
             submitted
         });
         if result.is_err() {
             // A contract that was made for it is undone with it.
-            contracts.ids.clear();
+            contracts.lanes.clear();
         }
         submits.push(result);
     }
@@ -103,7 +102,7 @@ fn try_commit(
     }
     let fenced = match &batch.fenced {
         Some(writes) if leases::holds(&transaction, &writes.term, now)? => {
-            Some(fenced(&transaction, contracts, writes, now, items)?)
+            Some(fenced(&transaction, contracts, writes, &paused, now, items)?)
         }
         _ => None,
     };
@@ -115,13 +114,15 @@ fn fenced(
     transaction: &Transaction<'_>,
     contracts: &mut ContractCache,
     writes: &FencedWrites,
+    paused: &BTreeSet<TargetName>,
     now: Timestamp,
     items: Items,
 ) -> Result<FencedReceipt, rusqlite::Error> {
     let mut tally = Tally::default();
     let mut begins = Vec::with_capacity(writes.begins.len());
     for waiting in &writes.begins {
-        let begun = |tx: &Transaction<'_>| begin_attempt(tx, contracts, writes.term.epoch, waiting, now, &mut tally);
+        let begun =
+            |tx: &Transaction<'_>| begin_attempt(tx, contracts, writes.term.epoch, waiting, paused, now, &mut tally);
         begins.push(items.run(transaction, begun)?);
     }
     let mut finishes = Vec::with_capacity(writes.finishes.len());
@@ -175,10 +176,10 @@ fn submit(
         return Ok((Submitted::Existing(existing), None));
     }
     let contract = &new.contract.contract;
-    let row = contract_row(transaction, contracts, &new.contract)?;
+    let lane = lane_of(transaction, contracts, &new.contract)?;
     let deadline = policy::deadline(contract, now);
     let place = at_once.and_then(|at_once| {
-        let permit = at_once.places.take(GatewayId(row.gateway_id), now)?;
+        let permit = at_once.places.take(&lane, now)?;
         Some((permit, at_once.term.epoch))
     });
     let epoch = place.as_ref().map(|(_, epoch)| *epoch);
@@ -195,8 +196,8 @@ fn submit(
         )?
         .execute(params![
             new.id.as_str(),
-            row.contract_id,
-            row.gateway_id,
+            lane.id.0,
+            lane.gateway.0,
             new.payload.sha256(),
             now.micros(),
             deadline.map(Timestamp::micros),
@@ -242,13 +243,14 @@ fn submit(
     Ok((Submitted::Created(intent), begun))
 }
 
-fn contract_row(
+/// The lane of a contract, which is made if it is new.
+fn lane_of(
     transaction: &Transaction<'_>,
     contracts: &mut ContractCache,
     snapshot: &ContractSnapshot,
-) -> Result<ContractRow, rusqlite::Error> {
-    if let Some(row) = contracts.ids.get(&snapshot.json) {
-        return Ok(*row);
+) -> Result<Arc<Lane>, rusqlite::Error> {
+    if let Some(lane) = contracts.lanes.get(&snapshot.json) {
+        return Ok(Arc::clone(lane));
     }
     let url = snapshot.contract.gateway_url.as_str();
     transaction.execute("INSERT OR IGNORE INTO submission_gateways (gateway_url) VALUES (?1)", [url])?;
@@ -257,16 +259,17 @@ fn contract_row(
          SELECT gateway_id, ?2, ?3 FROM submission_gateways WHERE gateway_url = ?1",
         params![url, snapshot.contract.target.as_str(), snapshot.json],
     )?;
-    let row = transaction.query_row(
-        "SELECT contract_id, gateway_id FROM submission_contracts WHERE snapshot = ?1",
+    let contract_id = transaction.query_row(
+        "SELECT contract_id FROM submission_contracts WHERE snapshot = ?1",
         [&snapshot.json],
-        |row| Ok(ContractRow { contract_id: row.get(0)?, gateway_id: row.get(1)? }),
+        |row| row.get(0),
     )?;
     if let Some(webhook) = &snapshot.contract.webhook {
-        webhooks::keep_receiver(transaction, row.contract_id, webhook)?;
+        webhooks::keep_receiver(transaction, contract_id, webhook)?;
     }
-    contracts.ids.insert(Arc::clone(&snapshot.json), row);
-    Ok(row)
+    let lane = Lanes::new(transaction).of(contract_id)?;
+    contracts.lanes.insert(Arc::clone(&snapshot.json), Arc::clone(&lane));
+    Ok(lane)
 }
 
 pub fn contract_by_id(
@@ -292,6 +295,7 @@ fn begin_attempt(
     contracts: &mut ContractCache,
     epoch: i64,
     waiting: &Waiting,
+    paused: &BTreeSet<TargetName>,
     now: Timestamp,
     tally: &mut Tally,
 ) -> Result<Begun, rusqlite::Error> {
@@ -320,6 +324,9 @@ fn begin_attempt(
     let contract = contract_by_id(transaction, contracts, contract_id)?;
     if let Err(reason) = policy::may_start(&contract, created_at, waiting.attempt_count, now) {
         return exhaust(transaction, waiting.seq, reason, now, tally).map(Begun::Ended);
+    }
+    if paused.contains(&contract.target) {
+        return Ok(Begun::Paused);
     }
     transaction
         .prepare_cached(

@@ -8,6 +8,7 @@ use tiberius::Row;
 use super::database::{Database, Value};
 use super::read::{all, first, need_first, run, set};
 use super::statements::THIS_MINUTE;
+use super::targets::{self, PAUSED};
 use super::{read, rows, statements};
 use crate::core::intent::{IntentId, Status, TargetName};
 use crate::store::{
@@ -19,8 +20,9 @@ use crate::store::{
 pub fn detail_statement() -> String {
     format!(
         "{}
-SELECT c.snapshot, i.next_attempt_at, i.open_started_at, SYSUTCDATETIME() AS now_at FROM submission_intents AS i
-JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE i.intent_id = @P1;",
+SELECT c.snapshot, i.next_attempt_at, i.open_started_at, p.paused_at, SYSUTCDATETIME() AS now_at
+FROM submission_intents AS i JOIN submission_contracts AS c ON c.contract_id = i.contract_id
+LEFT JOIN submission_target_pauses AS p ON p.submission_target = c.submission_target WHERE i.intent_id = @P1;",
         statements::history()
     )
 }
@@ -39,7 +41,7 @@ SELECT TOP ({MOST_FAILING}) c.submission_target, m.outcome, m.cause, CAST(SUM(m.
 FROM submission_minutes AS m JOIN submission_contracts AS c ON c.contract_id = m.contract_id
 WHERE m.minute > {THIS_MINUTE} - {RECENT_MINUTES} AND m.outcome IN ('rejected', 'error')
 GROUP BY c.submission_target, m.outcome, m.cause
-ORDER BY SUM(m.attempts) DESC, c.submission_target, m.outcome, m.cause;"
+ORDER BY SUM(m.attempts) DESC, c.submission_target, m.outcome, m.cause;{PAUSED}"
     )
 }
 
@@ -65,6 +67,7 @@ pub async fn detail(database: &Database, id: IntentId) -> Result<Option<Detail>,
         history,
         contract: rows::contract(row)?,
         next_attempt_at: rows::moment(row, "next_attempt_at")?,
+        paused_at: rows::moment(row, "paused_at")?,
         open_since: rows::moment(row, "open_started_at")?,
     }))
 }
@@ -98,6 +101,7 @@ pub async fn overview(database: &Database) -> Result<Overview, StoreError> {
         oldest_pending: oldest_pending.transpose()?,
         webhooks: backlog.webhooks,
         oldest_webhook: backlog.oldest_webhook,
+        paused: targets::paused(set(&results, 5))?.into_iter().collect(),
         ended: all(set(&results, 3), |row| {
             Ok(EndedInMinute {
                 minute: rows::need(row, "minute")?,

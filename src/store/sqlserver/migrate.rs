@@ -5,13 +5,14 @@ use super::rows;
 use crate::store::StoreError;
 
 /// Each one batch, each safe to run again.
-pub const MIGRATIONS: [&str; 6] = [
+pub const MIGRATIONS: [&str; 7] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
     include_str!("../../../schema/sqlserver/0003_minutes.sql"),
     include_str!("../../../schema/sqlserver/0004_messages.sql"),
     include_str!("../../../schema/sqlserver/0005_jobs.sql"),
     include_str!("../../../schema/sqlserver/0006_inbox.sql"),
+    include_str!("../../../schema/sqlserver/0007_targets.sql"),
 ];
 
 pub const VERSION: &str = "

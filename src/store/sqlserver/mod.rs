@@ -15,6 +15,7 @@ mod read;
 mod rows;
 mod settings;
 mod statements;
+mod targets;
 mod webhooks;
 mod write;
 
@@ -34,12 +35,13 @@ use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
     InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
     ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
-    StoreFuture, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
 use crate::core::contract::GatewayUrl;
-use crate::core::intent::{IntentId, IntentSeq};
+use crate::core::intent::{IntentId, IntentSeq, TargetName};
 use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
+use crate::core::time::Timestamp;
 use crate::metrics::Metrics;
 
 /// A commit, a look of the scheduler, a renewal of the lease, a readiness check.
@@ -204,6 +206,18 @@ impl Store for SqlServerStore {
 
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
         self.call(|store| async move { insight::target_health(&store.readers).await })
+    }
+
+    fn targets(&self) -> StoreFuture<Vec<StoredTarget>> {
+        self.call(|store| async move { targets::all(&store.readers).await })
+    }
+
+    fn pause_target(&self, target: TargetName) -> StoreFuture<Timestamp> {
+        self.call(move |store| async move { targets::pause(&store.readers, target).await })
+    }
+
+    fn resume_target(&self, target: TargetName) -> StoreFuture<()> {
+        self.call(move |store| async move { targets::resume(&store.readers, target).await })
     }
 
     fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>> {

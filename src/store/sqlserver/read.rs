@@ -10,11 +10,11 @@ use tiberius::Row;
 use super::database::{Batch, Database, Value};
 use super::rows::{self, json_moment};
 use super::statements::{self, IdParts, ListParts};
-use super::webhooks;
 use super::write::term_values;
+use super::{targets, webhooks};
 use crate::core::intent::{Intent, IntentId};
 use crate::core::lease::{Lease, Term};
-use crate::core::schedule::{GatewayId, LanePage, LoadedPage, Place, Waiting};
+use crate::core::schedule::{LaneId, LanePage, LoadedPage, Place, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::{
     Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IdRange, IntentPage, ListQuery, OpenAttempt, Purged,
@@ -104,22 +104,28 @@ pub async fn build_schedule(database: &Database, page_limit: usize) -> Result<Bu
     let clock = need_first(&results)?;
     // Changes at that very timestamp may be reported once more, which does no harm.
     let cursor = ChangeCursor { last_modified_at: rows::need_moment(clock, "last_at")?, intent_id: String::new() };
-    let lanes = by_gateway(set(&results, 1))?;
-    let page = |gateway| LanePage { gateway, from: Place::START, limit: page_limit };
-    let lanes = lanes.into_iter().map(|(gateway, waiting)| LoadedPage { page: page(gateway), waiting }).collect();
-    Ok(Build { now: rows::need_moment(clock, "now_at")?, cursor, lanes })
+    let page = |first: &Waiting| LanePage { lane: Arc::clone(&first.lane), from: Place::START, limit: page_limit };
+    let lanes = by_lane(set(&results, 2))?.into_values();
+    let lanes = lanes.filter_map(|waiting| Some(LoadedPage { page: page(waiting.first()?), waiting })).collect();
+    let paused = targets::paused(set(&results, 1))?;
+    Ok(Build { now: rows::need_moment(clock, "now_at")?, cursor, lanes, paused })
 }
 
-/// Waiting intents of each gateway, in order of place.
-fn by_gateway(rows: &[Row]) -> Result<BTreeMap<GatewayId, Vec<Waiting>>, StoreError> {
-    let mut lanes: BTreeMap<GatewayId, Vec<Waiting>> = BTreeMap::new();
-    for waiting in all(rows, rows::waiting)? {
-        lanes.entry(waiting.gateway).or_default().push(waiting);
+/// Waiting intents of each lane, in order of place.
+fn by_lane(rows: &[Row]) -> Result<BTreeMap<LaneId, Vec<Waiting>>, StoreError> {
+    let mut lanes: BTreeMap<LaneId, Vec<Waiting>> = BTreeMap::new();
+    for waiting in all_waiting(rows)? {
+        lanes.entry(waiting.lane.id).or_default().push(waiting);
     }
     for lane in lanes.values_mut() {
         lane.sort_by_key(|waiting| (waiting.due, waiting.seq));
     }
     Ok(lanes)
+}
+
+fn all_waiting(rows: &[Row]) -> Result<Vec<Waiting>, StoreError> {
+    let mut lanes = rows::Lanes::new();
+    rows.iter().map(|row| rows::waiting(row, &mut lanes)).collect()
 }
 
 pub async fn refresh_schedule(database: &Database, request: RefreshRequest) -> Result<Refresh, StoreError> {
@@ -129,21 +135,21 @@ pub async fn refresh_schedule(database: &Database, request: RefreshRequest) -> R
     if !pages.is_empty() {
         let items: Vec<_> = pages
             .iter()
-            .map(|page| json!({ "gateway": page.gateway.0, "due": json_moment(page.from.due), "seq": page.from.seq.0 }))
+            .map(|page| json!({ "lane": page.lane.id.0, "due": json_moment(page.from.due), "seq": page.from.seq.0 }))
             .collect();
         values.push(Value::Text(Json::Array(items).to_string()));
         values.push(number(pages.iter().map(|page| page.limit).max().unwrap_or(0)));
     }
     let results = run(database, statements::refresh_schedule(!pages.is_empty()), values).await?;
-    let changes = set(&results, 1);
-    let changed = all(changes, rows::waiting)?;
+    let changes = set(&results, 2);
+    let changed = all_waiting(changes)?;
     if let Some(last) = changes.last() {
         cursor.last_modified_at = rows::need_moment(last, "last_modified_at")?;
         cursor.intent_id = rows::need::<&str>(last, "intent_id")?.to_owned();
     }
-    let mut lanes = by_gateway(set(&results, 3))?;
+    let mut lanes = by_lane(set(&results, 4))?;
     let loaded = pages.into_iter().map(|page| {
-        let mut waiting = lanes.remove(&page.gateway).unwrap_or_default();
+        let mut waiting = lanes.remove(&page.lane.id).unwrap_or_default();
         waiting.truncate(page.limit);
         LoadedPage { page, waiting }
     });
@@ -153,7 +159,8 @@ pub async fn refresh_schedule(database: &Database, request: RefreshRequest) -> R
         more: changed.len() >= limit,
         changed,
         pages: loaded.collect(),
-        overdue: !set(&results, 2).is_empty(),
+        overdue: !set(&results, 3).is_empty(),
+        paused: targets::paused(set(&results, 1))?,
     })
 }
 

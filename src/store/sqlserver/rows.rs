@@ -1,5 +1,6 @@
 //! Reading rows: columns by name, as our types; an error names the column that holds nonsense.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use time::PrimitiveDateTime;
 
 use crate::core::contract::Contract;
 use crate::core::intent::{Intent, IntentId, IntentSeq, TargetName};
-use crate::core::schedule::{GatewayId, Waiting};
+use crate::core::schedule::{GatewayId, Lane, LaneId, Waiting};
 use crate::core::time::Timestamp;
 use crate::core::trace::TraceContext;
 use crate::store::{Attempt, Found, OpenAttempt, StoreError, columns};
@@ -95,10 +96,23 @@ pub fn attempt(row: &Row) -> Result<Attempt, StoreError> {
     })
 }
 
-pub fn waiting(row: &Row) -> Result<Waiting, StoreError> {
+/// Lanes that rows have named, each made once.
+pub type Lanes = HashMap<LaneId, Arc<Lane>>;
+
+pub fn waiting(row: &Row, lanes: &mut Lanes) -> Result<Waiting, StoreError> {
+    let id = LaneId(need(row, "contract_id")?);
+    let lane = match lanes.get(&id) {
+        Some(lane) => Arc::clone(lane),
+        None => {
+            let target = parsed(row, "submission_target", |text| TargetName::parse(text).ok())?;
+            let lane = Arc::new(Lane { id, gateway: GatewayId(need(row, "gateway_id")?), target });
+            lanes.insert(id, Arc::clone(&lane));
+            lane
+        }
+    };
     Ok(Waiting {
         seq: seq(row)?,
-        gateway: GatewayId(need(row, "gateway_id")?),
+        lane,
         due: need_moment(row, "next_attempt_at")?,
         attempt_count: attempts(row, "attempt_count")?,
     })

@@ -6,6 +6,7 @@
 //! after the commit, so that a client that stops reading holds no locks.
 
 use super::rows::INTENT_COLUMNS;
+use super::targets::PAUSED;
 use super::{inbox, jobs, webhooks};
 use crate::core::intent::IntentId;
 use crate::store::{KEPT_MINUTES, MOST_SHARING};
@@ -138,7 +139,8 @@ JOIN OPENJSON(@value0) WITH (seq BIGINT, attempts BIGINT) AS j ON i.intent_seq =
 JOIN submission_contracts AS c ON c.contract_id = i.contract_id
 WHERE @held = 1 AND i.attempt_count = j.attempts AND i.next_attempt_at <= @now
     AND (i.deadline_at IS NULL OR i.deadline_at > @now)
-    AND (c.attempt_limit IS NULL OR i.attempt_count < c.attempt_limit);";
+    AND (c.attempt_limit IS NULL OR i.attempt_count < c.attempt_limit)
+    AND NOT EXISTS (SELECT 1 FROM submission_target_pauses AS p WHERE p.submission_target = c.submission_target);";
 
 const BEGUN: &str = "
 SELECT i.intent_seq, i.intent_id, i.contract_id, i.created_at, i.attempt_count, i.next_attempt_at,
@@ -353,39 +355,51 @@ FROM submission_clock;";
 
 pub fn build_schedule() -> String {
     format!(
-        "{READ_CLOCK}
-SELECT p.intent_seq, p.gateway_id, p.next_attempt_at, p.attempt_count FROM submission_gateways AS g
-CROSS APPLY (SELECT TOP (@P1) i.intent_seq, i.gateway_id, i.next_attempt_at, i.attempt_count
-    FROM submission_intents AS i WHERE i.gateway_id = g.gateway_id AND i.next_attempt_at IS NOT NULL
+        "{READ_CLOCK}{PAUSED}
+SELECT p.intent_seq, {LANE_COLUMNS}, p.next_attempt_at, p.attempt_count FROM submission_contracts AS c
+CROSS APPLY (SELECT TOP (@P1) i.intent_seq, i.next_attempt_at, i.attempt_count
+    FROM submission_intents AS i WHERE i.contract_id = c.contract_id AND i.next_attempt_at IS NOT NULL
     ORDER BY i.next_attempt_at, i.intent_seq) AS p;"
     )
 }
 
 /// Changes first, pages after them: a page may show more than the changes did, never less.
 pub fn refresh_schedule(with_pages: bool) -> String {
-    let pages = if with_pages { LANE_PAGES } else { "" };
-    format!("{READ_CLOCK}{CHANGES}{OVERDUE}{pages}")
+    let pages = if with_pages { lane_pages() } else { String::new() };
+    format!("{READ_CLOCK}{PAUSED}{}{OVERDUE}{pages}", changes())
 }
 
-const CHANGES: &str = "
-SELECT TOP (@P3) intent_seq, gateway_id, next_attempt_at, attempt_count, last_modified_at, intent_id
-FROM submission_intents
-WHERE next_attempt_at IS NOT NULL AND last_modified_at >= @P1
-    AND (last_modified_at > @P1 OR intent_id > @P2 COLLATE Latin1_General_100_BIN2)
-ORDER BY last_modified_at, intent_id;";
+/// What the lane of an intent is, out of its contract.
+const LANE_COLUMNS: &str = "c.contract_id, c.gateway_id, c.submission_target";
+
+fn changes() -> String {
+    format!(
+        "
+SELECT TOP (@P3) i.intent_seq, {LANE_COLUMNS}, i.next_attempt_at, i.attempt_count, i.last_modified_at, i.intent_id
+FROM submission_intents AS i JOIN submission_contracts AS c ON c.contract_id = i.contract_id
+WHERE i.next_attempt_at IS NOT NULL AND i.last_modified_at >= @P1
+    AND (i.last_modified_at > @P1 OR i.intent_id > @P2 COLLATE Latin1_General_100_BIN2)
+ORDER BY i.last_modified_at, i.intent_id;"
+    )
+}
 
 const OVERDUE: &str = "
 SELECT TOP (1) intent_seq FROM submission_intents
 WHERE next_attempt_at IS NOT NULL AND deadline_at IS NOT NULL AND deadline_at <= SYSUTCDATETIME();";
 
-const LANE_PAGES: &str = "
-SELECT p.intent_seq, p.gateway_id, p.next_attempt_at, p.attempt_count
-FROM OPENJSON(@P4) WITH (gateway BIGINT, due DATETIME2(6), seq BIGINT) AS j
-CROSS APPLY (SELECT TOP (@P5) i.intent_seq, i.gateway_id, i.next_attempt_at, i.attempt_count
+fn lane_pages() -> String {
+    format!(
+        "
+SELECT p.intent_seq, {LANE_COLUMNS}, p.next_attempt_at, p.attempt_count
+FROM OPENJSON(@P4) WITH (lane BIGINT, due DATETIME2(6), seq BIGINT) AS j
+JOIN submission_contracts AS c ON c.contract_id = j.lane
+CROSS APPLY (SELECT TOP (@P5) i.intent_seq, i.next_attempt_at, i.attempt_count
     FROM submission_intents AS i
-    WHERE i.gateway_id = j.gateway AND i.next_attempt_at IS NOT NULL AND i.next_attempt_at >= j.due
+    WHERE i.contract_id = j.lane AND i.next_attempt_at IS NOT NULL AND i.next_attempt_at >= j.due
         AND (i.next_attempt_at > j.due OR i.intent_seq >= j.seq)
-    ORDER BY i.next_attempt_at, i.intent_seq) AS p;";
+    ORDER BY i.next_attempt_at, i.intent_seq) AS p;"
+    )
+}
 
 pub const BACKLOG: &str = "
 SELECT COUNT_BIG(*) AS waiting FROM submission_intents WHERE next_attempt_at IS NOT NULL;

@@ -11,6 +11,7 @@ use sqlparser::parser::Parser;
 use super::database::Batch;
 use super::inbox as inbox_statements;
 use super::jobs as job_statements;
+use super::targets as target_statements;
 use super::webhooks as webhook_statements;
 use super::*;
 use crate::core::contract::fixtures::{max_attempts, one_shot};
@@ -257,6 +258,9 @@ fn all_statements() -> Vec<String> {
         webhook_statements::close_statement(),
         webhook_statements::put_off_statement(),
         webhook_statements::redeliver_statement(),
+        target_statements::ALL.to_owned(),
+        target_statements::RESUME.to_owned(),
+        target_statements::pause_statement(),
         job_statements::ADMITS.to_owned(),
         job_statements::find_by_key(),
         job_statements::find_by_id(),

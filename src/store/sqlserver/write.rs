@@ -322,7 +322,8 @@ fn classify(
     }
 }
 
-/// Intents that wait and are due, but may not start by policy: they are ended.
+/// Intents that wait and are due, but were not begun: those that may not start by policy are ended, the others
+/// are of paused targets.
 async fn end_what_may_not_start(
     database: &Database,
     term: &Term,
@@ -333,7 +334,7 @@ async fn end_what_may_not_start(
     answers: &mut [Result<Begun, StoreError>],
 ) -> Result<(), StoreError> {
     let mut items = Vec::new();
-    for (waiting, answer) in begins.iter().zip(answers.iter()) {
+    for (waiting, answer) in begins.iter().zip(answers.iter_mut()) {
         let Some(row) = by_seq.get(&waiting.seq).filter(|_| matches!(answer, Ok(Begun::Stale))) else { continue };
         let waits = rows::moment(row, "next_attempt_at")?.is_some();
         if !waits || rows::attempts(row, "attempt_count")? != waiting.attempt_count {
@@ -341,10 +342,12 @@ async fn end_what_may_not_start(
         }
         let contract = known.get(&rows::need::<i64>(row, "contract_id")?);
         let created_at = rows::need_moment(row, "created_at")?;
-        if let Some(Err(reason)) =
-            contract.map(|contract| policy::may_start(contract, created_at, waiting.attempt_count, now))
-        {
-            items.push(json!({ "seq": waiting.seq.0, "attempts": waiting.attempt_count, "reason": reason.as_str() }));
+        match contract.map(|contract| policy::may_start(contract, created_at, waiting.attempt_count, now)) {
+            Some(Err(reason)) => items
+                .push(json!({ "seq": waiting.seq.0, "attempts": waiting.attempt_count, "reason": reason.as_str() })),
+            // Nothing else keeps one from beginning that waits, is due and may start.
+            Some(Ok(())) => *answer = Ok(Begun::Paused),
+            None => {}
         }
     }
     if items.is_empty() {

@@ -1,0 +1,16 @@
+-- Targets that are paused, and lanes of the schedule by contract instead of by gateway.
+-- One batch; safe to run again.
+
+-- Attempts of a target that stands here do not begin: every begin looks, in its own transaction.
+IF OBJECT_ID('submission_target_pauses') IS NULL
+BEGIN
+    CREATE TABLE submission_target_pauses (
+        submission_target NVARCHAR(400) COLLATE Latin1_General_100_BIN2 NOT NULL
+                          CONSTRAINT submission_target_pauses_pk PRIMARY KEY,
+        paused_at         DATETIME2(6) NOT NULL
+    );
+    CREATE INDEX submission_intents_waiting
+        ON submission_intents (contract_id, next_attempt_at, intent_seq) INCLUDE (attempt_count)
+        WHERE next_attempt_at IS NOT NULL;
+    DROP INDEX submission_intents_lane ON submission_intents;
+END;

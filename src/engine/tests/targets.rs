@@ -1,0 +1,151 @@
+//! Targets that are paused or have limits of their own, and gateways that ask to be left alone.
+
+use super::*;
+use crate::core::intent::TargetName;
+
+fn named(target: &str, contract: Contract) -> Contract {
+    Contract { target: TargetName::parse(target).unwrap(), ..contract }
+}
+
+/// A registry whose target `t` has these limits.
+fn limited(limits: serde_json::Value) -> CurrentRegistry {
+    let mut entry = serde_json::json!({ "submissionTarget": "t", "gatewayType": "sms", "gatewayUrl": "http://x",
+        "policy": "one_shot", "terminalOutcomes": ["invalid_request"] });
+    entry.as_object_mut().unwrap().extend(limits.as_object().unwrap().clone());
+    let text = serde_json::json!({ "targets": [entry] }).to_string();
+    CurrentRegistry::new(Registry::parse(&text, &Variables::from_fn(|_| None)).unwrap())
+}
+
+#[actix::test]
+async fn a_paused_target_keeps_its_backlog_and_goes_on_where_it_was() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    let (resting, other) = (named("resting", max_attempts(3)), named("other", max_attempts(3)));
+    // By another instance: the leader is told by nobody.
+    let elsewhere: Arc<dyn Store> = Arc::new(lab.store());
+    elsewhere.pause_target(resting.target.clone()).await.unwrap();
+    for number in 0..3 {
+        instance.submit(&format!("r{number}"), &resting).await;
+        submit_to(&*elsewhere, new_intent(&format!("s{number}"), &resting, b"")).await;
+    }
+    instance.submit("o", &other).await;
+    instance.end("o").await;
+    pass(60 * SECOND).await;
+    assert_eq!(instance.calls(1).await, [("o".to_owned(), 1)], "nothing of the one that is paused");
+
+    instance.engine.store.resume_target(resting.target).await.unwrap();
+    for id in ["r0", "s0", "r1", "s1", "r2", "s2"] {
+        assert_eq!(instance.end(id).await.attempts.len(), 1);
+    }
+    instance.assert_no_number_sent_twice();
+}
+
+#[actix::test]
+async fn what_is_due_when_a_pause_comes_in_between_is_not_lost() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(error()));
+    instance.lease_after(0).await;
+    let contract = max_attempts(50);
+    for number in 0..20 {
+        instance.submit(&number.to_string(), &contract).await;
+    }
+    // Again and again while attempts are being begun.
+    for _ in 0..40 {
+        instance.engine.store.pause_target(contract.target.clone()).await.unwrap();
+        let before = instance.gateway.calls.lock().unwrap().len();
+        pass(3 * SECOND).await;
+        assert_eq!(instance.gateway.calls.lock().unwrap().len(), before, "none began");
+        instance.engine.store.resume_target(contract.target.clone()).await.unwrap();
+        pass(4 * SECOND).await;
+    }
+    for number in 0..20 {
+        let history = instance.end(&number.to_string()).await;
+        assert_eq!((history.attempts.len(), exhausted(&history)), (50, ExhaustedReason::MaxAttempts));
+    }
+    instance.assert_no_number_sent_twice();
+}
+
+#[actix::test]
+async fn no_second_sees_more_calls_of_a_target_than_its_rate() {
+    let lab = Lab::new();
+    let registry = limited(serde_json::json!({ "ratePerSecond": 4 }));
+    // Answers that take long make calls of several seconds overlap.
+    let slow = script(|_, _| (3 * SECOND, Some(accepted())));
+    let instance = lab.start_with_registry(settings(), slow, registry);
+    instance.lease_after(0).await;
+    let contract = named("t", one_shot());
+    for number in 0..10 {
+        instance.submit(&number.to_string(), &contract).await;
+    }
+    let backlog = (10..30).map(|number| new_intent(&number.to_string(), &contract, b"")).collect();
+    lab.store().commit(WriteBatch { submits: backlog, ..WriteBatch::default() }).await.unwrap();
+    for number in 0..30 {
+        instance.end(&number.to_string()).await;
+    }
+    let moments = instance.gateway.moments.lock().unwrap().clone();
+    for four_later in moments.windows(5) {
+        assert!(four_later[4] - four_later[0] >= SECOND, "{four_later:?}");
+    }
+    let all = *moments.last().unwrap() - moments[0];
+    assert!(all < 15 * SECOND, "30 at 4 a second were spread over {all:?}, though slots bound them to 8 in 3 s");
+}
+
+#[actix::test]
+async fn a_target_has_no_more_calls_at_once_than_it_may_and_a_new_limit_holds_at_once() {
+    let lab = Lab::new();
+    let slow = script(|_, _| (SECOND, Some(accepted())));
+    let registry = limited(serde_json::json!({ "maxInFlight": 2 }));
+    let instance = lab.start_with_registry(settings(), slow, registry.clone());
+    instance.lease_after(0).await;
+    let contract = named("t", one_shot());
+    for number in 0..12 {
+        instance.submit(&number.to_string(), &contract).await;
+    }
+    pass(SECOND / 2).await;
+    assert_eq!(instance.calls(2).await.len(), 2);
+    pass(SECOND).await;
+    assert_eq!(instance.calls(4).await.len(), 4);
+    let files = tempfile::tempdir().unwrap();
+    let path = files.path().join("targets.json");
+    std::fs::write(&path, include_str!("../../../registry/submission_targets.json")).unwrap();
+    let files = crate::registry::RegistryFiles { targets: path, nodes: None, api_clients: None, inbox_clients: None };
+    registry.reload(&files, &Variables::from_fn(|_| None)).unwrap();
+    pass(2 * SECOND).await;
+    assert_eq!(instance.calls(12).await.len(), 12, "a registry without limits lets all of them go");
+}
+
+#[actix::test]
+async fn a_gateway_that_says_retry_after_is_left_alone_by_all_its_targets() {
+    let lab = Lab::new();
+    let busy = Arc::new(Mutex::new(true));
+    let says = Arc::clone(&busy);
+    let instance = lab.start(
+        settings(),
+        script(move |id, _| {
+            let busy = *says.lock().unwrap() && !id.starts_with("elsewhere");
+            let told = error().with_retry_after(Some(60 * SECOND));
+            (Duration::ZERO, Some(if busy { told } else { accepted() }))
+        }),
+    );
+    instance.lease_after(0).await;
+    let (one, two) = (named("one", max_attempts(9)), named("two", max_attempts(9)));
+    instance.submit("first", &one).await;
+    instance.until("first", |history| history.attempts.len() == 1).await;
+    for number in 0..5 {
+        instance.submit(&format!("one {number}"), &one).await;
+        instance.submit(&format!("two {number}"), &two).await;
+    }
+    instance.submit("elsewhere", &at_gateway("other", one.clone())).await;
+    instance.end("elsewhere").await;
+    pass(55 * SECOND).await;
+    assert_eq!(instance.calls(2).await.len(), 2, "the one that was told, and the one elsewhere");
+    pass(10 * SECOND).await;
+    assert_eq!(instance.calls(3).await.len(), 3, "one tries, and is told again");
+    *busy.lock().unwrap() = false;
+    for id in ["first", "one 4", "two 4"] {
+        instance.end(id).await;
+    }
+    let spent: Vec<_> = instance.calls(14).await.into_iter().filter(|(_, number)| *number > 1).collect();
+    assert!(spent.len() <= 2, "a crowd did not spend its attempts on finding out: {spent:?}");
+}

@@ -1,0 +1,86 @@
+//! Pausing a target: from the answer on none of its attempts begins, whoever leads; nothing else changes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::attempts::OnePlace;
+use super::{Fixture, accepted, new_intent, writes};
+use crate::core::contract::Contract;
+use crate::core::contract::fixtures::{max_attempts, one_shot};
+use crate::core::intent::{ExhaustedReason, TargetName};
+use crate::core::outcome::Outcome;
+use crate::store::{AtOnce, Begun, FencedWrites, Finished, StoredTarget, WriteBatch};
+
+fn name(text: &str) -> TargetName {
+    TargetName::parse(text).unwrap()
+}
+
+pub async fn nothing_begins_for_a_paused_target(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let target = max_attempts(3).target;
+    let open = fixture.submit("under way", &max_attempts(3)).await;
+    let open = fixture.begin_due(&term, &open).await;
+    let waits = fixture.submit("waits", &max_attempts(3)).await;
+    let other = fixture.submit("of another", &one_shot()).await;
+
+    let since = fixture.other.pause_target(target.clone()).await.unwrap();
+    assert!(since > open.started_at && since <= fixture.now().await);
+    assert_eq!(fixture.store.pause_target(target.clone()).await.unwrap(), since, "it is already");
+
+    let waiting = fixture.waiting(&waits).await;
+    assert!(matches!(fixture.begin(&term, &waiting).await, Some(Begun::Paused)));
+    assert_eq!(fixture.intent("waits").await, waits, "it goes on waiting as it was");
+    fixture.begin_due(&term, &other).await;
+    let at_once = Some(AtOnce { term: term.clone(), places: Arc::new(OnePlace::default()) });
+    let submits = vec![new_intent("new", &max_attempts(3), b"")];
+    let receipt = fixture.store.commit(WriteBatch { submits, at_once, ..WriteBatch::default() }).await.unwrap();
+    assert!(receipt.submits[0].is_ok() && receipt.begun.is_empty(), "new ones are taken, and wait");
+    assert_eq!(
+        fixture.finish(&term, &open, Outcome::error("x")).await,
+        Some(Finished::Recorded),
+        "it was begun before"
+    );
+
+    fixture.store.resume_target(target.clone()).await.unwrap();
+    fixture.store.resume_target(target).await.unwrap();
+    assert!(matches!(fixture.begin(&term, &waiting).await, Some(Begun::Started { .. })));
+}
+
+pub async fn deadlines_of_a_paused_target_go_on_passing(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let contract = fixture.short_deadline();
+    let (swept, tried) = (fixture.submit("swept", &contract).await, fixture.submit("tried", &contract).await);
+    let waiting = fixture.waiting(&tried).await;
+    fixture.store.pause_target(contract.target).await.unwrap();
+    fixture.pass(fixture.short).await;
+    assert!(matches!(fixture.begin(&term, &waiting).await, Some(Begun::Ended(_))));
+    fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap();
+    for intent in [swept, tried] {
+        let state = fixture.intent(intent.id.as_str()).await.state;
+        assert_eq!(state.exhausted_reason(), Some(ExhaustedReason::DeadlineExceeded));
+    }
+}
+
+pub async fn every_look_shows_which_targets_are_paused(fixture: Fixture) {
+    let build = fixture.store.build_schedule(1).await.unwrap();
+    assert!(build.paused.is_empty());
+    let (one, odd) = (one_shot(), Contract { target: name("Sms \"~1\" é"), ..one_shot() });
+    let attempted = fixture.submit("a", &one).await;
+    fixture.submit("b", &odd).await;
+    for target in [&odd.target, &name("never used")] {
+        fixture.store.pause_target(target.clone()).await.unwrap();
+    }
+    let paused = BTreeSet::from([odd.target.clone(), name("never used")]);
+    assert_eq!(fixture.refresh(&build.cursor, 10).await.paused, paused);
+    assert_eq!(fixture.other.build_schedule(1).await.unwrap().paused, paused);
+    assert_eq!(fixture.store.overview().await.unwrap().paused, paused.iter().cloned().collect::<Vec<_>>());
+    let known = fixture.store.targets().await.unwrap();
+    let shown: Vec<_> =
+        known.iter().map(|StoredTarget { name, paused_at }| (name.as_str(), paused_at.is_some())).collect();
+    assert_eq!(shown, [("Sms \"~1\" é", true), ("never used", true), ("sms.one_shot", false)]);
+    let detail = |id: &str| fixture.store.detail(super::intent_id(id));
+    assert!(detail("b").await.unwrap().unwrap().paused_at.is_some());
+    assert_eq!(detail("a").await.unwrap().unwrap().paused_at, None);
+    let term = fixture.lead("me").await;
+    fixture.attempt(&term, &attempted, accepted()).await;
+}

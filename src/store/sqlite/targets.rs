@@ -1,0 +1,89 @@
+//! Targets: which are paused, and what a lane of the schedule is.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+
+use super::connection::begin;
+use super::read::parsed;
+use crate::clock::WallClock;
+use crate::core::intent::TargetName;
+use crate::core::schedule::{GatewayId, Lane, LaneId};
+use crate::core::time::Timestamp;
+use crate::store::StoredTarget;
+
+/// Those that nothing may begin for, as of this transaction.
+pub fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, rusqlite::Error> {
+    connection
+        .prepare_cached("SELECT submission_target FROM submission_target_pauses")?
+        .query_map([], |row| parsed(row, 0, |text| TargetName::parse(text).ok()))?
+        .collect()
+}
+
+pub fn pause(
+    connection: &mut Connection,
+    clock: &WallClock,
+    target: &TargetName,
+) -> Result<Timestamp, rusqlite::Error> {
+    let (transaction, now) = begin(connection, clock)?;
+    transaction.execute(
+        "INSERT OR IGNORE INTO submission_target_pauses (submission_target, paused_at) VALUES (?1, ?2)",
+        params![target.as_str(), now.micros()],
+    )?;
+    let since = transaction.query_row(
+        "SELECT paused_at FROM submission_target_pauses WHERE submission_target = ?1",
+        [target.as_str()],
+        |row| row.get(0).map(Timestamp::from_micros),
+    )?;
+    transaction.commit()?;
+    Ok(since)
+}
+
+pub fn resume(connection: &Connection, target: &TargetName) -> Result<(), rusqlite::Error> {
+    connection.execute("DELETE FROM submission_target_pauses WHERE submission_target = ?1", [target.as_str()]).map(drop)
+}
+
+pub fn all(connection: &Connection) -> Result<Vec<StoredTarget>, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT submission_target, paused_at FROM submission_target_pauses
+             UNION ALL SELECT DISTINCT submission_target, NULL FROM submission_contracts
+                 WHERE submission_target NOT IN (SELECT submission_target FROM submission_target_pauses)
+             ORDER BY 1",
+        )?
+        .query_map([], |row| {
+            Ok(StoredTarget {
+                name: parsed(row, 0, |text| TargetName::parse(text).ok())?,
+                paused_at: row.get::<_, Option<i64>>(1)?.map(Timestamp::from_micros),
+            })
+        })?
+        .collect()
+}
+
+/// The lanes of contracts, each looked up once.
+pub struct Lanes<'a> {
+    connection: &'a Connection,
+    known: HashMap<i64, Arc<Lane>>,
+}
+
+impl<'a> Lanes<'a> {
+    pub fn new(connection: &'a Connection) -> Self {
+        Self { connection, known: HashMap::new() }
+    }
+
+    pub fn of(&mut self, contract_id: i64) -> Result<Arc<Lane>, rusqlite::Error> {
+        if let Some(lane) = self.known.get(&contract_id) {
+            return Ok(Arc::clone(lane));
+        }
+        let lane = self
+            .connection
+            .prepare_cached("SELECT gateway_id, submission_target FROM submission_contracts WHERE contract_id = ?1")?
+            .query_row([contract_id], |row| {
+                let (id, gateway) = (LaneId(contract_id), GatewayId(row.get(0)?));
+                Ok(Arc::new(Lane { id, gateway, target: parsed(row, 1, |text| TargetName::parse(text).ok())? }))
+            })?;
+        self.known.insert(contract_id, Arc::clone(&lane));
+        Ok(lane)
+    }
+}

@@ -1,0 +1,11 @@
+//! Targets as the store knows them: by their contracts, and by being paused.
+
+use crate::core::intent::TargetName;
+use crate::core::time::Timestamp;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredTarget {
+    pub name: TargetName,
+    /// Set while attempts of it do not begin.
+    pub paused_at: Option<Timestamp>,
+}

@@ -1,0 +1,120 @@
+//! Letting a target rest, and gateways that ask for rest: across instances, over real HTTP.
+
+use std::time::Duration;
+
+use actix_web::http::StatusCode;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::{Instance, site};
+
+#[actix::test]
+async fn a_target_is_paused_and_resumed_through_any_instance() {
+    let (site, gateway) = site();
+    let instances = [site.start(), site.start()];
+    instances[0].wait_for_log("leader_ready");
+    let [leader, follower] = instances.each_ref().map(Instance::api);
+
+    let paused = follower.call("POST", "/v1/targets/attempts/pause", "").await;
+    assert_eq!(paused.status, StatusCode::OK, "{}", paused.text());
+    let since = paused.json()["pausedAt"].clone();
+    assert_eq!(
+        paused.json(),
+        json!({ "submissionTarget": "attempts", "state": "paused", "pausedAt": since, "registered": true })
+    );
+    let again = leader.call("POST", "/v1/targets/attempts/pause", "").await.json();
+    assert_eq!(again["pausedAt"], since, "it was paused before");
+    for (api, id) in [(&leader, "a"), (&follower, "b")] {
+        let answer = api.submit(id, "attempts", json!({}), "?waitSeconds=1").await;
+        assert_eq!((answer.status, &answer.json()["status"]), (StatusCode::OK, &json!("pending")));
+    }
+    // Another target of the same gateway is not concerned.
+    assert_eq!(leader.submit("c", "once", json!({}), "?waitSeconds=30").await.json()["status"], "accepted");
+    assert_eq!(gateway.ledger.len(), 1);
+    let state = |list: Value, name: &str| {
+        let targets = list["targets"].as_array().unwrap().clone();
+        targets.iter().find(|target| target["submissionTarget"] == name).unwrap()["state"].clone()
+    };
+    let list = leader.get("/v1/targets").await.json();
+    assert_eq!((state(list.clone(), "attempts"), state(list, "once")), (json!("paused"), json!("active")));
+    leader.until("/metrics", |answer| answer.text().contains("submission_targets_paused 1")).await;
+    let page = leader.get("/ui/intents/a").await.text();
+    assert!(page.contains("its target has been paused for"), "{page}");
+    assert!(leader.get("/ui").await.text().contains("Paused: <code>attempts</code>"));
+
+    assert_eq!(follower.call("POST", "/v1/targets/attempts/resume", "").await.json()["state"], "active");
+    for id in ["a", "b"] {
+        leader.until(&format!("/v1/intents/{id}"), |answer| answer.json()["status"] == "accepted").await;
+    }
+    assert_eq!(gateway.ledger.len(), 3);
+    for path in ["/v1/targets/nobody/pause", "/v1/targets/nobody/resume", "/v1/targets/%00/pause"] {
+        assert_eq!(leader.call("POST", path, "").await.error(), "not_found");
+    }
+    assert_eq!(leader.get("/v1/targets/attempts/pause").await.error(), "method_not_allowed");
+}
+
+#[actix::test]
+async fn only_administrators_pause_targets() {
+    let (site, _gateway) = site();
+    let hash = |token: &str| Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let client = |id: &str, scopes: &[&str]| json!({ "clientId": id, "tokenSha256": hash(id), "scopes": scopes });
+    let clients =
+        json!({ "clients": [client("root", &["admin"]), client("user", &["intents:write", "intents:read"])] });
+    let path = site.directory.path().join("clients.json");
+    std::fs::write(&path, clients.to_string()).unwrap();
+    let mut command = site.command();
+    command.env("SM_API_CLIENTS", path);
+    let instance = Instance::start(command);
+    let api = instance.api();
+    for (token, status) in [("user", 403), ("nobody", 401), ("root", 200)] {
+        let bearer = format!("Bearer {token}");
+        for (method, path) in
+            [("POST", "/v1/targets/once/pause"), ("POST", "/v1/targets/once/resume"), ("GET", "/v1/targets")]
+        {
+            let answer = api.call_with(method, path, &[("Authorization", &bearer)], "").await;
+            assert_eq!(answer.status.as_u16(), status, "{token} {method} {path}");
+        }
+    }
+}
+
+#[actix::test]
+async fn a_gateway_that_says_retry_after_hears_from_nobody_until_then() {
+    let (site, gateway) = site();
+    let instance = site.start();
+    let api = instance.api();
+    instance.wait_for_log("leader_ready");
+    let busy = api.submit("busy", "attempts", json!({ "simulate": "busy:2" }), "?waitSeconds=30").await;
+    assert_eq!(busy.json()["status"], "pending");
+    let other = api.submit("other", "once", json!({}), "?waitSeconds=30").await;
+    assert_eq!(other.json()["status"], "accepted");
+    let entries = gateway.ledger.entries();
+    let called: Vec<_> = entries.iter().map(|entry| entry.idempotency_key.as_str()).collect();
+    assert_eq!(called, ["busy", "other"]);
+    assert!(entries[1].at - entries[0].at >= Duration::from_secs(2), "another intent of another target waited too");
+    assert!(instance.wait_for_log("gateway_on_hold").contains(&format!("gateway={}", gateway.url)));
+    api.until("/v1/intents/busy", |answer| answer.json()["status"] == "accepted").await;
+    assert!(api.history("busy").await["attempts"][0]["error"].as_str().unwrap().contains("HTTP 429"));
+}
+
+#[actix::test]
+async fn a_target_with_a_rate_is_called_at_that_rate() {
+    let (site, gateway) = site();
+    let mut targets: Value = std::fs::read_to_string(site.registry()).unwrap().parse().unwrap();
+    targets["targets"][2]["ratePerSecond"] = 20.into();
+    targets["targets"][2]["maxInFlight"] = 2.into();
+    std::fs::write(site.registry(), targets.to_string()).unwrap();
+    let instance = site.start();
+    let api = instance.api();
+    instance.wait_for_log("leader_ready");
+    let submits = (0..30).map(|number| {
+        let api = api.clone();
+        async move { api.submit(&format!("a{number}"), "once", json!({}), "?waitSeconds=30").await }
+    });
+    for answer in futures_util::future::join_all(submits).await {
+        assert_eq!(answer.json()["status"], "accepted");
+    }
+    let moments: Vec<_> = gateway.ledger.entries().iter().map(|entry| entry.at).collect();
+    // 29 spaces of 50 ms; on a busy machine the first may be longer on its way to the gateway than the last.
+    let spread = moments[29] - moments[0];
+    assert!(spread >= Duration::from_millis(1200), "{spread:?}");
+}
