@@ -24,6 +24,7 @@ use crate::leader::{CourierFactory, GatewayFactory, Outside};
 use crate::metrics::Metrics;
 use crate::outgoing::{CertificateError, tls_config};
 use crate::registry::{CurrentRegistry, Registry, RegistryError, RegistryFiles};
+use crate::spans::{Collector, Tracer};
 use crate::store::choice::ChoiceError;
 use crate::variables::Variables;
 use crate::webhooks::courier::{Courier, HttpCourier};
@@ -57,6 +58,7 @@ pub struct Service {
     leaving: Leaving,
     shutdown_delay: Duration,
     server: ServerHandle,
+    tracer: Tracer,
 }
 
 impl Service {
@@ -76,10 +78,23 @@ impl Service {
             let tls = Arc::clone(&tls);
             Arc::new(move || -> Rc<dyn Gateway> { Rc::new(HttpGateway::new(attempts, Arc::clone(&tls))) })
         };
-        let courier: CourierFactory =
-            Arc::new(move || -> Rc<dyn Courier> { Rc::new(HttpCourier::new(webhooks, Arc::clone(&tls))) });
+        let courier: CourierFactory = {
+            let tls = Arc::clone(&tls);
+            Arc::new(move || -> Rc<dyn Courier> { Rc::new(HttpCourier::new(webhooks, Arc::clone(&tls))) })
+        };
+        let tracer = config.otlp_endpoint.clone().map(|endpoint| {
+            let collector = Collector { endpoint, instance: settings.holder_id.to_string(), tls: Arc::clone(&tls) };
+            Tracer::start(collector, Arc::clone(&metrics))
+        });
+        let tracer = tracer.unwrap_or_default();
         let registry = CurrentRegistry::new(registry);
-        let outside = Outside { gateway, courier, variables: variables.clone(), registry: registry.clone() };
+        let outside = Outside {
+            gateway,
+            courier,
+            variables: variables.clone(),
+            registry: registry.clone(),
+            tracer: tracer.clone(),
+        };
         let engine = Engine::start(store, settings, outside, Arc::clone(&metrics), Threads::own());
         let leaving = Leaving::default();
         let parts = HttpParts {
@@ -94,6 +109,7 @@ impl Service {
             console: config.console.console(address.ip())?,
             variables,
             clock: WallClock::system(),
+            tracer: tracer.clone(),
         };
         let server = http::start(parts, listener, https).map_err(cannot_listen)?;
         let handle = server.handle();
@@ -105,7 +121,8 @@ impl Service {
             );
         }
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
-        Ok(Self { engine, registry, address, leaving, shutdown_delay: config.shutdown_delay, server: handle })
+        let shutdown_delay = config.shutdown_delay;
+        Ok(Self { engine, registry, address, leaving, shutdown_delay, server: handle, tracer })
     }
 
     /// Attempts under way are recorded and the lease given back; meanwhile requests are still
@@ -115,6 +132,7 @@ impl Service {
         tokio::join!(self.engine.stop_leading(), tokio::time::sleep(self.shutdown_delay));
         self.engine.notices.close();
         self.server.stop(true).await;
+        self.tracer.flush().await;
     }
 }
 

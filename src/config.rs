@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::console::{Access, Console, Login};
+use crate::core::contract::GatewayUrl;
 use crate::core::lease::{LeaseTiming, UnsafeTiming};
 use crate::core::schedule::Limits;
 use crate::http::auth::AuthMode;
@@ -105,6 +106,11 @@ pub struct Config {
     /// PEM file with further certificate authorities for https gateways and webhooks
     #[arg(long, env = "SM_GATEWAY_CA", value_name = "FILE")]
     pub gateway_ca: Option<PathBuf>,
+
+    /// Where spans of sampled traces are sent, as OTLP over HTTP: a collector's base URL, such as
+    /// http://localhost:4318; without it there are none
+    #[arg(long, env = "SM_OTLP_ENDPOINT", value_parser = collector, value_name = "URL")]
+    pub otlp_endpoint: Option<GatewayUrl>,
 
     /// Largest payload that is taken
     #[arg(long, env = "SM_MAX_PAYLOAD_BYTES", default_value = "262144", value_parser = payload_bytes, value_name = "BYTES")]
@@ -312,6 +318,10 @@ fn origins(text: &str) -> Result<String, String> {
 fn count(text: &str) -> Result<usize, String> {
     let fault = || "must be a whole number of at least 1".to_owned();
     text.parse().ok().filter(|number| *number >= 1).ok_or_else(fault)
+}
+
+fn collector(text: &str) -> Result<GatewayUrl, String> {
+    GatewayUrl::parse(text).map_err(|what| format!("must be an http or https URL with a host; this {what}"))
 }
 
 fn payload_bytes(text: &str) -> Result<usize, String> {

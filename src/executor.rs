@@ -26,10 +26,12 @@ use crate::core::outcome::Outcome;
 use crate::core::policy;
 use crate::core::schedule::{Call, LONGEST_HOLD, Limits, Waiting};
 use crate::core::time::Timestamp;
+use crate::core::trace::TraceContext;
 use crate::gateway::Gateway;
 use crate::leader::{Heartbeat, TermFailed};
 use crate::metrics::Metrics;
 use crate::registry::CurrentRegistry;
+use crate::spans::{Attribute, Kind, Span, Tracer};
 use crate::store::actor::{AttemptsBegun, FencedError, FencedResult};
 use crate::store::client::StoreClient;
 use crate::store::{self, Begun, BegunAtOnce, FencedWrites, FinishAttempt, OpenAttempt, StoreError};
@@ -81,6 +83,7 @@ pub struct ExecutorParts {
     pub store_time: StoreTime,
     pub gateway: Rc<dyn Gateway>,
     pub registry: CurrentRegistry,
+    pub tracer: Tracer,
     pub leader: Recipient<TermFailed>,
     pub limits: Limits,
 }
@@ -173,7 +176,7 @@ impl Attempts {
         slot.over(Over::NotBegun);
     }
 
-    async fn make(&self, attempt: OpenAttempt, payload: Bytes, slot: Slot) {
+    async fn make(&self, mut attempt: OpenAttempt, payload: Bytes, slot: Slot) {
         let target = &attempt.contract.target;
         if let Some(rate) = self.parts.registry.get().limits(target).rate {
             self.turns.wait(target, rate).await;
@@ -185,10 +188,16 @@ impl Attempts {
             return slot.over(Over::NotBegun);
         }
         let called = monotonic();
+        let parent = attempt.trace;
+        let span = parent.and_then(|trace| self.parts.tracer.begin(trace));
+        attempt.trace = span.or(parent);
         let outcome = self.parts.gateway.attempt(&attempt, payload).await;
         drop(calling);
         let took = monotonic().duration_since(called);
         let finished_at = self.parts.store_time.now().max(attempt.started_at);
+        if let (Some(parent), Some(context)) = (parent, span) {
+            self.parts.tracer.record(span_of(&attempt, &outcome, parent, context, finished_at));
+        }
         let hold_until = outcome.retry_after().map(|span| finished_at + span.min(LONGEST_HOLD));
         if let Some(until) = hold_until {
             log::warn!("gateway_on_hold gateway={} until={until}", attempt.contract.gateway_url);
@@ -245,6 +254,33 @@ impl Attempts {
 
     fn fail_term(&self, during: &str, error: &FencedError) {
         self.parts.leader.do_send(TermFailed::new(&self.parts.term, during, error));
+    }
+}
+
+/// An attempt as a span of its submission's trace.
+fn span_of(
+    attempt: &OpenAttempt,
+    outcome: &Outcome,
+    parent: TraceContext,
+    context: TraceContext,
+    ended: Timestamp,
+) -> Span {
+    let contract = &attempt.contract;
+    Span {
+        name: format!("POST {}", contract.gateway_type.path()),
+        kind: Kind::Client,
+        context,
+        parent,
+        started: attempt.started_at,
+        ended,
+        error: outcome.error_text().map(str::to_owned),
+        attributes: vec![
+            ("submission.intent_id", Attribute::Text(attempt.intent_id.to_string())),
+            ("submission.target", Attribute::Text(contract.target.to_string())),
+            ("submission.attempt", Attribute::Number(attempt.attempt_number.into())),
+            ("submission.outcome", Attribute::Text(outcome.kind().to_owned())),
+            ("url.full", Attribute::Text(format!("{}{}", contract.gateway_url, contract.gateway_type.path()))),
+        ],
     }
 }
 

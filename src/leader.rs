@@ -39,6 +39,7 @@ use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::registry::CurrentRegistry;
 use crate::scheduler::Stop;
+use crate::spans::Tracer;
 use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
 use crate::supervise::Alive;
@@ -64,6 +65,7 @@ pub struct Outside {
     pub courier: CourierFactory,
     pub variables: Variables,
     pub registry: CurrentRegistry,
+    pub tracer: Tracer,
 }
 
 /// What a leader needs; the same for every term and every leader of this process.

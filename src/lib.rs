@@ -12,8 +12,8 @@
 //! - it leaves by [`gateway`], and its outcome is told by [`webhooks`], both over [`outgoing`].
 //!
 //! Around that: [`app`] is the service as a whole, [`cli`] the command line, [`config`] its
-//! settings ([`variables`] those that registry files name, [`fields`] how JSON is read with all its faults), [`clock`] the only place that reads a clock, [`metrics`] and [`logging`] what is seen
-//! from outside, [`bench`] what it is driven and measured by. `ARCHITECTURE.md` tells the same as a story.
+//! settings ([`variables`] those that registry files name, [`fields`] how JSON is read with all its faults), [`clock`] the only place that reads a clock, [`metrics`], [`logging`] and [`spans`] what is
+//! seen from outside, [`bench`] what it is driven and measured by. `ARCHITECTURE.md` tells the same as a story.
 
 pub mod app;
 pub mod bench;
@@ -38,6 +38,7 @@ pub mod outgoing;
 pub mod registry;
 pub mod retention;
 pub mod scheduler;
+pub mod spans;
 pub mod store;
 pub mod supervise;
 pub mod trust;

@@ -27,6 +27,7 @@ pub struct Metrics {
     queue_delay: Histogram,
     pub queue_depth: IntGauge,
     pub schedule_held: IntGauge,
+    spans: IntCounterVec,
     pub paused_targets: IntGauge,
     pub held_gateways: IntGauge,
     pub inflight_attempts: IntGauge,
@@ -85,6 +86,7 @@ impl Metrics {
             queue_delay: make.histogram("queue_delay_seconds", "From due time to start of an attempt", &SECONDS)?,
             queue_depth: make.gauge("queue_depth", "Intents waiting for an attempt, as the leader counted last")?,
             schedule_held: make.gauge("schedule_held_intents", "Waiting intents that the leader holds in memory")?,
+            spans: make.counters("spans_total", "Spans of sampled traces, by what became of them", &["result"])?,
             paused_targets: make.gauge("targets_paused", "Targets that are paused, as the leader saw last")?,
             held_gateways: make.gauge("gateways_on_hold", "Gateways that asked to be left alone for a while")?,
             inflight_attempts: make.gauge("inflight_attempts", "Attempts under way")?,
@@ -141,6 +143,9 @@ impl Metrics {
         }
         for reason in ExhaustedReason::ALL {
             self.exhausted.with_label_values(&[reason.as_str()]);
+        }
+        for result in ["exported", "failed", "dropped"] {
+            self.spans.with_label_values(&[result]);
         }
         for result in ["accepted", "replayed", "idempotency_conflict", "policy_rejected", "execution_unavailable"] {
             self.jobs.with_label_values(&[result]);
@@ -246,6 +251,11 @@ impl Metrics {
         self.paused_targets.set(0);
         self.held_gateways.set(0);
         self.leader_transitions.with_label_values(&["follower"]).inc();
+    }
+
+    /// `result`: exported, failed (the collector did not take them), dropped (too many waited).
+    pub fn spans(&self, result: &str, count: usize) {
+        self.spans.with_label_values(&[result]).inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     /// `result`: accepted, replayed, or the code of the error.

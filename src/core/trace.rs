@@ -12,6 +12,9 @@ pub struct TraceContext {
     flags: u8,
 }
 
+/// The flag that says so.
+pub const SAMPLED: u8 = 1;
+
 impl TraceContext {
     /// `None` if an id is zero, which the standard does not allow.
     pub fn new(trace_id: u128, parent_id: u64, flags: u8) -> Option<Self> {
@@ -33,6 +36,16 @@ impl TraceContext {
     /// The 32 digits that all of a trace share.
     pub fn trace_id(&self) -> String {
         format!("{:032x}", self.trace_id)
+    }
+
+    /// The 16 digits of who sent it, or of what is done in it.
+    pub fn span_id(&self) -> String {
+        format!("{:016x}", self.parent_id)
+    }
+
+    /// Whether its client chose to record it.
+    pub fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
     }
 
     /// The same trace, as seen by whoever is called next.
@@ -68,6 +81,9 @@ mod tests {
         let fine = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let context = TraceContext::parse(fine).unwrap();
         assert_eq!((context.to_string().as_str(), context.trace_id().as_str()), (fine, &fine[3..35]));
+        assert_eq!((context.span_id().as_str(), context.is_sampled()), ("00f067aa0ba902b7", true));
+        let unsampled = fine.replace("-01", "-00");
+        assert!(!TraceContext::parse(&unsampled).unwrap().is_sampled());
         assert_eq!(context.child(7).to_string(), "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-01");
         let later = "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-the-future-will-be-like";
         assert_eq!(TraceContext::parse(later), Some(context));

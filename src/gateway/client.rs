@@ -41,8 +41,7 @@ impl Gateway for HttpGateway {
             .insert_header(("Idempotency-Key", idempotency_key(&attempt.intent_id)))
             .insert_header(("X-Submission-Attempt", attempt.attempt_number.to_string()));
         if let Some(trace) = attempt.trace {
-            // A span of its own for every attempt.
-            request = request.insert_header(("traceparent", trace.child(fastrand::u64(..)).to_string()));
+            request = request.insert_header(("traceparent", trace.to_string()));
         }
         let call = self.0.send(request, payload);
         Box::pin(async move {

@@ -25,7 +25,7 @@ pub struct SubmitRequest<'a> {
     pub submission_target: String,
     /// Any JSON; forwarded to the gateway byte for byte as it stands in the request.
     #[serde(borrow, default, deserialize_with = "present")]
-    #[schema(value_type = Option<Object>, example = json!({"to": "+46700000001", "message": "Your order is on its way"}))]
+    #[schema(value_type = Value, required = false, example = json!({"to": "+46700000001", "message": "Your order is on its way"}))]
     pub payload: Option<&'a RawValue>,
 }
 
@@ -107,9 +107,13 @@ pub struct AttemptJson<'a> {
     #[schema(value_type = String, format = DateTime)]
     pub finished_at: Timestamp,
     /// `accepted` or `rejected`; null if the attempt ended with an error.
+    #[schema(required = true)]
     pub outcome_status: Option<&'static str>,
+    #[schema(required = true)]
     pub outcome_reason: Option<&'a str>,
+    #[schema(required = true)]
     pub error: Option<&'a str>,
+    #[schema(required = true)]
     pub gateway_message_id: Option<&'a str>,
 }
 
@@ -165,8 +169,10 @@ pub struct WebhookTryJson<'a> {
     #[schema(value_type = String, format = DateTime)]
     pub finished_at: Timestamp,
     /// What the receiver answered; null if it did not.
+    #[schema(required = true)]
     pub http_status: Option<u16>,
     /// What went wrong, or was odd about the answer.
+    #[schema(required = true)]
     pub error: Option<&'a str>,
 }
 
@@ -220,6 +226,7 @@ impl<'a> From<&'a History> for HistoryJson<'a> {
 pub struct IntentListJson<'a> {
     pub intents: Vec<IntentJson<'a>>,
     /// Give this as `cursor` to get the next page; null on the last one.
+    #[schema(required = true)]
     pub next_cursor: Option<String>,
 }
 
@@ -244,6 +251,7 @@ pub struct ErrorBody {
 /// A target as operators see it.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Target)]
 pub struct TargetJson {
     submission_target: String,
     /// Paused: no attempt of it begins.
@@ -283,6 +291,7 @@ impl TargetJson {
 }
 
 #[derive(Serialize, ToSchema)]
+#[schema(as = TargetList)]
 pub struct TargetListJson {
     pub targets: Vec<TargetJson>,
 }

@@ -38,6 +38,7 @@ use crate::leader::LeadershipBoard;
 use crate::metrics::Metrics;
 use crate::notices::Notices;
 use crate::registry::CurrentRegistry;
+use crate::spans::Tracer;
 use crate::store::client::StoreClient;
 use crate::variables::Variables;
 use crate::{inbox, jobs};
@@ -59,8 +60,9 @@ pub struct HttpParts {
     pub console: Console,
     /// Where the secrets of hooks are looked up.
     pub variables: Variables,
-    /// For how recent the hooks of others are; nothing else asks for the host's time here.
+    /// For how recent the hooks of others are, and for spans; nothing else asks for the host's time here.
     pub clock: WallClock,
+    pub tracer: Tracer,
 }
 
 /// What the JSON around a payload may add to its size: names, an id, a target, spaces.

@@ -19,8 +19,8 @@ pub async fn healthz() -> HttpResponse {
     responses(
         (status = 200, description = "Ready, and in which role", body = String, content_type = "text/plain",
             example = "mode=leader holder_id=sm-01 lease_epoch=2 lease_expires_at=2026-11-16T09:00:15.000000Z\n"),
-        (status = 503, description = "The store cannot be reached; or, as `mode=stopping`, the instance is being stopped",
-            body = ErrorJson),
+        (status = 503, description = "The store cannot be reached; or, as text with `mode=stopping`, the instance is being stopped",
+            content((ErrorJson = "application/json"), (String = "text/plain"))),
     ))]
 pub async fn readyz(parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
     let stopping = || parts.leaving.is_announced();

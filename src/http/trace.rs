@@ -1,23 +1,31 @@
 //! `traceparent` in and out: the trace that a request belongs to, made if it brings none.
 
-use actix_web::HttpRequest;
+use actix_web::{HttpMessage, HttpRequest};
 
-use crate::core::trace::TraceContext;
+use crate::core::trace::{SAMPLED, TraceContext};
 
 pub const TRACEPARENT: &str = "traceparent";
 
-/// What the request says.
+/// The span that a request is answered in, where spans are recorded.
+#[derive(Clone, Copy)]
+pub struct Answering(pub TraceContext);
+
+/// The trace that a request belongs to: that of its span, or what it says.
 pub fn given(request: &HttpRequest) -> Option<TraceContext> {
+    request.extensions().get::<Answering>().map(|Answering(span)| *span).or_else(|| said(request))
+}
+
+/// What the request says.
+pub fn said(request: &HttpRequest) -> Option<TraceContext> {
     request.headers().get(TRACEPARENT)?.to_str().ok().and_then(TraceContext::parse)
 }
 
-/// What the request says, or a trace of its own.
+/// The same, or a trace of its own.
 pub fn given_or_new(request: &HttpRequest) -> TraceContext {
     given(request).unwrap_or_else(new)
 }
 
-fn new() -> TraceContext {
-    const SAMPLED: u8 = 1;
+pub fn new() -> TraceContext {
     loop {
         if let Some(context) = TraceContext::new(fastrand::u128(..), fastrand::u64(..), SAMPLED) {
             return context;

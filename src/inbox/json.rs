@@ -72,17 +72,20 @@ pub struct SubmissionJson<'a> {
     pub channel: &'static str,
     #[schema(value_type = SubmissionStateName)]
     pub state: &'static str,
+    #[schema(required = true)]
     pub source_url: Option<&'a str>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required = true)]
     pub processed_at: Option<Timestamp>,
     /// How often it failed since it came in, or since it was asked to be processed again.
     pub tries: u32,
     /// How it failed the last time.
+    #[schema(required = true)]
     pub error: Option<&'a str>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required = true)]
     pub next_try_at: Option<Timestamp>,
+    #[schema(required = true)]
     pub message_id: Option<i64>,
 }
 
@@ -111,7 +114,7 @@ pub struct SubmissionDetailJson<'a> {
     #[serde(flatten)]
     pub submission: SubmissionJson<'a>,
     /// What came, if it is JSON.
-    #[schema(value_type = Option<serde_json::Value>)]
+    #[schema(value_type = Option<serde_json::Value>, required = true)]
     pub payload: Option<&'a RawValue>,
     /// What came, if it is not, or is nested too deeply; with U+FFFD in place of what is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,6 +127,7 @@ pub struct SubmissionListJson<'a> {
     pub submissions: Vec<SubmissionJson<'a>>,
     /// Give this as `cursor` to get the next page; null on the last one.
     #[serde(rename = "nextCursor")]
+    #[schema(required = true)]
     pub next_cursor: Option<String>,
 }
 
@@ -133,8 +137,11 @@ pub struct SubmissionListJson<'a> {
 pub struct ContactJson<'a> {
     pub id: i64,
     pub client_slug: &'a str,
+    #[schema(required = true)]
     pub email: Option<&'a str>,
+    #[schema(required = true)]
     pub phone: Option<&'a str>,
+    #[schema(required = true)]
     pub name: Option<&'a str>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -158,6 +165,7 @@ impl<'a> From<&'a Contact> for ContactJson<'a> {
 pub struct ContactListJson<'a> {
     pub contacts: Vec<ContactJson<'a>>,
     #[serde(rename = "nextCursor")]
+    #[schema(required = true)]
     pub next_cursor: Option<String>,
 }
 
@@ -176,6 +184,7 @@ pub struct MessageJson<'a> {
     /// There is more.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub body_cut: bool,
+    #[schema(required = true)]
     pub source_url: Option<&'a str>,
     #[schema(value_type = String, format = DateTime)]
     pub processed_at: Timestamp,
@@ -202,5 +211,6 @@ impl<'a> From<&'a Message> for MessageJson<'a> {
 pub struct MessageListJson<'a> {
     pub messages: Vec<MessageJson<'a>>,
     #[serde(rename = "nextCursor")]
+    #[schema(required = true)]
     pub next_cursor: Option<String>,
 }

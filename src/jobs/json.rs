@@ -92,9 +92,13 @@ pub struct JobAttemptJson<'a> {
     #[schema(value_type = String, format = DateTime)]
     pub finished_at: Timestamp,
     /// `accepted` or `rejected`; null if the attempt ended with an error.
+    #[schema(required = true)]
     pub outcome_status: Option<&'static str>,
+    #[schema(required = true)]
     pub outcome_reason: Option<&'a str>,
+    #[schema(required = true)]
     pub error: Option<&'a str>,
+    #[schema(required = true)]
     pub gateway_message_id: Option<&'a str>,
 }
 
@@ -128,6 +132,7 @@ pub struct JobHistoryJson<'a> {
 pub struct JobListJson<'a> {
     pub jobs: Vec<JobJson<'a>>,
     /// Give this as `cursor` to get the next page; null on the last one.
+    #[schema(required = true)]
     pub next_cursor: Option<String>,
     /// Of this request.
     pub trace_id: String,

@@ -63,11 +63,11 @@ impl Children {
         let executor = {
             let (term, store, store_time) = (term.clone(), store.clone(), store_time.clone());
             let (trust, gateway) = (reign.trust.clone(), Arc::clone(&parts.outside.gateway));
-            let registry = parts.outside.registry.clone();
+            let (registry, tracer) = (parts.outside.registry.clone(), parts.outside.tracer.clone());
             let leader = leader.clone().recipient();
             ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
                 let gateway = gateway();
-                let parts = ExecutorParts { term, trust, store, store_time, gateway, registry, leader, limits };
+                let parts = ExecutorParts { term, trust, store, store_time, gateway, registry, tracer, leader, limits };
                 ExecutorActor::new(parts, executor_alive)
             })
         };

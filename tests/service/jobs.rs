@@ -13,7 +13,7 @@ use crate::support::{Answer, Api, BINARY, Instance, Site, site};
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// A site with jobs: `node-a` is acme's and shared with globex, `node-b` is globex's own, `drained` drains.
-struct Jobs {
+pub struct Jobs {
     site: Site,
     node: StandIn,
 }
@@ -39,7 +39,7 @@ fn client(id: &str, scopes: &[&str], tenants: &Value) -> Value {
 
 impl Jobs {
     /// The token of a client is its id.
-    fn new() -> Self {
+    pub fn new() -> Self {
         let (site, node) = site();
         let jobs = Self { site, node };
         jobs.write_nodes("active");
@@ -68,7 +68,7 @@ impl Jobs {
         std::fs::write(self.path("nodes.json"), json!({ "nodes": [shared, own, drained] }).to_string()).unwrap();
     }
 
-    fn command(&self) -> Command {
+    pub fn command(&self) -> Command {
         let mut command = self.site.command();
         command.env("SM_NODES", self.path("nodes.json")).env("SM_API_CLIENTS", self.path("clients.json"));
         command
@@ -79,7 +79,7 @@ impl Jobs {
     }
 }
 
-fn command() -> Value {
+pub fn command() -> Value {
     json!({
         "tenant_id": "acme", "workspace_id": "w1", "job_id": "job-1", "idempotency_key": "key-1",
         "management_node_id": "node-a",

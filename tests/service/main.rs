@@ -21,4 +21,5 @@ mod slow;
 mod sqlserver;
 mod support;
 mod targets;
+mod tracing;
 mod webhooks;

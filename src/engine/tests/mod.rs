@@ -33,6 +33,7 @@ use crate::core::webhook::TryOutcome;
 use crate::gateway::Gateway;
 use crate::leader::{CourierFactory, CrashChild, GatewayFactory};
 use crate::registry::{CurrentRegistry, Registry};
+use crate::spans::Tracer;
 use crate::store::conformance::{accepted, acquire_from, intent_id, new_intent, rejected, submit_to};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{History, OpenAttempt, Submitted, WriteBatch};
@@ -117,7 +118,7 @@ impl Courier for Couriers {
 /// The outside world as these tests have it.
 fn outside(gateway: GatewayFactory, couriers: &Couriers, registry: CurrentRegistry) -> Outside {
     let variables = Variables::from_fn(|_| None);
-    Outside { gateway, courier: couriers.factory(), registry, variables }
+    Outside { gateway, courier: couriers.factory(), registry, variables, tracer: Tracer::default() }
 }
 
 /// A registry whose inbox has these clients.
