@@ -1,32 +1,46 @@
-//! A copy that was made of a running store is a store: what was answered before is in it, and goes on from there.
+//! Backup and restore of the embedded store, with the commands that docs/operations.md shows: what was answered
+//! before the backup is there, and goes on from there.
 
-use rusqlite::Connection;
+use std::process::Command;
+
 use serde_json::json;
 
-use crate::support::site;
+use crate::documents::blocks;
+use crate::support::{Site, site};
+
+/// Runs the block of docs/operations.md that begins so, where the service runs.
+fn run_as_shown(site: &Site, beginning: &str) {
+    let shown = blocks("sh").into_iter().find(|block| block.text.starts_with(beginning)).expect(beginning);
+    let output = Command::new("bash").args(["-ec", &shown.text]).current_dir(site.directory.path()).output().unwrap();
+    assert!(output.status.success(), "{}: {}", shown.text, String::from_utf8_lossy(&output.stderr));
+}
 
 #[actix::test]
-async fn a_backup_of_a_running_store_can_be_started_from() {
-    let (site, _gateway) = site();
+async fn a_running_store_is_backed_up_and_restored_as_the_documents_say() {
+    let (site, gateway) = site();
     if !site.is_a_file() {
         return;
     }
     let mut instance = site.start();
     instance.api().submit("before", "once", json!({}), "?waitSeconds=30").await;
     let history = instance.api().history("before").await;
-    let copy = site.directory.path().join("copy.db");
-    let running = Connection::open(site.database()).unwrap();
-    running.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    run_as_shown(&site, "sqlite3 data/submission.db");
     instance.api().submit("after", "once", json!({}), "?waitSeconds=30").await;
-    drop(running);
     instance.kill();
+    run_as_shown(&site, "rm -f data/submission.db-wal");
 
-    let mut command = site.command();
-    command.env("SM_STORE", format!("sqlite:{}", copy.display()));
-    let restored = crate::support::Instance::start(command);
+    let restored = site.start();
     let api = restored.api();
     assert_eq!(api.history("before").await, history);
     assert_eq!(api.get("/v1/intents/after").await.status.as_u16(), 404);
     let again = api.submit("after", "once", json!({}), "?waitSeconds=30").await.json();
     assert_eq!(again["status"], "accepted", "it goes on from there");
+    let seen: Vec<_> =
+        gateway.ledger.entries().iter().map(|entry| (entry.idempotency_key.clone(), entry.attempt)).collect();
+    let after = ("after".to_owned(), 1);
+    assert_eq!(
+        seen,
+        [("before".to_owned(), 1), after.clone(), after],
+        "as the documents warn: the same key and number"
+    );
 }

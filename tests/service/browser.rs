@@ -6,32 +6,22 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::support::{Api, BINARY, PATIENCE};
-
-/// A process that is killed when this is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _already_gone = self.0.kill();
-        let _already_waited_for = self.0.wait();
-    }
-}
+use crate::support::{Api, Demo, Killed, PATIENCE};
 
 /// Starts it and waits for a line with `text`; what follows there up to the next blank.
-fn start(mut command: Command, text: &str) -> (Running, String) {
+fn start(mut command: Command, text: &str) -> (Killed, String) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap_or_else(|error| {
         panic!("{:?}: {error}; install the Debian packages chromium and chromium-driver", command.get_program())
     });
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let running = Running(child);
+    let running = Killed(child);
     let found =
         lines.by_ref().map_while(Result::ok).find_map(|line| line.split_once(text).map(|(_, rest)| rest.to_owned()));
     let rest = found.unwrap_or_else(|| panic!("{:?} did not say {text:?}", command.get_program()));
@@ -43,7 +33,7 @@ fn start(mut command: Command, text: &str) -> (Running, String) {
 struct Browser {
     session: String,
     client: awc::Client,
-    _driver: Running,
+    _driver: Killed,
     _profile: tempfile::TempDir,
 }
 
@@ -171,11 +161,9 @@ impl Browser {
 
 #[actix::test]
 async fn a_person_finds_out_what_happened() {
-    let mut command = Command::new(BINARY);
-    command.args(["demo", "--listen", "127.0.0.1:0"]);
-    let (_demo, console) = start(command, "  http://");
-    let url = format!("http://{}", console.trim_end_matches("/ui"));
-    let api = Api::new(&url);
+    let demo = Demo::start();
+    let url = &demo.url;
+    let api = Api::new(url);
     let browser = Browser::open().await;
 
     browser.go(&format!("{url}/ui")).await;

@@ -6,6 +6,7 @@ mod api;
 mod backup;
 mod browser;
 mod cli;
+mod clients;
 mod console;
 mod crash;
 mod dashboard;

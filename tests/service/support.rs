@@ -200,6 +200,33 @@ impl Drop for Instance {
     }
 }
 
+/// A running demo: where, and the token that it printed.
+pub struct Demo {
+    pub url: String,
+    pub token: String,
+    _process: Killed,
+}
+
+impl Demo {
+    pub fn start() -> Self {
+        let mut command = Command::new(BINARY);
+        command.args(["demo", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Killed(command.spawn().unwrap());
+        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let (mut url, mut token) = (None, None);
+        while url.is_none() || token.is_none() {
+            let line = lines.next().expect("the demo says where it is");
+            let console = line.trim().strip_suffix("the operator console");
+            url = url.or_else(|| console.map(|rest| rest.trim().trim_end_matches("/ui").to_owned()));
+            let mut words = line.split(['\'', ' ', '/']);
+            token = token.or_else(|| words.find(|word| word.starts_with("smt_")).map(str::to_owned));
+        }
+        // Whatever else it says must not stop it.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { url: url.unwrap(), token: token.unwrap(), _process: process }
+    }
+}
+
 /// A process that ends with the test, however that ends.
 pub struct Killed(pub Child);
 

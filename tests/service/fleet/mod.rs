@@ -165,7 +165,7 @@ impl Fleet {
 
 /// An address for something that is started more than once. Outside of the range from which the
 /// kernel gives out ports, so that nobody else gets it meanwhile.
-fn free_address() -> SocketAddr {
+pub fn free_address() -> SocketAddr {
     for _ in 0..1000 {
         let address = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(10_000..30_000)));
         if TcpListener::bind(address).is_ok() {

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Holds clients and examples to a running service: that they are generated from its OpenAPI document, that they compile,
+# and that they do what they say. Starts no service; give it one, best `submission-manager demo`:
+#
+#   SM_URL=http://127.0.0.1:8082 SM_TOKEN=smt_... clients/test.sh
+#
+# Needs bash, curl and python3. What needs more (mypy, npm and node, mcs and mono) is left out where that is not there,
+# and says so in a line; with SM_REQUIRE_CLIENTS=1 that is a failure. Leaves nothing behind in the repository that is not
+# ignored by git.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export SM_URL=${SM_URL:-http://127.0.0.1:8082}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+# Compiled Python goes there, too.
+export PYTHONPYCACHEPREFIX=$scratch/pycache
+client=$PWD/clients/typescript
+
+part() { printf '== %s\n' "$1"; }
+skip() {
+  printf 'skipped: %s: %s\n' "$1" "$2"
+  [ "${SM_REQUIRE_CLIENTS:-}" != 1 ] || { echo 'SM_REQUIRE_CLIENTS=1, but something was skipped' >&2; exit 1; }
+}
+have() {
+  local tool
+  for tool in "$@"; do
+    command -v "$tool" >"$scratch/which" || { missing=$tool; return 1; }
+  done
+}
+
+part 'generated files are those of this service'
+curl -sSf --max-time 30 "$SM_URL/openapi.json" >"$scratch/openapi.json" ||
+  { echo "cannot get $SM_URL/openapi.json; start a service and set SM_URL" >&2; exit 1; }
+python3 clients/generate.py --check "$scratch/openapi.json"
+
+part 'curl'
+examples/curl.sh
+
+part 'Python'
+python3 -m compileall -q clients examples -x 'node_modules|/dist/'
+PYTHONPATH=clients/python python3 -m unittest discover -q clients/python/tests
+python3 examples/python/submit.py
+python3 examples/webhook/receiver.py --self-test
+
+if have mypy; then
+  part 'Python types'
+  MYPYPATH=clients/python mypy --strict --cache-dir "$scratch/mypy" clients/python/submission_manager clients/python/tests \
+    examples/python/submit.py examples/webhook/receiver.py
+else
+  skip 'Python types' "there is no $missing"
+fi
+
+quiet_npm() { npm "$@" --no-package-lock --no-audit --no-fund --loglevel=error >"$scratch/npm" 2>&1; }
+
+if ! have npm node; then
+  skip TypeScript "there is no $missing"
+elif ! [ -x "$client/node_modules/.bin/tsc" ] && ! (cd "$client" && quiet_npm install); then
+  # Most likely there is no network, which says nothing about the client.
+  skip TypeScript "npm cannot install the compiler: $(head -n 1 "$scratch/npm")"
+else
+  part 'TypeScript'
+  tsc=$client/node_modules/.bin/tsc
+  (cd "$client" && "$tsc" && node --test --test-reporter=dot)
+  # The example's only dependency is the client, so this asks no registry.
+  (cd examples/typescript && quiet_npm install --omit=dev || { cat "$scratch/npm" >&2; exit 1; })
+  (cd examples/typescript && "$tsc" && node dist/submit.js)
+fi
+
+if have mcs mono; then
+  part 'C#'
+  mcs -langversion:7 -warnaserror -r:System.Net.Http -r:System.Runtime.Serialization \
+    -out:"$scratch/submit.exe" examples/csharp/Program.cs
+  mono "$scratch/submit.exe"
+else
+  skip 'C#' "there is no $missing"
+fi
+
+echo 'clients and examples do what they say'
