@@ -177,10 +177,7 @@ impl Attempts {
     }
 
     async fn make(&self, mut attempt: OpenAttempt, payload: Bytes, slot: Slot) {
-        let target = &attempt.contract.target;
-        if let Some(rate) = self.parts.registry.get().limits(target).rate {
-            self.turns.wait(target, rate).await;
-        }
+        let waited = self.turns.wait(&attempt.contract.target, &self.parts.registry).await;
         let calling = self.calls.enter(&attempt.contract.gateway_url).await;
         if !self.parts.trust.holds() {
             // Written down but never sent, because the answer came too late. The next term closes it.
@@ -204,7 +201,7 @@ impl Attempts {
         }
         let recording = self.record(Arc::new(decided(attempt, outcome, finished_at)));
         // The gateway is done with it; writing that down takes no slot.
-        slot.over(Over::Called(Call { took, hold_until }));
+        slot.over(Over::Called(Call { ended: finished_at, took, waited, hold_until }));
         recording.await;
     }
 

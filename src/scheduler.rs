@@ -245,7 +245,7 @@ impl SchedulerActor {
             let mut schedule = self.schedule.lock();
             let due = schedule.take_due(now);
             metrics.schedule_held.set(i64::try_from(schedule.held()).unwrap_or(i64::MAX));
-            metrics.held_gateways.set(i64::try_from(schedule.gateways_on_hold()).unwrap_or(i64::MAX));
+            metrics.held_gateways.set(i64::try_from(schedule.gateways_on_hold(now)).unwrap_or(i64::MAX));
             (due, schedule.next_due_in(now))
         };
         if !due.is_empty() {

@@ -121,7 +121,10 @@ pub const LONGEST_HOLD: Duration = Duration::from_secs(5 * 60);
 /// A call that was made, as far as it matters for those that come after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
+    pub ended: Timestamp,
     pub took: Duration,
+    /// How long it had to wait for its turn before, because its target has a rate.
+    pub waited: Duration,
     /// The gateway asked to be left alone until then.
     pub hold_until: Option<Timestamp>,
 }
@@ -346,8 +349,8 @@ impl Schedule {
     }
 
     /// How many gateways are being spared because they asked for it.
-    pub fn gateways_on_hold(&self) -> usize {
-        self.gateways.values().filter(|gateway| gateway.not_before().is_some()).count()
+    pub fn gateways_on_hold(&self, now: Timestamp) -> usize {
+        self.gateways.values().filter(|gateway| gateway.not_before().is_some_and(|moment| moment > now)).count()
     }
 
     /// Whether there is a slot in all for an attempt at this gateway.
@@ -389,7 +392,7 @@ impl Schedule {
     fn end(&mut self, lane: &Lane, call: Option<Call>) {
         let (gateway, target) = self.bounds_of(lane);
         gateway.end(call);
-        target.end();
+        target.end(call);
     }
 
     fn forget(&mut self, seq: IntentSeq) {

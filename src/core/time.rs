@@ -42,6 +42,14 @@ impl std::ops::Add<Duration> for Timestamp {
     }
 }
 
+impl std::ops::Sub<Duration> for Timestamp {
+    type Output = Self;
+
+    fn sub(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)))
+    }
+}
+
 impl fmt::Display for Timestamp {
     /// RFC 3339 in UTC with microseconds, as every answer and log line shows it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

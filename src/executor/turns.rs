@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::clock::monotonic;
 use crate::core::intent::TargetName;
 use crate::core::limits::Rate;
+use crate::registry::CurrentRegistry;
 
 /// Timers wake up to two milliseconds late. So much may be made up for, and no more: after a stall calls are spaced
 /// as ever.
@@ -24,8 +25,18 @@ const LATENESS: Duration = Duration::from_millis(2);
 pub struct Turns(RefCell<HashMap<TargetName, Rc<Mutex<Option<Instant>>>>>);
 
 impl Turns {
-    /// Resolves when it is this call's turn, in the order in which they asked.
-    pub async fn wait(&self, target: &TargetName, rate: Rate) {
+    /// Resolves when it is this call's turn, in the order in which they asked: at once if there is no rate. Says how
+    /// long that took.
+    pub async fn wait(&self, target: &TargetName, registry: &CurrentRegistry) -> Duration {
+        let rate = registry.get().limits(target).rate;
+        match rate {
+            Some(rate) => self.wait_for(target, rate).await,
+            None => Duration::ZERO,
+        }
+    }
+
+    async fn wait_for(&self, target: &TargetName, rate: Rate) -> Duration {
+        let asked = monotonic();
         let last = {
             let mut targets = self.0.borrow_mut();
             match targets.get(target) {
@@ -40,5 +51,6 @@ impl Turns {
         let now = monotonic();
         let late = last.is_some_and(|last| now > last + rate.interval() + LATENESS);
         *last = Some(last.filter(|_| !late).map_or(now, |last| last + rate.interval()));
+        now.duration_since(asked)
     }
 }

@@ -2,6 +2,7 @@
 //! target's own limits.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::{AHEAD, Call, LaneId, Limits, QUICK, Start};
 use crate::core::limits::TargetLimits;
@@ -89,7 +90,7 @@ pub struct TargetBounds {
 
 /// Attempts are handed out this much before their turn, because a timer is never on time; the executor
 /// makes them wait for it.
-const AHEAD_OF_TURN: i64 = 50_000; // microseconds
+const AHEAD_OF_TURN: Duration = Duration::from_millis(50);
 
 impl TargetBounds {
     pub fn new(limits: TargetLimits) -> Self {
@@ -107,13 +108,18 @@ impl TargetBounds {
     pub fn start(&mut self, now: Timestamp) {
         self.in_flight += 1;
         if let Some(rate) = self.limits.rate {
-            let lagging = Timestamp::from_micros(now.micros() - AHEAD_OF_TURN);
+            let lagging = now - AHEAD_OF_TURN;
             let turn = self.next_start.map_or(lagging, |start| start.max(lagging));
             self.next_start = Some(turn + rate.interval());
         }
     }
 
-    pub fn end(&mut self) {
+    pub fn end(&mut self, call: Option<Call>) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        // One that waited longer for its turn than it was ahead has others behind it: they go first.
+        let behind = call.map(|call| (call.ended, call.waited.saturating_sub(AHEAD_OF_TURN)));
+        if let Some((ended, queue)) = behind.filter(|(_, queue)| !queue.is_zero()) {
+            self.next_start = self.next_start.max(Some(ended + queue));
+        }
     }
 }

@@ -27,7 +27,7 @@ fn waiting_in(lane: &Arc<Lane>, seq: i64, due: i64) -> Waiting {
 }
 
 fn called(took: Duration) -> Option<Call> {
-    Some(Call { took, hold_until: None })
+    Some(Call { took, ended: at(0), waited: Duration::ZERO, hold_until: None })
 }
 
 fn limits(in_flight: usize, per_gateway: usize) -> Limits {
@@ -218,6 +218,19 @@ fn a_rate_spaces_the_starts_of_its_target() {
 }
 
 #[test]
+fn attempts_that_queue_for_their_turn_hold_back_those_behind_them() {
+    let mut schedule = Schedule::new(limits(100, 100));
+    schedule.limit_targets(limited("t1", rate(10.0)));
+    (0..100).for_each(|seq| schedule.merge(waiting(seq, 1, 0)));
+    let first = schedule.take_due(at(0));
+    // It left half a second late, so others like it are still to leave.
+    let late = Call { ended: at(600_000), waited: Duration::from_millis(500), ..called(QUICK).unwrap() };
+    schedule.over(&first[0], Some(late));
+    assert!(schedule.take_due(at(1_049_000)).is_empty());
+    assert_eq!(schedule.take_due(at(1_050_000)).len(), 1, "when those have left, ahead of its turn as ever");
+}
+
+#[test]
 fn a_gateway_that_asks_for_it_is_left_alone_and_then_tried_by_one() {
     let mut schedule = Schedule::new(limits(20, 4));
     let (one, two, elsewhere) = (lane_of(1, 1, "one"), lane_of(2, 1, "two"), lane_of(3, 3, "elsewhere"));
@@ -226,9 +239,9 @@ fn a_gateway_that_asks_for_it_is_left_alone_and_then_tried_by_one() {
     }
     let taken = schedule.take_due(at(0));
     assert_eq!(taken.len(), 4);
-    let busy = |until| Some(Call { took: Duration::ZERO, hold_until: Some(at(until)) });
+    let busy = |until| Some(Call { hold_until: Some(at(until)), ..called(Duration::ZERO).unwrap() });
     schedule.over(&taken[0], busy(1_000));
-    assert_eq!(schedule.gateways_on_hold(), 1);
+    assert_eq!((schedule.gateways_on_hold(at(999)), schedule.gateways_on_hold(at(1_000))), (1, 0));
     schedule.over(&taken[1], called(Duration::ZERO));
     schedule.over(&taken[2], busy(500));
     assert!(schedule.take_due(at(999)).is_empty(), "not one of either target, and no earlier because of another");
@@ -246,7 +259,7 @@ fn a_gateway_that_asks_for_it_is_left_alone_and_then_tried_by_one() {
     let trying = schedule.take_due(at(2_000));
     assert_eq!(trying.len(), 1, "that one was not sent, so another has to try");
     schedule.over(&trying[0], called(QUICK));
-    assert_eq!((schedule.take_due(at(2_000)).len(), schedule.gateways_on_hold()), (2, 0), "all that are left");
+    assert_eq!((schedule.take_due(at(2_000)).len(), schedule.gateways_on_hold(at(0))), (2, 0), "all that are left");
 }
 
 proptest! {
@@ -311,7 +324,7 @@ proptest! {
             prop_assert_eq!(schedule.in_flight(), under_way.len());
             if !under_way.is_empty() && round % 3 != 0 {
                 let hold_until = (round % holds == 0).then_some(now + Duration::from_millis(2));
-                let call = Call { took: QUICK, hold_until };
+                let call = Call { hold_until, ..called(QUICK).unwrap() };
                 schedule.over(&under_way.swap_remove(round % under_way.len()), Some(call));
             }
             for page in schedule.wanted_pages() {
