@@ -1,6 +1,6 @@
 # 'make' alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint test test-sqlserver model chaos accessibility conformance deny run demo
+.PHONY: help check fmt lint test test-sqlserver model chaos accessibility conformance deny fuzz run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -34,8 +34,13 @@ accessibility: ## Let axe-core look at every page of the console (fetches it wit
 conformance: ## Hold a running service to its OpenAPI document (fetches schemathesis with pip): EXAMPLES=100
 	tests/conformance/run.sh
 
-deny: ## Are licences, advisories and sources of dependencies fine? (needs cargo-deny)
-	cargo deny check
+deny: ## Are licences, duplicates, sources and advisories of dependencies fine? (needs cargo-deny)
+	cargo deny --log-level error check --hide-inclusion-graph bans licenses sources
+	if cargo deny fetch db; then cargo deny check advisories; \
+		else echo 'advisories were not looked at: their database cannot be reached'; fi
+
+fuzz: ## Fuzz what reads strangers' bytes (needs cargo-fuzz): SECONDS_EACH=30
+	fuzz/run.sh
 
 run: ## Run the service with the sample registry
 	cargo run --release -- serve
