@@ -15,17 +15,20 @@ use fastrand::Rng;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use submission_manager::clock::monotonic;
+use submission_manager::core::time::Timestamp;
 use submission_manager::gateway::standin::StandIn;
 use submission_manager::webhooks::sink::Sink;
 use tokio::time::Instant;
 
-use super::evidence::Record;
+use super::evidence::{Record, Rest};
 use super::plan::{Fault, plan};
 use super::{Fleet, SEATS};
 use crate::sqlserver::{Proxy, TestDatabase};
 use crate::support::{Api, PATIENCE, Site};
 
 const CLIENTS: usize = 8;
+/// As [`write_registry`] calls them.
+const TARGETS: [&str; 6] = ["attempts-a", "once-a", "deadline-a", "attempts-b", "once-b", "deadline-b"];
 /// What clients ask of the stand-in gateways.
 const WISHES: [&str; 12] = [
     "accept",
@@ -156,22 +159,28 @@ async fn run(
         chaos.over.set(true);
         failover
     };
-    let (_, failover, ()) = tokio::join!(load, script, chaos.observe(Rng::with_seed(seed)));
+    let operate = chaos.operate(Rng::with_seed(!seed));
+    let (_, failover, (), ()) = tokio::join!(load, script, chaos.observe(Rng::with_seed(seed)), operate);
     let api = Api::new(&chaos.fleet.proxy.url);
     chaos.revive();
     chaos.fleet.proxy.until_up(SEATS).await;
+    for target in TARGETS {
+        // An instance that stood still may have paused one long after that was asked for.
+        chaos.insist(&api, &format!("/v1/targets/{target}/resume")).await;
+    }
     api.until_nothing_is_pending().await;
 
     let evidence = chaos.fleet.evidence(&chaos.record).await;
     let evidence = evidence.with_events(sink.arrived().into_iter().map(|arrived| arrived.id));
     let Failover { after_kill, after_stop, drained } = failover;
     say(&format!(
-        "  {} intents answered, {} attempts sent, {} interrupted, {} events told, {} terms; after kill -9 another executed in {after_kill:?} \
+        "  {} intents answered, {} attempts sent, {} interrupted, {} events told, {} targets rested, {} terms; after kill -9 another executed in {after_kill:?} \
          (a lease of {lease:?}), after SIGTERM in {after_stop:?} once the lease was given back ({drained:?} later)\n  {}",
         chaos.record.len(),
         evidence.attempts_sent(),
         evidence.interrupted(),
         evidence.events(),
+        chaos.record.rests(),
         evidence.terms(),
         chaos.done.borrow().join("; ")
     ));
@@ -246,6 +255,41 @@ impl Chaos {
                 self.record.seen(&answer.json());
             }
             wait(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// An operator: pauses one target after the other, each once, and lets it go on after a while.
+    async fn operate(&self, mut rng: Rng) {
+        let api = Api::with_patience(&self.fleet.proxy.url, Duration::from_secs(3));
+        let mut targets = TARGETS;
+        rng.shuffle(&mut targets);
+        for (number, target) in targets.into_iter().enumerate().take_while(|_| !self.over.get()) {
+            let moment = |answer: &Value, field: &str| Timestamp::parse(answer[field].as_str().unwrap()).unwrap();
+            let from = moment(&self.insist(&api, &format!("/v1/targets/{target}/pause")).await, "pausedAt");
+            wait(Duration::from_millis(rng.u64(100..1500))).await;
+            // An intent of its own says what time it is in the store.
+            let witness = json!({ "intentId": format!("witness-{number}"), "submissionTarget": target });
+            while !self.try_submit(&api, "/v1/intents", &witness).await {
+                wait(Duration::from_millis(100)).await;
+            }
+            let answer = api.until(&format!("/v1/intents/witness-{number}"), |answer| answer.status.is_success()).await;
+            let until = moment(&answer.json(), "createdAt");
+            self.record.rested(Rest { target: target.to_owned(), from, until });
+            self.insist(&api, &format!("/v1/targets/{target}/resume")).await;
+        }
+    }
+
+    /// Asks again and again until it is done.
+    async fn insist(&self, api: &Api, path: &str) -> Value {
+        loop {
+            match api.try_call("POST", path, Vec::new()).await {
+                Ok(answer) if answer.status.is_success() => return answer.json(),
+                Ok(answer) => {
+                    assert!([502, 503, 504].contains(&answer.status.as_u16()), "{}: {}", answer.status, answer.text());
+                }
+                Err(_) => {}
+            }
+            wait(Duration::from_millis(100)).await;
         }
     }
 

@@ -29,6 +29,16 @@ pub struct Record(Arc<Mutex<Notes>>);
 struct Notes {
     answered: Vec<(String, String)>,
     ended: HashMap<String, Ended>,
+    rests: Vec<Rest>,
+}
+
+/// A target that was surely paused, from the moment that an answer named until some moment before anybody asked for it
+/// to be resumed; by the store's clock.
+#[derive(Clone, Debug)]
+pub struct Rest {
+    pub target: String,
+    pub from: Timestamp,
+    pub until: Timestamp,
 }
 
 /// What can be seen of an intent that has ended.
@@ -57,6 +67,14 @@ impl Record {
         let ended = Ended { status, completed_at: completed_at.to_owned(), attempts: attempts.len() };
         let id = intent["intentId"].as_str().unwrap_or_default().to_owned();
         self.0.lock().unwrap().ended.entry(id).or_insert(ended);
+    }
+
+    pub fn rested(&self, rest: Rest) {
+        self.0.lock().unwrap().rests.push(rest);
+    }
+
+    pub fn rests(&self) -> usize {
+        self.0.lock().unwrap().rests.len()
     }
 
     pub fn len(&self) -> usize {
@@ -194,10 +212,22 @@ impl Evidence {
                 .into_iter()
                 .chain(faults_of_policy(history, contract))
                 .chain(self.fault_of_webhook(history, contract))
+                .chain(self.fault_of_rest(history))
                 .chain(self.faults_of_terms(history));
             found.extend(faults.map(|fault| format!("{fault}: sent {sent:?}, stored {history:?}")));
         }
         found
+    }
+
+    /// Nothing begins while its target is paused, whoever leads.
+    fn fault_of_rest(&self, history: &History) -> Option<String> {
+        let rests = self.record.rests.iter().filter(|rest| rest.target == history.intent.target.as_str());
+        let began = |rest: &&Rest| {
+            let within = |moment: Timestamp| moment > rest.from && moment < rest.until;
+            history.attempts.iter().any(|attempt| within(attempt.started_at))
+        };
+        let rest = rests.into_iter().find(began)?;
+        Some(format!("began while its target was paused: {rest:?}"))
     }
 
     /// An event is owed for every end, and one that counts as delivered has arrived.
@@ -389,6 +419,7 @@ mod tests {
         let intent =
             serde_json::json!({ "intentId": "shot", "status": "exhausted", "completedAt": at(12).to_string() });
         record.seen(&serde_json::json!({ "intent": intent, "attempts": [{}] }));
+        record.rested(Rest { target: "attempts".to_owned(), from: at(3), until: at(11) });
         let sent = vec![sent("retried", 1), sent("retried", 2), sent("shot", 1)];
         let terms = BTreeMap::from([(1, at(1)), (2, at(10))]);
         let record = record.0.lock().unwrap().clone();
@@ -411,7 +442,8 @@ mod tests {
     #[test]
     fn whatever_is_tampered_with_is_noticed() {
         type Tamper = fn(&mut Evidence);
-        let tampered: [(&str, Tamper); 28] = [
+        let tampered: [(&str, Tamper); 29] = [
+            ("began while its target was paused", |e| e.record.rests[0].until = at(13)),
             ("ended without owing its event", |e| e.stored[1].webhook = None),
             ("has an event without a webhook", |e| e.stored[0].webhook = Some(delivered())),
             ("delivered and never arrived", |e| e.arrived = Some(HashSet::new())),
