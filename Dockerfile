@@ -1,8 +1,11 @@
 # syntax=docker/dockerfile:1
 # The service as an image: built with its dependencies cached, run as nobody in particular, on a read-only root.
 #
-#   docker build --build-arg VERSION=$(cargo pkgid | cut -d'#' -f2) -t submission-manager .
-#   docker run --read-only -p 127.0.0.1:8082:8082 -v submissions:/data submission-manager
+#   docker build --build-arg VERSION="$(cargo pkgid | sed 's/.*[#@]//')" -t submission-manager .
+#   docker run --read-only -p 127.0.0.1:8082:8082 -v submissions:/data -v ./registry:/registry:ro \
+#     -e SM_CONSOLE_AUTH submission-manager
+#
+# The registry in it is the sample, whose gateways are nowhere; the console is closed without SM_CONSOLE_AUTH.
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /source
@@ -32,7 +35,8 @@ USER 65532:65532
 WORKDIR /
 ENV SM_LISTEN=0.0.0.0:8082 \
     SM_STORE=sqlite:/data/submission.db \
-    SM_REGISTRY=/registry/submission_targets.json
+    SM_REGISTRY=/registry/submission_targets.json \
+    TMPDIR=/data
 VOLUME /data
 EXPOSE 8082
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["submission-manager", "health"]

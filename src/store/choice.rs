@@ -77,6 +77,7 @@ impl StoreChoice {
     pub async fn check(&self, metrics: Arc<Metrics>) -> Result<String, ChoiceError> {
         match self {
             Self::Sqlite(path) if !path.exists() => {
+                SqliteStore::could_be_made(path)?;
                 Ok(format!("store {}: does not exist yet, will be made at start", path.display()))
             }
             Self::Sqlite(path) => {

@@ -16,7 +16,8 @@ use tokio::sync::{Notify, watch};
 use tokio_util::compat::TokioAsyncWriteCompatExt;
 
 use crate::fleet::evidence::{Evidence, Record};
-use crate::support::{Api, Instance, PATIENCE, Site};
+use crate::fleet::free_address;
+use crate::support::{Api, Instance, PATIENCE, Site, site};
 use submission_manager::gateway::standin::StandIn;
 
 /// The test server's connection string; says in one line when there is none.
@@ -336,6 +337,42 @@ async fn a_database_that_is_gone_for_ten_seconds_costs_those_seconds_and_nothing
     println!("{} answered, {refused} refused during the outage, {interrupted} interrupted", record.len());
     instance.signal("TERM");
     assert_eq!(instance.wait().code(), Some(0));
+}
+
+/// No server is needed for this: nobody is there, or somebody who says nothing.
+#[actix::test]
+async fn whoever_asks_while_there_is_no_server_is_told_so_without_standing_in_line() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for (address, cause) in [(free_address(), "refused"), (silent.local_addr().unwrap(), "did not answer within")] {
+        let (site, _gateway) = site();
+        let store = format!("Server=tcp:{},{};Database=d;User Id=u;Password=p", address.ip(), address.port());
+        let command = |subcommand: &str| {
+            let mut command = site.command();
+            command.arg(subcommand).env("SM_STORE", &store).env("SM_STORE_TIMEOUT", "1s");
+            command
+        };
+        let check = command("check").output().unwrap();
+        let said = String::from_utf8_lossy(&check.stderr).into_owned();
+        assert!(!check.status.success() && said.contains(cause), "{said}");
+
+        let instance = Instance::start(command("serve"));
+        let api = instance.api();
+        assert!(instance.wait_for_log("store_unavailable").contains(cause));
+        // One after the other they would take longer than anybody waits here.
+        let asked = (0..100).map(|number| {
+            let api = api.clone();
+            async move {
+                match number % 2 {
+                    0 => api.get("/readyz").await,
+                    _ => api.submit(&number.to_string(), "once", json!({}), "").await,
+                }
+            }
+        });
+        for answer in join_all(asked).await {
+            assert_eq!((answer.status.as_u16(), answer.error().as_str()), (503, "store_unavailable"));
+        }
+        assert_eq!(api.get("/healthz").await.status.as_u16(), 200);
+    }
 }
 
 #[actix::test]

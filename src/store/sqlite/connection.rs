@@ -38,7 +38,8 @@ impl OpenError {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 "another process keeps it locked: stop that process or try again"
             }
-            _ => "see the message of SQLite before this",
+            Some(ErrorCode::SystemIoFailure) => "check its disk, and that temporary files can be written (TMPDIR)",
+            _ => "check the file and its disk",
         };
         Self::new(path, error.to_string(), remedy)
     }

@@ -87,6 +87,19 @@ impl SqliteStore {
         })
     }
 
+    /// Whether the file, which does not exist, could be made; leaves nothing behind.
+    pub fn could_be_made(path: &Path) -> Result<(), OpenError> {
+        let directories = path.ancestors().skip(1).map(|directory| match directory.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => directory,
+        });
+        let Some(directory) = directories.into_iter().find(|directory| directory.exists()) else { return Ok(()) };
+        let remedy = "make it writable, or name another file with SM_STORE";
+        let refused =
+            |error| OpenError::new(path, format!("cannot write to {} ({error})", directory.display()), remedy);
+        tempfile::tempfile_in(directory).map(drop).map_err(refused)
+    }
+
     /// Creates the file if there is none and brings its schema up to date. Returns how many
     /// migrations were run.
     pub fn migrate(path: &Path) -> Result<usize, OpenError> {

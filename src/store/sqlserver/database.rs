@@ -10,11 +10,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bb8::{ManageConnection, Pool, RunError};
+use bb8::{ManageConnection, Pool, PooledConnection, RunError};
 use bytes::Bytes;
 use tiberius::error::Error;
 use tiberius::{Client, Config, Query, Row, SqlBrowser};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
 
@@ -44,6 +45,8 @@ pub type ResultSets = Vec<Vec<Row>>;
 pub struct Database {
     name: &'static str,
     pool: Pool<Manager>,
+    /// Why the last connection that was tried could not be made.
+    faults: watch::Sender<String>,
     metrics: Arc<Metrics>,
 }
 
@@ -56,17 +59,19 @@ impl Database {
     /// Makes a pool of at most `size` connections, with a name for the metrics; connects when first
     /// used.
     pub fn new(settings: &Settings, name: &'static str, size: u32, metrics: Arc<Metrics>) -> Self {
-        let manager = Manager { config: settings.config().clone(), timeout: settings.pool.timeout };
+        let faults = watch::Sender::default();
+        let (config, timeout) = (settings.config().clone(), settings.pool.timeout);
+        let manager = Manager { config, timeout, faults: faults.clone() };
         let pool = Pool::builder()
             .max_size(size)
             .connection_timeout(settings.pool.timeout)
             .idle_timeout(Some(Duration::from_secs(300)))
             .max_lifetime(Some(Duration::from_secs(3600)))
             .test_on_check_out(true)
-            // Say at once why there is no connection, instead of trying until the time is up.
+            // Who waits for a connection is told why there is none, and tries again if it wants to.
             .retry_connection(false)
             .build_unchecked(manager);
-        Self { name, pool, metrics }
+        Self { name, pool, faults, metrics }
     }
 
     /// Runs a batch to its end. What the server rolled back for a passing reason is tried again.
@@ -97,12 +102,9 @@ impl Database {
 
     async fn run_once(&self, batch: &Batch) -> Result<ResultSets, Failure> {
         let waited = monotonic();
-        let got = self.pool.get().await;
+        let got = self.connection().await;
         self.show_pool(waited);
-        let mut connection = got.map_err(|error| match error {
-            RunError::User(error) => Failure::Unreachable(error.to_string()),
-            RunError::TimedOut => Failure::Unreachable("no connection became free in time".to_owned()),
-        })?;
+        let mut connection = got.map_err(Failure::Unreachable)?;
         connection.dirty = true;
         let result = query(&mut connection.client, batch).await;
         match result {
@@ -112,6 +114,28 @@ impl Database {
                 Ok(results)
             }
             Err(error) => Err(Failure::of(error, &mut connection).await),
+        }
+    }
+
+    /// A connection, or why there is none: at once if one cannot be made and there are no others.
+    async fn connection(&self) -> Result<PooledConnection<'_, Manager>, String> {
+        let mut faults = self.faults.subscribe();
+        let get = self.pool.get();
+        tokio::pin!(get);
+        loop {
+            tokio::select! {
+                got = &mut get => {
+                    return got.map_err(|error| match error {
+                        RunError::User(error) => error.to_string(),
+                        RunError::TimedOut => "no connection became free in time".to_owned(),
+                    });
+                }
+                Ok(()) = faults.changed() => {
+                    if self.pool.state().connections == 0 {
+                        return Err(faults.borrow().clone());
+                    }
+                }
+            }
         }
     }
 
@@ -185,6 +209,18 @@ type Tds = Client<Compat<TcpStream>>;
 pub struct Manager {
     config: Config,
     timeout: Duration,
+    faults: watch::Sender<String>,
+}
+
+impl Manager {
+    async fn make(&self) -> Result<Connection, Error> {
+        let mut client = connect(self.config.clone()).await?;
+        // Errors undo the whole batch, nobody waits for a lock for ever, counts are not wanted.
+        let millis = self.timeout.as_millis();
+        let setup = format!("SET XACT_ABORT ON; SET NOCOUNT ON; SET LOCK_TIMEOUT {millis};");
+        client.simple_query(setup).await?.into_results().await?;
+        Ok(Connection { client, dirty: false, used: monotonic() })
+    }
 }
 
 pub struct Connection {
@@ -207,12 +243,14 @@ impl ManageConnection for Manager {
     type Error = Error;
 
     async fn connect(&self) -> Result<Connection, Error> {
-        let mut client = connect(self.config.clone()).await?;
-        // Errors undo the whole batch, nobody waits for a lock for ever, counts are not wanted.
-        let millis = self.timeout.as_millis();
-        let setup = format!("SET XACT_ABORT ON; SET NOCOUNT ON; SET LOCK_TIMEOUT {millis};");
-        client.simple_query(setup).await?.into_results().await?;
-        Ok(Connection { client, dirty: false, used: monotonic() })
+        // A little less than whoever waits for it has, so that they hear of it.
+        let timeout = self.timeout * 9 / 10;
+        let late = |_| {
+            let message = format!("the server did not answer within {timeout:?}");
+            Err(Error::Io { kind: std::io::ErrorKind::TimedOut, message })
+        };
+        let made = tokio::time::timeout(timeout, self.make()).await.unwrap_or_else(late);
+        made.inspect_err(|error| drop(self.faults.send_replace(error.to_string())))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Error> {

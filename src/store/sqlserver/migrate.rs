@@ -53,14 +53,14 @@ pub async fn state(database: &Database) -> Result<SchemaState, StoreError> {
     })
 }
 
-/// Runs what is missing; how many that were.
-pub async fn run(database: &Database) -> Result<usize, StoreError> {
+/// Runs what is missing, on connections that have the patience for it; how many that were.
+pub async fn run(database: &Database, patient: &Database) -> Result<usize, StoreError> {
     make_versions(database).await?;
     let mut ran = 0;
     while let SchemaState::Behind(missing) = state(database).await? {
         let number = MIGRATIONS.len() - missing;
         let version = Value::Number(i64::try_from(number + 1).unwrap_or(i64::MAX));
-        let results = database.run(Batch { sql: migration(number).into(), values: vec![version] }).await?;
+        let results = patient.run(Batch { sql: migration(number).into(), values: vec![version] }).await?;
         let row = results.iter().flatten().next();
         let applied = row.map(|row| rows::need::<i64>(row, "applied")).transpose()?.unwrap_or(0);
         ran += usize::try_from(applied).unwrap_or(0);

@@ -54,10 +54,14 @@ pub struct SqlServerStore {
     database: Database,
     /// For what clients read.
     readers: Database,
+    /// For changes of the schema.
+    migrations: Database,
     contracts: Contracts,
     /// Set once the schema was found to be the right one.
     ready: Arc<OnceCell<()>>,
     migrate: bool,
+    /// How long a call waits for that.
+    patience: Duration,
 }
 
 impl SqlServerStore {
@@ -67,17 +71,19 @@ impl SqlServerStore {
         Self {
             name: settings.name().into(),
             database: Database::new(settings, "work", reserved, Arc::clone(&metrics)),
-            readers: Database::new(settings, "lookups", (settings.pool.size - reserved).max(1), metrics),
+            readers: Database::new(settings, "lookups", (settings.pool.size - reserved).max(1), Arc::clone(&metrics)),
+            migrations: Database::new(&settings.for_migrations(), "migrations", 1, metrics),
             contracts: Contracts::default(),
             ready: Arc::default(),
             migrate,
+            patience: settings.pool.timeout,
         }
     }
 
     /// Runs the migrations that are missing; how many that were.
     pub async fn migrate(&self) -> Result<usize, StoreError> {
         self.refuse_newer(migrate::state(&self.database).await?)?;
-        migrate::run(&self.database).await
+        migrate::run(&self.database, &self.migrations).await
     }
 
     /// Whether the schema is the one this program was made for; migrates first if told to.
@@ -115,8 +121,11 @@ impl SqlServerStore {
         let store = self.clone();
         Box::pin(async move {
             if !store.ready.initialized() {
+                // Whoever comes while others try waits no longer than one of them.
+                let prepared = tokio::time::timeout(store.patience, store.prepare()).await;
+                let late = |_| Err(StoreError::Unavailable("the schema could not be looked at in time".to_owned()));
                 // Not a fault of the call, whatever it is.
-                store.prepare().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+                prepared.unwrap_or_else(late).map_err(|error| StoreError::Unavailable(error.to_string()))?;
             }
             work(store).await
         })

@@ -62,6 +62,14 @@ impl Settings {
         Ok(Self { config, name, pool })
     }
 
+    /// The same for migrations: an index on a large table takes its time.
+    pub fn for_migrations(&self) -> Self {
+        const HOURS: Duration = Duration::from_secs(4 * 3600);
+        let mut settings = self.clone();
+        settings.config.command_timeout(Some(HOURS.max(self.pool.timeout)));
+        settings
+    }
+
     pub fn config(&self) -> &Config {
         &self.config
     }
