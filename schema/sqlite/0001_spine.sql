@@ -1,7 +1,7 @@
 -- Intents, their attempts and the lease. Times are microseconds since 1970 UTC, by the store's clock.
 -- Run inside one transaction; safe to run again.
 
--- Gateways by number: a lane of the schedule is one of these.
+-- Gateways by number.
 CREATE TABLE IF NOT EXISTS submission_gateways (
     gateway_id  INTEGER PRIMARY KEY,
     gateway_url TEXT NOT NULL UNIQUE

@@ -3,7 +3,7 @@
 -- id has up to 200 characters, each up to two UTF-16 units. Primary keys are clustered and unique
 -- keys are not, as is the default: rows stand in order of arrival, ids are an index.
 
--- Gateways by number: a lane of the schedule is one of these. A URL is too long for a key.
+-- Gateways by number. A URL is too long for a key.
 IF OBJECT_ID('submission_gateways') IS NULL
 BEGIN
     CREATE TABLE submission_gateways (

@@ -203,6 +203,17 @@ fn every_variable_is_read_by_something() {
 }
 
 #[test]
+fn every_line_of_the_leader_is_explained() {
+    let explained = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let source = std::fs::read_to_string(root().join("src/leader.rs")).unwrap();
+    let said: BTreeSet<_> = source.split('"').flat_map(words).filter(|word| word.starts_with("leader_")).collect();
+    assert!(said.len() >= 7, "{said:?}");
+    for line in said.into_iter().filter(|word| !word.ends_with("_arbiter")) {
+        assert!(explained.contains(&format!("`{line}`")), "docs/operations.md does not say what {line} means");
+    }
+}
+
+#[test]
 fn links_lead_somewhere() {
     for (path, text) in documents() {
         let folder = path.parent().unwrap_or(Path::new("."));
