@@ -28,10 +28,10 @@ pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     }
 }
 
-/// Trimmed, and without control characters, which not every store can keep.
+/// Without control characters, which not every store can keep, and then trimmed.
 fn filled(value: Option<&Value>) -> Option<String> {
     let text = match value? {
-        Value::String(text) => text.trim().replace(char::is_control, " "),
+        Value::String(text) => text.replace(char::is_control, " ").trim().to_owned(),
         // Some gateways number their messages.
         Value::Number(number) => number.to_string(),
         _ => return None,

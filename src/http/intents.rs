@@ -80,7 +80,8 @@ pub async fn submit(
     Ok(response.json(IntentJson::from(&intent)))
 }
 
-fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(IntentId, TargetName, Payload), ApiError> {
+/// What a body asks for. The payload is a slice of the body.
+pub fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(IntentId, TargetName, Payload), ApiError> {
     let invalid = |text: String| ApiError::InvalidRequest(text);
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(invalid("the body must be a JSON object".to_owned()));

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use super::json::{ReceivedJson, SubmissionRequest};
 use super::{client, open};
 use crate::core::client::Scope;
+use crate::core::inbox::Channel;
 use crate::core::intent::checked_name;
 use crate::core::job::SubmissionId;
 use crate::http::body;
@@ -13,6 +14,7 @@ use crate::http::error::ApiError;
 use crate::http::json::{ErrorJson, Refused};
 use crate::http::{ENVELOPE_BYTES, HttpParts, auth};
 use crate::outgoing::shown;
+use crate::registry::Registry;
 use crate::store::{NewSubmission, Received};
 
 /// As long as browsers make them.
@@ -46,14 +48,32 @@ pub async fn submit(
     auth::allow(&request, &parts, Scope::InboxWrite)?;
     let key = idempotency_key(&request)?;
     let (body, _room) = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
+    let Incoming { client_slug, channel, payload, source_url } =
+        parse_submission(&body, &registry, parts.max_payload_bytes)?;
+    let key_sha256 = key.map(|key| key_hash(&client_slug, "key", &key));
+    keep(&parts, NewSubmission { id: new_id()?, client_slug, channel, payload, source_url, key_sha256 }).await
+}
+
+/// What a body asks to be kept.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Incoming {
+    pub client_slug: String,
+    pub channel: Channel,
+    /// A slice of the body.
+    pub payload: web::Bytes,
+    pub source_url: Option<String>,
+}
+
+/// Reads a body; its client and channel must be in the registry.
+pub fn parse_submission(body: &web::Bytes, registry: &Registry, max_payload: usize) -> Result<Incoming, ApiError> {
     let invalid = |text: String| ApiError::InvalidRequest(text);
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(invalid("the body must be a JSON object".to_owned()));
     }
     let asked: SubmissionRequest<'_> =
-        serde_json::from_slice(&body).map_err(|error| invalid(format!("the body is not as expected: {error}")))?;
+        serde_json::from_slice(body).map_err(|error| invalid(format!("the body is not as expected: {error}")))?;
     let slug = asked.client_slug.trim();
-    let (client, channel) = client(&registry, slug, asked.channel.trim()).ok_or_else(|| {
+    let (client, channel) = client(registry, slug, asked.channel.trim()).ok_or_else(|| {
         invalid(format!("there is no client {:?} with a channel {:?}", shown(slug), shown(asked.channel.trim())))
     })?;
     let source_url = asked.source_url.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -64,13 +84,11 @@ pub async fn submit(
         return Err(invalid(rule));
     }
     let payload = asked.payload.get().as_bytes();
-    if payload.len() > parts.max_payload_bytes {
-        return Err(ApiError::PayloadTooLarge { what: "payload", limit: parts.max_payload_bytes });
+    if payload.len() > max_payload {
+        return Err(ApiError::PayloadTooLarge { what: "payload", limit: max_payload });
     }
-    let key_sha256 = key.map(|key| key_hash(&client.slug, "key", &key));
-    let client_slug = client.slug.clone();
     let payload = body.slice_ref(payload);
-    keep(&parts, NewSubmission { id: new_id()?, client_slug, channel, payload, source_url, key_sha256 }).await
+    Ok(Incoming { client_slug: client.slug.clone(), channel, payload, source_url })
 }
 
 /// What tells repetitions apart: a key of this client, of this kind.

@@ -11,6 +11,7 @@ use crate::http::error::ApiError;
 const MAX_URI_CHARS: usize = 8 * 1024;
 const SCHEMES: [&str; 3] = ["s3", "gs", "https"];
 
+/// The command of a body, or everything that is wrong with it.
 pub fn parse(body: &[u8]) -> Result<JobCommand, ApiError> {
     read(body).map_err(|faults| {
         let texts: Vec<_> = faults.iter().map(ToString::to_string).collect();

@@ -4,7 +4,7 @@
 //! Checks in this order, and nothing is touched before the tenant's have passed: 401, 400, 403, 404, 409,
 //! 422, 503. To whoever may not see a job it does not exist.
 
-mod command;
+pub mod command;
 mod json;
 mod look;
 mod submit;
