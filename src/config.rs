@@ -233,7 +233,7 @@ pub enum Switch {
     Off,
 }
 
-/// Waiting intents that the leader holds in memory over all gateways: about 16 MiB of them.
+/// Waiting intents that the leader holds in memory over all contracts: about 16 MiB of them.
 const SCHEDULE_CAPACITY: usize = 64 * 1024;
 
 #[derive(Debug, thiserror::Error)]

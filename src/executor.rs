@@ -177,8 +177,14 @@ impl Attempts {
     }
 
     async fn make(&self, mut attempt: OpenAttempt, payload: Bytes, slot: Slot) {
-        let waited = self.turns.wait(&attempt.contract.target, &self.parts.registry).await;
         let calling = self.calls.enter(&attempt.contract.gateway_url).await;
+        // Last, so that nothing can hold it up after its turn.
+        let target = &attempt.contract.target;
+        let next_turn = match self.parts.registry.get().limits(target).rate {
+            Some(rate) => Some(self.turns.wait(target, rate).await),
+            None => None,
+        };
+        let next_turn = next_turn.map(|span| self.parts.store_time.now() + span);
         if !self.parts.trust.holds() {
             // Written down but never sent, because the answer came too late. The next term closes it.
             self.fail_term("begin", &FencedError::TermOver);
@@ -201,7 +207,7 @@ impl Attempts {
         }
         let recording = self.record(Arc::new(decided(attempt, outcome, finished_at)));
         // The gateway is done with it; writing that down takes no slot.
-        slot.over(Over::Called(Call { ended: finished_at, took, waited, hold_until }));
+        slot.over(Over::Called(Call { took, next_turn, hold_until }));
         recording.await;
     }
 
@@ -267,7 +273,7 @@ fn span_of(
         name: format!("POST {}", contract.gateway_type.path()),
         kind: Kind::Client,
         context,
-        parent,
+        parent: Some(parent),
         started: attempt.started_at,
         ended,
         error: outcome.error_text().map(str::to_owned),

@@ -8,6 +8,7 @@
 //! by a look that is later than every change already taken in. When it dies, the leader ends the
 //! term and the next one builds the schedule anew.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -63,8 +64,6 @@ pub struct SchedulerParts {
 pub struct SchedulerActor {
     parts: SchedulerParts,
     schedule: SharedSchedule,
-    /// The one whose limits the schedule knows.
-    registry: Arc<Registry>,
     cursor: ChangeCursor,
     looking: bool,
     look_again: bool,
@@ -74,11 +73,50 @@ pub struct SchedulerActor {
 
 /// Also seen by the store, which takes places for intents that need not wait.
 #[derive(Clone)]
-struct SharedSchedule(Arc<Mutex<Schedule>>);
+struct SharedSchedule {
+    limited: Arc<Mutex<Limited>>,
+    registry: CurrentRegistry,
+}
+
+/// A schedule, and the registry whose limits it knows.
+struct Limited {
+    schedule: Schedule,
+    registry: Arc<Registry>,
+}
 
 impl SharedSchedule {
-    fn lock(&self) -> MutexGuard<'_, Schedule> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(mut schedule: Schedule, registry: CurrentRegistry) -> Self {
+        let known = registry.get();
+        schedule.limit_targets(known.all_limits());
+        Self { limited: Arc::new(Mutex::new(Limited { schedule, registry: known })), registry }
+    }
+
+    /// With the limits of the registry in force: nothing starts under those of one that was replaced.
+    fn lock(&self) -> ScheduleGuard<'_> {
+        let mut limited = self.limited.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = self.registry.get();
+        if !Arc::ptr_eq(&registry, &limited.registry) {
+            limited.schedule.limit_targets(registry.all_limits());
+            limited.registry = registry;
+        }
+        ScheduleGuard(limited)
+    }
+}
+
+/// The schedule alone.
+struct ScheduleGuard<'a>(MutexGuard<'a, Limited>);
+
+impl Deref for ScheduleGuard<'_> {
+    type Target = Schedule;
+
+    fn deref(&self) -> &Schedule {
+        &self.0.schedule
+    }
+}
+
+impl DerefMut for ScheduleGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Schedule {
+        &mut self.0.schedule
     }
 }
 
@@ -170,14 +208,11 @@ impl SchedulerActor {
     /// Starts from a first look at the store, made within the term.
     pub fn new(parts: SchedulerParts, build: Build, alive: Alive) -> Self {
         let mut schedule = Schedule::new(parts.limits);
-        let registry = parts.registry.get();
-        schedule.limit_targets(registry.all_limits());
         schedule.pause_targets(build.paused);
         build.lanes.iter().for_each(|lane| schedule.merge_page(lane));
         Self {
+            schedule: SharedSchedule::new(schedule, parts.registry.clone()),
             parts,
-            schedule: SharedSchedule(Arc::new(Mutex::new(schedule))),
-            registry,
             cursor: build.cursor,
             looking: false,
             look_again: false,
@@ -214,11 +249,6 @@ impl SchedulerActor {
         self.cursor = refresh.cursor;
         {
             let mut schedule = self.schedule.lock();
-            let registry = self.parts.registry.get();
-            if !Arc::ptr_eq(&registry, &self.registry) {
-                schedule.limit_targets(registry.all_limits());
-                self.registry = registry;
-            }
             self.parts.metrics.paused_targets.set(i64::try_from(refresh.paused.len()).unwrap_or(i64::MAX));
             schedule.pause_targets(refresh.paused);
             refresh.pages.iter().for_each(|page| schedule.merge_page(page));

@@ -68,13 +68,46 @@ impl Place {
     }
 }
 
-/// When the first of a lane, or of a gateway, may start, and which that is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Start {
-    /// Its due time, or later if its target or gateway has to be spared.
-    at: Timestamp,
-    place: Place,
-    lane: LaneId,
+/// How a lane, or a gateway, stands among others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Listed {
+    /// Nothing of it can start until something happens.
+    #[default]
+    No,
+    /// Its first may start when it is due.
+    At(Place),
+    /// It is spared until then, whatever is due.
+    Spared(Timestamp),
+}
+
+impl Listed {
+    fn of(first: Option<Place>, not_before: Option<Timestamp>, now: Timestamp) -> Self {
+        match (first, not_before.filter(|moment| *moment > now)) {
+            (None, _) => Self::No,
+            (Some(_), Some(moment)) => Self::Spared(moment),
+            (Some(place), None) => Self::At(place),
+        }
+    }
+
+    /// Moves `id` to where it now stands.
+    fn change<Id: Copy + Ord>(
+        &mut self,
+        listed: Self,
+        id: Id,
+        places: &mut BTreeSet<(Place, Id)>,
+        spared: &mut BTreeSet<(Timestamp, Id)>,
+    ) {
+        match std::mem::replace(self, listed) {
+            Self::No => {}
+            Self::At(place) => drop(places.remove(&(place, id))),
+            Self::Spared(moment) => drop(spared.remove(&(moment, id))),
+        }
+        match listed {
+            Self::No => {}
+            Self::At(place) => drop(places.insert((place, id))),
+            Self::Spared(moment) => drop(spared.insert((moment, id))),
+        }
+    }
 }
 
 /// A stretch of a lane that the schedule would like to see: up to `limit` intents from `from` on.
@@ -121,10 +154,9 @@ pub const LONGEST_HOLD: Duration = Duration::from_secs(5 * 60);
 /// A call that was made, as far as it matters for those that come after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    pub ended: Timestamp,
     pub took: Duration,
-    /// How long it had to wait for its turn before, because its target has a rate.
-    pub waited: Duration,
+    /// When the next call of its target may leave, if that has a rate: all that were begun have left by then.
+    pub next_turn: Option<Timestamp>,
     /// The gateway asked to be left alone until then.
     pub hold_until: Option<Timestamp>,
 }
@@ -137,8 +169,12 @@ pub struct Schedule {
     targets: HashMap<TargetName, TargetBounds>,
     target_limits: HashMap<TargetName, TargetLimits>,
     paused: BTreeSet<TargetName>,
-    /// First start of every gateway that has a free slot.
-    ready: BTreeSet<(Start, GatewayId)>,
+    /// The latest moment that was told: what is spared until then no longer is.
+    now: Timestamp,
+    /// First place of every gateway that has a free slot and is not spared.
+    ready: BTreeSet<(Place, GatewayId)>,
+    spared_gateways: BTreeSet<(Timestamp, GatewayId)>,
+    spared_lanes: BTreeSet<(Timestamp, LaneId)>,
     known: HashMap<IntentSeq, Waiting>,
     /// With the attempt count that each was started at.
     in_flight: HashMap<IntentSeq, u32>,
@@ -156,7 +192,7 @@ struct Queue {
     /// From here on the store may hold intents that are not in `waiting`.
     unknown_from: Option<Place>,
     /// How the lane stands among those of its gateway.
-    listed: Option<Start>,
+    listed: Listed,
 }
 
 impl Schedule {
@@ -168,7 +204,10 @@ impl Schedule {
             targets: HashMap::new(),
             target_limits: HashMap::new(),
             paused: BTreeSet::new(),
+            now: Place::START.due,
             ready: BTreeSet::new(),
+            spared_gateways: BTreeSet::new(),
+            spared_lanes: BTreeSet::new(),
             known: HashMap::new(),
             in_flight: HashMap::new(),
             early: HashMap::new(),
@@ -181,7 +220,7 @@ impl Schedule {
     pub fn limit_targets(&mut self, limits: HashMap<TargetName, TargetLimits>) {
         self.target_limits = limits;
         for (name, target) in &mut self.targets {
-            target.limits = self.target_limits.get(name).copied().unwrap_or_default();
+            target.limit(self.target_limits.get(name).copied().unwrap_or_default());
         }
         self.relist_targets(|_| true);
     }
@@ -208,13 +247,14 @@ impl Schedule {
         if self.closed || !self.has_slot(lane.gateway) {
             return false;
         }
+        self.pass(now);
         let limits = self.limits;
         let (gateway, target) = self.bounds_of(lane);
         let spared_until = gateway.not_before().max(target.not_before());
         let free = target.has_slot()
             && gateway.has_slot(&limits)
             && spared_until.is_none_or(|moment| moment <= now)
-            && gateway.heads.first().is_none_or(|start| start.at > now);
+            && gateway.heads.first().is_none_or(|(place, _)| place.due > now);
         let unknown_from = self.queues.get(&lane.id).and_then(|queue| queue.unknown_from);
         let free = free && !self.paused.contains(&lane.target) && unknown_from.is_none_or(|place| place.due > now);
         if free {
@@ -301,15 +341,16 @@ impl Schedule {
             .collect()
     }
 
-    /// Takes out what may start at `now`, in order of when each could, as far as there are free slots.
+    /// Takes out what may start at `now`, in order of due time, as far as there are free slots.
     pub fn take_due(&mut self, now: Timestamp) -> Vec<Waiting> {
+        self.pass(now);
         let mut due = Vec::new();
         while !self.closed {
-            let Some((start, gateway)) = self.ready.first().copied() else { break };
-            if start.at > now || !self.has_slot(gateway) {
+            let Some((place, gateway)) = self.ready.first().copied() else { break };
+            if place.due > now || !self.has_slot(gateway) {
                 break;
             }
-            let Some(waiting) = self.known.get(&start.place.seq).cloned() else { break };
+            let Some(waiting) = self.known.get(&place.seq).cloned() else { break };
             self.in_flight.insert(waiting.seq, waiting.attempt_count);
             self.start(&waiting.lane, now);
             self.forget(waiting.seq);
@@ -336,8 +377,10 @@ impl Schedule {
     /// How long from `now` until [`Self::take_due`] has something to give; `None` if only an
     /// event (a free slot, a merge) can change that.
     pub fn next_due_in(&self, now: Timestamp) -> Option<Duration> {
-        let (start, _) = self.ready.first().filter(|(_, gateway)| self.has_slot(*gateway))?;
-        Some(start.at.since(now))
+        let ready = self.ready.first().filter(|(_, gateway)| self.has_slot(*gateway)).map(|(place, _)| place.due);
+        let lane = self.spared_lanes.first().map(|(moment, _)| *moment);
+        let gateway = self.spared_gateways.first().map(|(moment, _)| *moment);
+        [ready, lane, gateway].into_iter().flatten().min().map(|moment| moment.since(now))
     }
 
     pub fn in_flight(&self) -> usize {
@@ -364,10 +407,21 @@ impl Schedule {
         (self.limits.capacity / self.queues.len().max(1)).clamp(MIN_LANE, MAX_LANE)
     }
 
+    /// Takes note of the time: whoever was spared until then is not any more.
+    fn pass(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+        while let Some((_, lane)) = self.spared_lanes.first().copied().filter(|(moment, _)| *moment <= self.now) {
+            self.relist(lane);
+        }
+        while let Some((_, gateway)) = self.spared_gateways.first().copied().filter(|(moment, _)| *moment <= self.now) {
+            self.relist_gateway(gateway);
+        }
+    }
+
     /// Makes a lane known, with what bounds it.
     fn enlist(&mut self, lane: &Arc<Lane>) {
         if let Entry::Vacant(place) = self.queues.entry(lane.id) {
-            let (waiting, unknown_from, listed) = (BTreeMap::new(), None, None);
+            let (waiting, unknown_from, listed) = (BTreeMap::new(), None, Listed::No);
             place.insert(Queue { lane: Arc::clone(lane), waiting, unknown_from, listed });
             let (gateway, target) = self.bounds_of(lane);
             gateway.lanes += 1;
@@ -428,16 +482,9 @@ impl Schedule {
             return;
         };
         let open = target.has_slot() && !self.paused.contains(&lane.target);
-        let first = queue.waiting.first_key_value().filter(|_| open).map(|(place, _)| Start {
-            at: target.not_before().map_or(place.due, |moment| moment.max(place.due)),
-            place: *place,
-            lane: id,
-        });
-        if let Some(old) = queue.listed.filter(|old| Some(*old) != first) {
-            gateway.heads.remove(&old);
-        }
-        gateway.heads.extend(first);
-        queue.listed = first;
+        let first = queue.waiting.first_key_value().filter(|_| open).map(|(place, _)| *place);
+        let listed = Listed::of(first, target.not_before(), self.now);
+        queue.listed.change(listed, id, &mut gateway.heads, &mut self.spared_lanes);
         if queue.waiting.is_empty() && queue.unknown_from.is_none() {
             target.lanes.remove(&id);
             gateway.lanes -= 1;
@@ -449,18 +496,9 @@ impl Schedule {
     /// Brings `ready` in line with a gateway that changed; drops one that nothing is known of.
     fn relist_gateway(&mut self, id: GatewayId) {
         let Some(gateway) = self.gateways.get_mut(&id) else { return };
-        let first = gateway
-            .heads
-            .first()
-            .filter(|_| gateway.has_slot(&self.limits))
-            .map(|start| Start { at: gateway.not_before().map_or(start.at, |moment| moment.max(start.at)), ..*start });
-        if first != gateway.listed {
-            if let Some(old) = gateway.listed {
-                self.ready.remove(&(old, id));
-            }
-            self.ready.extend(first.map(|start| (start, id)));
-            gateway.listed = first;
-        }
+        let first = gateway.heads.first().filter(|_| gateway.has_slot(&self.limits)).map(|(place, _)| *place);
+        let listed = Listed::of(first, gateway.not_before(), self.now);
+        gateway.listed.change(listed, id, &mut self.ready, &mut self.spared_gateways);
         if gateway.is_idle() {
             self.gateways.remove(&id);
         }

@@ -38,7 +38,7 @@ pub async fn requests(
 
 /// A request that is being answered, if it belongs to a trace that somebody wants to see.
 struct SpanOfRequest {
-    parent: TraceContext,
+    parent: Option<TraceContext>,
     context: TraceContext,
     method: Method,
     started: Timestamp,
@@ -49,10 +49,13 @@ impl SpanOfRequest {
         if !parts.tracer.is_on() {
             return None;
         }
-        // Every job belongs to a trace, whether its client has one or not.
-        let made = || request.path().starts_with("/v1/jobs").then(trace::new);
-        let parent = trace::said(request.request()).or_else(made)?;
-        let context = parts.tracer.begin(parent)?;
+        let parent = trace::said(request.request());
+        let context = match parent {
+            Some(parent) => parts.tracer.begin(parent)?,
+            // Every job belongs to a trace, whether its client has one or not.
+            None if request.method() == Method::POST && request.path() == "/v1/jobs" => trace::new(),
+            None => return None,
+        };
         request.extensions_mut().insert(Answering(context));
         Some(Self { parent, context, method: request.method().clone(), started: parts.clock.now() })
     }

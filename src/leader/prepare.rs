@@ -8,11 +8,14 @@ use super::TermFailed;
 use super::progress::Heartbeat;
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::{Lease, Term};
-use crate::core::schedule::MAX_LANE;
 use crate::executor::close_interrupted;
 use crate::store::Build;
 use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
+
+/// What is loaded of each contract at first; more is asked for while there is room. With a thousand contracts that
+/// still fits into a few dozen MiB.
+const FIRST_PAGE: usize = 256;
 
 /// A term that was still held after everything was ready for it.
 pub struct Prepared {
@@ -33,7 +36,7 @@ pub async fn prepare(
     let failed = |during: &str, error: FencedError| TermFailed::new(term, during, &error);
     let closed =
         close_interrupted(store, term, store_time, work).await.map_err(|error| failed("close interrupted", error))?;
-    let build = store.build_schedule(MAX_LANE).await.map_err(|error| failed("build", error.into()))?;
+    let build = store.build_schedule(FIRST_PAGE).await.map_err(|error| failed("build", error.into()))?;
     work.beat();
     let asked = monotonic();
     match store.renew_lease(term.clone(), duration).await {

@@ -30,8 +30,8 @@ pub struct Span {
     pub kind: Kind,
     /// Its own id, in the trace that it belongs to.
     pub context: TraceContext,
-    /// What it was done for.
-    pub parent: TraceContext,
+    /// What it was done for, if that is known.
+    pub parent: Option<TraceContext>,
     pub started: Timestamp,
     pub ended: Timestamp,
     pub attributes: Vec<(&'static str, Attribute)>,

@@ -42,7 +42,7 @@ fn span(span: &Span) -> Value {
     json!({
         "traceId": span.context.trace_id(),
         "spanId": span.context.span_id(),
-        "parentSpanId": span.parent.span_id(),
+        "parentSpanId": span.parent.map(|parent| parent.span_id()).unwrap_or_default(),
         "name": span.name,
         "kind": kind,
         "startTimeUnixNano": nanos(span.started),
@@ -76,7 +76,7 @@ mod tests {
             name: "POST /v1/intents".to_owned(),
             kind: Kind::Server,
             context: parent.child(7),
-            parent,
+            parent: Some(parent),
             started: Timestamp::from_micros(1_790_000_000_000_001),
             ended: Timestamp::from_micros(1_790_000_000_000_000),
             attributes: vec![

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{AHEAD, Call, LaneId, Limits, QUICK, Start};
+use super::{AHEAD, Call, LaneId, Limits, Listed, Place, QUICK};
 use crate::core::limits::TargetLimits;
 use crate::core::time::Timestamp;
 
@@ -16,16 +16,16 @@ pub struct GatewayBounds {
     /// The last call was quick.
     pub quick: bool,
     hold: Hold,
-    /// First start of every lane whose target lets it.
-    pub heads: BTreeSet<Start>,
-    /// How the gateway stands in `ready`.
-    pub listed: Option<Start>,
+    /// First place of every lane whose target lets it start.
+    pub heads: BTreeSet<(Place, LaneId)>,
+    /// How the gateway stands among others.
+    pub listed: Listed,
     /// Lanes that are known.
     pub lanes: usize,
 }
 
-/// A gateway that said when it wants to be asked again. After that one attempt tries it; only when that went
-/// well do the others follow, so that a crowd does not spend its attempts on finding out.
+/// A gateway that said when it wants to be asked again. After that one attempt tries it; only when that has ended
+/// without another such wish do the others follow, so that a crowd does not spend its attempts on finding out.
 #[derive(Clone, Copy, Default)]
 enum Hold {
     #[default]
@@ -116,10 +116,17 @@ impl TargetBounds {
 
     pub fn end(&mut self, call: Option<Call>) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        // One that waited longer for its turn than it was ahead has others behind it: they go first.
-        let behind = call.map(|call| (call.ended, call.waited.saturating_sub(AHEAD_OF_TURN)));
-        if let Some((ended, queue)) = behind.filter(|(_, queue)| !queue.is_zero()) {
-            self.next_start = self.next_start.max(Some(ended + queue));
+        // Those that were begun and have not left yet go first.
+        if let Some(turn) = call.and_then(|call| call.next_turn) {
+            self.next_start = self.next_start.max(Some(turn - AHEAD_OF_TURN));
         }
+    }
+
+    /// Other limits hold from now on.
+    pub fn limit(&mut self, limits: TargetLimits) {
+        if limits.rate != self.limits.rate {
+            self.next_start = None;
+        }
+        self.limits = limits;
     }
 }

@@ -27,7 +27,7 @@ fn waiting_in(lane: &Arc<Lane>, seq: i64, due: i64) -> Waiting {
 }
 
 fn called(took: Duration) -> Option<Call> {
-    Some(Call { took, ended: at(0), waited: Duration::ZERO, hold_until: None })
+    Some(Call { took, next_turn: None, hold_until: None })
 }
 
 fn limits(in_flight: usize, per_gateway: usize) -> Limits {
@@ -223,11 +223,43 @@ fn attempts_that_queue_for_their_turn_hold_back_those_behind_them() {
     schedule.limit_targets(limited("t1", rate(10.0)));
     (0..100).for_each(|seq| schedule.merge(waiting(seq, 1, 0)));
     let first = schedule.take_due(at(0));
-    // It left half a second late, so others like it are still to leave.
-    let late = Call { ended: at(600_000), waited: Duration::from_millis(500), ..called(QUICK).unwrap() };
+    // Others like it are still to leave, until then.
+    let late = Call { next_turn: Some(at(1_100_000)), ..called(QUICK).unwrap() };
     schedule.over(&first[0], Some(late));
     assert!(schedule.take_due(at(1_049_000)).is_empty());
+    assert_eq!(schedule.next_due_in(at(1_049_000)), Some(Duration::from_millis(1)));
     assert_eq!(schedule.take_due(at(1_050_000)).len(), 1, "when those have left, ahead of its turn as ever");
+}
+
+#[test]
+fn a_target_with_a_rate_does_not_starve_behind_the_backlog_of_another() {
+    let mut schedule = Schedule::new(limits(4, 4));
+    let (rated, other) = (lane_of(1, 1, "rated"), lane_of(2, 1, "other"));
+    schedule.limit_targets(limited("rated", rate(10.0)));
+    for seq in 0..100 {
+        schedule.merge(waiting_in(&rated, seq, seq));
+        schedule.merge(waiting_in(&other, 1_000 + seq, 1_000 + seq));
+    }
+    let mut started = 0;
+    for step in 0..100 {
+        // Every call takes 100 ms.
+        for taken in schedule.take_due(at(1_000_000 + step * 100_000)) {
+            started += usize::from(taken.lane == rated);
+            schedule.over(&taken, called(QUICK));
+        }
+    }
+    assert_eq!(started, 100, "it was due before all others, as often as its rate lets it");
+}
+
+#[test]
+fn another_rate_holds_from_when_it_is_known() {
+    let mut schedule = Schedule::new(limits(10, 10));
+    schedule.limit_targets(limited("t1", rate(0.01)));
+    (0..9).for_each(|seq| schedule.merge(waiting(seq, 1, 0)));
+    assert_eq!(schedule.take_due(at(0)).len(), 1);
+    assert!(schedule.take_due(at(1_000_000)).is_empty());
+    schedule.limit_targets(limited("t1", rate(100.0)));
+    assert!(!schedule.take_due(at(1_000_000)).is_empty());
 }
 
 #[test]
@@ -249,6 +281,7 @@ fn a_gateway_that_asks_for_it_is_left_alone_and_then_tried_by_one() {
     assert!(!schedule.take_at_once(&one, at(999)));
     assert!(schedule.take_due(at(1_000)).is_empty(), "one is still there from before");
     schedule.over(&taken[3], called(Duration::ZERO));
+    assert_eq!(schedule.gateways_on_hold(at(999)), 1, "the later wish holds");
     let trying = schedule.take_due(at(1_000));
     assert_eq!(trying.len(), 1, "one tries it");
     schedule.over(&trying[0], busy(2_000));

@@ -14,18 +14,19 @@ use crate::core::schedule::{Lane, LanePage, LoadedPage, Place, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::{Backlog, Build, ChangeCursor, OpenAttempt, Refresh, RefreshRequest};
 
+/// Contract by contract, so that of what is pending only those that are under way are looked at.
+pub const OPEN_ATTEMPTS: &str = "
+    SELECT i.intent_seq, i.intent_id, c.snapshot, i.created_at, i.attempt_count, i.open_lease_epoch, i.open_started_at
+    FROM submission_contracts c CROSS JOIN submission_intents i ON i.contract_id = c.contract_id
+    WHERE i.status = 'pending' AND i.next_attempt_at IS NULL AND i.open_lease_epoch < ?1
+    ORDER BY i.open_lease_epoch, i.intent_seq LIMIT ?2";
+
 pub fn open_attempts_before(
     connection: &Connection,
     epoch: i64,
     limit: usize,
 ) -> Result<Vec<OpenAttempt>, rusqlite::Error> {
-    let mut statement = connection.prepare_cached(
-        "SELECT i.intent_seq, i.intent_id, c.snapshot, i.created_at, i.attempt_count, i.open_lease_epoch,
-                    i.open_started_at
-             FROM submission_contracts c JOIN submission_intents i USING (contract_id)
-             WHERE i.status = 'pending' AND i.next_attempt_at IS NULL AND i.open_lease_epoch < ?1
-             ORDER BY i.open_lease_epoch, i.intent_seq LIMIT ?2",
-    )?;
+    let mut statement = connection.prepare_cached(OPEN_ATTEMPTS)?;
     let mut rows = statement.query(params![epoch, as_limit(limit)])?;
     let mut open = Vec::new();
     while let Some(row) = rows.next()? {

@@ -111,17 +111,15 @@ async fn the_hot_queries_use_their_indexes() {
             "SELECT intent_seq FROM submission_intents WHERE completed_at < 5 ORDER BY completed_at LIMIT 9",
             "submission_intents_completed (completed_at",
         ),
-        (
-            "SELECT 1 FROM submission_intents WHERE contract_id = 1 AND status = 'pending' AND next_attempt_at IS NULL",
-            "submission_intents_pending (contract_id=? AND next_attempt_at=?",
-        ),
+        (super::schedule::OPEN_ATTEMPTS, "submission_intents_pending (contract_id=? AND next_attempt_at=?"),
         (
             "SELECT 1 FROM submission_intents WHERE status = 'rejected' AND intent_seq < 9 ORDER BY intent_seq DESC",
             "submission_intents_rejected (status=? AND rowid<?",
         ),
     ] {
-        let plan: String =
-            connection.query_row(&format!("EXPLAIN QUERY PLAN {sql}"), [], |row| row.get("detail")).unwrap();
+        let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let plan: Result<Vec<String>, _> = explain.raw_query().mapped(|row| row.get("detail")).collect();
+        let plan = plan.unwrap().join("; ");
         assert!(plan.contains(index), "{plan}");
     }
 }

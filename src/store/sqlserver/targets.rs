@@ -26,12 +26,13 @@ ORDER BY submission_target;";
 /// Holds the clock as begins do, so that each of them is either before this or sees it.
 pub fn pause_statement() -> String {
     format!(
-        "DECLARE @now DATETIME2(6);
+        "DECLARE @now DATETIME2(6), @since DATETIME2(6);
 BEGIN TRANSACTION;{TICK}
 INSERT INTO submission_target_pauses (submission_target, paused_at)
 SELECT @P1, @now WHERE NOT EXISTS (SELECT 1 FROM submission_target_pauses WHERE submission_target = @P1);
+SELECT @since = paused_at FROM submission_target_pauses WHERE submission_target = @P1;
 COMMIT TRANSACTION;
-SELECT paused_at FROM submission_target_pauses WHERE submission_target = @P1;"
+SELECT @since AS paused_at;"
     )
 }
 
