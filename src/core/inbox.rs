@@ -240,8 +240,12 @@ fn email(text: &str) -> Option<String> {
     fine.then_some(address)
 }
 
-/// E.164 if it is a number, else what was written without what only separates; `None` without digits.
+/// E.164 if it is a number, else what was written without what only separates; `None` without digits. The country is
+/// where a number belongs that brings no code of its own.
 fn phone(text: &str, country: Option<country::Id>) -> Option<String> {
+    const PLUS: [char; 2] = ['+', '\u{ff0b}'];
+    let first = text.chars().find(|c| c.is_numeric() || PLUS.contains(c));
+    let country = country.filter(|_| first.is_none_or(|c| !PLUS.contains(&c)));
     if let Ok(number) = phonenumber::parse(country, text.trim())
         && number.is_valid()
     {
@@ -253,7 +257,9 @@ fn phone(text: &str, country: Option<country::Id>) -> Option<String> {
 
 /// The beginning of a text on one line.
 fn one_line(text: &str, most: usize) -> String {
-    text.trim().chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let text = text.replace(char::is_control, " ");
+    let kept: String = text.trim().chars().take(most).collect();
+    kept.trim_end().to_owned()
 }
 
 /// Tries in all; then a row waits for a person.

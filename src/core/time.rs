@@ -27,10 +27,13 @@ impl Timestamp {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Parses RFC 3339 with any offset. Finer steps than a microsecond are cut off.
+    /// Parses RFC 3339 with any offset. Finer steps than a microsecond are cut off; of moments outside of the years
+    /// 1 to 9999 in UTC not every store knows.
     pub fn parse(text: &str) -> Option<Self> {
+        const KNOWN: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
         let moment = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-        i64::try_from(moment.unix_timestamp_nanos().div_euclid(1_000)).ok().map(Self)
+        let micros = i64::try_from(moment.unix_timestamp_nanos().div_euclid(1_000)).ok()?;
+        KNOWN.contains(&micros).then_some(Self(micros))
     }
 }
 
@@ -81,7 +84,9 @@ mod tests {
         assert_eq!(Timestamp::parse(&moment.to_string()), Some(moment));
         assert_eq!(Timestamp::parse("2026-09-21T16:13:20.0000019+02:00"), Some(moment));
         assert_eq!(Timestamp::parse("1969-12-31T23:59:59.999999Z"), Some(Timestamp::from_micros(-1)));
-        assert_eq!(Timestamp::parse("yesterday"), None);
+        for text in ["yesterday", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59-01:00"] {
+            assert_eq!(Timestamp::parse(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub fn read(http_status: u16, body: &[u8]) -> Outcome {
         Ok(answer) => answer,
         Err(_) if body.is_empty() => return Outcome::error("gateway answered with an empty body"),
         Err(error) => {
+            let error = shown(&error.to_string());
             return Outcome::error(format!("gateway's answer is not the expected JSON ({error}){}", quoted(body)));
         }
     };
