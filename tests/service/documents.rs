@@ -89,7 +89,7 @@ fn every_block_is_of_a_kind_that_is_looked_at() {
                 assert!(head.lines().skip(1).all(|line| line.contains(": ")), "{here}");
                 assert!(serde_json::from_str::<Value>(body).is_ok(), "{here}");
             }
-            // Looked at below (promql), by clients/test.sh (ts), by what they were copied from (js), or for people (text).
+            // Looked at below (promql), or for people (text); nobody compiles these few lines (ts, js).
             "promql" | "ts" | "js" | "text" => {}
             other => panic!("nobody looks at {other:?} in {here}"),
         }
@@ -253,7 +253,7 @@ async fn the_requests_that_they_show_are_answered() {
         let answer = api.call_with(method, &path, &[("Authorization", &bearer)], body.clone()).await;
         assert!(answer.status.is_success(), "{place}: {method} {path} {body}: {}", answer.text());
     }
-    // The client of the document does what the document says; the others are looked at by clients/test.sh.
+    // The client of the document does what the document says.
     let python = blocks("python").into_iter().find(|block| block.place == "clients/README.md").unwrap();
     let text = python.text.replace("http://127.0.0.1:8082", &demo.url);
     let run = actix_web::rt::task::spawn_blocking(move || {
