@@ -2,15 +2,13 @@
 //!
 //! Pure. Intake keeps what came; only here is it read, and whatever cannot be read is a cause and a text.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
 use phonenumber::{Mode, country};
-use serde::de::Visitor;
-use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::raw_json::{Object, text_of};
 use super::time::Timestamp;
 
 /// How something came in.
@@ -159,64 +157,19 @@ pub fn draft(fields: &FieldNames, country: Option<country::Id>, payload: &[u8]) 
     Ok(Draft { email: valid, phone, name, body: body.replace('\0', "\u{fffd}") })
 }
 
-/// The fields of a JSON object, each as it is written: what nobody asks for is not looked into.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct Object<'a>(#[serde(borrow)] HashMap<Lossy, &'a RawValue>);
-
-impl<'a> Object<'a> {
-    fn of(raw: &'a RawValue) -> Option<Self> {
-        serde_json::from_str(raw.get()).ok()
-    }
-
-    fn get(&self, name: &str) -> Option<&'a RawValue> {
-        self.0.get(&Lossy(name.to_owned())).copied()
-    }
-}
-
-/// A JSON string, also if it holds half of a surrogate pair, as programs write that cut texts without looking.
-#[derive(PartialEq, Eq, Hash)]
-struct Lossy(String);
-
-impl<'de> Deserialize<'de> for Lossy {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Lossy;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Lossy, E> {
-                Ok(Lossy(String::from_utf8_lossy(bytes).into_owned()))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Lossy, E> {
-                Ok(Lossy(text.to_owned()))
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
-}
-
 /// The text at a name, or at names joined by dots; `None` if there is none, or it is blank or null.
 fn text(document: &Object<'_>, name: &str) -> Result<Option<String>, Failure> {
-    let Some(raw) = document.get(name).or_else(|| at_path(document, name)).map(RawValue::get) else { return Ok(None) };
-    let text = match raw.as_bytes().first() {
-        Some(b'"') => serde_json::from_str::<Lossy>(raw).map(|Lossy(text)| text).unwrap_or_default(),
-        Some(b'-' | b'0'..=b'9') => raw.to_owned(),
+    let Some(raw) = document.get(name).or_else(|| at_path(document, name)) else { return Ok(None) };
+    if let Some(text) = text_of(raw) {
+        return Ok(Some(text).filter(|text| !text.trim().is_empty()));
+    }
+    let kind = match raw.get().as_bytes().first() {
         Some(b'n') => return Ok(None),
-        other => {
-            let kind = match other {
-                Some(b'{') => "an object",
-                Some(b'[') => "a list",
-                _ => "true or false",
-            };
-            return Err(Failure::new(Cause::WrongType, format!("{name:?} must be text, this is {kind}")));
-        }
+        Some(b'{') => "an object",
+        Some(b'[') => "a list",
+        _ => "true or false",
     };
-    Ok(Some(text).filter(|text| !text.trim().is_empty()))
+    Err(Failure::new(Cause::WrongType, format!("{name:?} must be text, this is {kind}")))
 }
 
 fn at_path<'a>(document: &Object<'a>, path: &str) -> Option<&'a RawValue> {

@@ -15,6 +15,7 @@ mod model;
 pub mod node;
 pub mod outcome;
 pub mod policy;
+pub mod raw_json;
 pub mod schedule;
 pub mod signature;
 pub mod time;

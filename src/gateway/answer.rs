@@ -1,24 +1,30 @@
 //! Reading what a gateway answered: JSON with `status`, `reason` and `gatewayMessageId`.
 //!
-//! Pure. Anything that is not a clear acceptance or rejection is an error that says what it was.
+//! Pure. Anything that is not a clear acceptance or rejection is an error that says what it was. What stands in
+//! other fields does not matter: an acceptance that is not understood is sent again.
 
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
 use crate::core::outcome::Outcome;
+use crate::core::raw_json::{Object, text_of};
 use crate::outgoing::{quoted, shown};
 
 pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     if !(200..300).contains(&http_status) {
         return Outcome::error(format!("gateway answered HTTP {http_status}{}", quoted(body)));
     }
-    let answer: Map<String, Value> = match serde_json::from_slice(body) {
-        Ok(answer) => answer,
-        Err(_) if body.is_empty() => return Outcome::error("gateway answered with an empty body"),
-        Err(error) => {
-            let error = shown(&error.to_string());
-            return Outcome::error(format!("gateway's answer is not the expected JSON ({error}){}", quoted(body)));
-        }
+    if body.is_empty() {
+        return Outcome::error("gateway answered with an empty body");
+    }
+    let unexpected = |what: &str| {
+        Outcome::error(format!("gateway's answer is not the expected JSON ({}){}", shown(what), quoted(body)))
     };
+    let text = String::from_utf8_lossy(body);
+    let raw: &RawValue = match serde_json::from_str(text.trim_start_matches('\u{feff}')) {
+        Ok(raw) => raw,
+        Err(error) => return unexpected(&error.to_string()),
+    };
+    let Some(answer) = Object::of(raw) else { return unexpected("not an object") };
     let gateway_message_id = filled(answer.get("gatewayMessageId"));
     match (filled(answer.get("status")).as_deref(), filled(answer.get("reason"))) {
         (Some("accepted"), _) => Outcome::Accepted { gateway_message_id },
@@ -30,14 +36,10 @@ pub fn read(http_status: u16, body: &[u8]) -> Outcome {
 }
 
 /// Without control characters, which not every store can keep, and then trimmed.
-fn filled(value: Option<&Value>) -> Option<String> {
-    let text = match value? {
-        Value::String(text) => text.replace(char::is_control, " ").trim().to_owned(),
-        // Some gateways number their messages.
-        Value::Number(number) => number.to_string(),
-        _ => return None,
-    };
-    Some(text).filter(|text| !text.is_empty())
+fn filled(value: Option<&RawValue>) -> Option<String> {
+    // Some gateways number their messages.
+    let text = text_of(value?)?.replace(char::is_control, " ");
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -78,6 +80,32 @@ mod tests {
         ];
         for (status, body, expected) in cases {
             assert_eq!(read(status, body.as_bytes()), expected, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn what_stands_in_other_fields_does_not_matter() {
+        let deep = format!("{}{}", "[".repeat(20_000), "]".repeat(20_000));
+        for odd in [r#""cut \ud83d""#, r#""\udc00\ud800""#, "1e999", "-1e-999", &deep, &deep.replace("[]", "[{}]")] {
+            let body =
+                format!(r#"{{"a":{odd},"status":"accepted","b":{{"status":{odd}}},"gatewayMessageId":"m","c":{odd}}}"#);
+            assert_eq!(read(200, body.as_bytes()), Outcome::Accepted { gateway_message_id: id("m") }, "{odd:.40}");
+        }
+        let latin = b"\xef\xbb\xbf{\"status\":\"accepted\",\"text\":\"caf\xe9\"}";
+        assert_eq!(read(200, latin), Outcome::Accepted { gateway_message_id: None });
+        for (body, expected) in [
+            (r#"{"status":"rejected","reason":"cut \ud83d"}"#, rejected("cut \u{fffd}\u{fffd}\u{fffd}", None)),
+            (r#"{"status":"queued","status":"accepted"}"#, Outcome::Accepted { gateway_message_id: None }),
+            (r#"{"\u0073tatus":"accepted"}"#, Outcome::Accepted { gateway_message_id: None }),
+            (
+                r#"{"status":"accepted","gatewayMessageId":1e999}"#,
+                Outcome::Accepted { gateway_message_id: id("1e999") },
+            ),
+        ] {
+            assert_eq!(read(200, body.as_bytes()), expected, "{body}");
+        }
+        for body in [r#"{"status":"accepted"} {}"#, r#"{"status":"accepted","x":[}"#, r#"{"status":"accepted""#] {
+            assert!(matches!(read(200, body.as_bytes()), Outcome::Error { .. }), "{body}");
         }
     }
 
