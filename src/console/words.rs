@@ -43,8 +43,9 @@ pub fn contract(contract: &Contract) -> String {
 pub fn limits(limits: TargetLimits) -> String {
     let at_once = limits.max_in_flight.map(|most| format!("{most} at once"));
     let rate = limits.rate.map(|rate| format!("{} a second", rate.as_per_second()));
-    let both: Vec<_> = [at_once, rate].into_iter().flatten().collect();
-    if both.is_empty() { String::new() } else { format!("at most {}", both.join(", ")) }
+    let timeout = limits.attempt_timeout.map(|timeout| format!("{} s each", timeout.as_secs()));
+    let all: Vec<_> = [at_once, rate, timeout].into_iter().flatten().collect();
+    if all.is_empty() { String::new() } else { format!("at most {}", all.join(", ")) }
 }
 
 /// What became of a target's recent attempts.

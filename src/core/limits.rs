@@ -1,5 +1,5 @@
 //! Bounds that the registry may put on one target, besides those of the service: how many attempts are under way
-//! at once, and how many begin in a second.
+//! at once, how many begin in a second, and how long each may take.
 //!
 //! They are not part of a contract: nothing that becomes of an intent depends on them, so those in force now apply
 //! to all that waits, whenever it came.
@@ -11,6 +11,31 @@ use std::time::Duration;
 pub struct TargetLimits {
     pub max_in_flight: Option<NonZeroU32>,
     pub rate: Option<Rate>,
+    /// From connecting to the last byte of the answer; that of the service if there is none.
+    pub attempt_timeout: Option<AttemptTimeout>,
+}
+
+/// How long an attempt may take, in whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptTimeout(u32);
+
+impl AttemptTimeout {
+    pub const SHORTEST: u32 = 1;
+    /// Longer than any gateway is known to wait for its provider (60 s), with room; a hung call holds a slot for
+    /// that long, and an orderly stop may have to wait for it.
+    pub const LONGEST: u32 = 120;
+
+    pub fn from_secs(seconds: u32) -> Option<Self> {
+        (Self::SHORTEST..=Self::LONGEST).contains(&seconds).then_some(Self(seconds))
+    }
+
+    pub const fn as_secs(self) -> u32 {
+        self.0
+    }
+
+    pub const fn as_duration(self) -> Duration {
+        Duration::from_secs(self.0 as u64)
+    }
 }
 
 /// How often something may begin: evenly spaced, so that no second ever sees more.

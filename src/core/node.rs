@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::contract::ContractSnapshot;
 use super::job::JobCommand;
+use super::limits::AttemptTimeout;
 
 /// Connection failures in a row after which a node counts as gone: new jobs are refused.
 pub const FAILURES_UNTIL_GONE: i64 = 5;
@@ -22,6 +23,8 @@ pub struct ManagementNode {
     pub state: NodeState,
     pub contract: Arc<ContractSnapshot>,
     pub queues: Vec<Queue>,
+    /// How long an attempt there may take, if it has a limit of its own.
+    pub attempt_timeout: Option<AttemptTimeout>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +125,7 @@ mod tests {
             shared_with: ["globex".to_owned()].into(),
             state: NodeState::Active,
             contract: Arc::new(ContractSnapshot::of(one_shot()).unwrap()),
+            attempt_timeout: None,
             queues: vec![queue("short", &["research"]), queue("long", &[])],
         }
     }

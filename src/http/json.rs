@@ -8,7 +8,7 @@ use utoipa::{IntoResponses, ToSchema};
 
 use super::targets::KnownTarget;
 use crate::core::intent::{Intent, TargetName};
-use crate::core::limits::Rate;
+use crate::core::limits::{AttemptTimeout, Rate};
 use crate::core::time::Timestamp;
 use crate::core::webhook::event_id;
 use crate::store::{Attempt, History, WebhookHistory, WebhookTry};
@@ -268,6 +268,9 @@ pub struct TargetJson {
     /// Attempts of it that begin in a second, if that is limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate_per_second: Option<f64>,
+    /// How long an attempt of it may take, in seconds, if it has a limit of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt_timeout_seconds: Option<u32>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -286,6 +289,7 @@ impl TargetJson {
             registered: target.snapshot.is_some(),
             max_in_flight: target.limits.max_in_flight.map(NonZeroU32::get),
             rate_per_second: target.limits.rate.map(Rate::as_per_second),
+            attempt_timeout_seconds: target.limits.attempt_timeout.map(AttemptTimeout::as_secs),
         }
     }
 }

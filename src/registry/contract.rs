@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::core::contract::{GatewayType, GatewayUrl, Policy, TerminalOutcomes};
+use crate::core::limits::AttemptTimeout;
 use crate::fields::{Fields, kind};
 
 pub fn gateway_url(fields: &Fields<'_>) -> Option<GatewayUrl> {
@@ -43,6 +44,18 @@ pub fn policy(fields: &Fields<'_>) -> Option<Policy> {
             None
         }
     }
+}
+
+/// How long an attempt may take. Not part of the contract that an intent keeps.
+pub fn attempt_timeout(fields: &Fields<'_>) -> Option<AttemptTimeout> {
+    const NAME: &str = "attemptTimeoutSeconds";
+    let seconds = fields.optional_positive(NAME)?.get();
+    let timeout = AttemptTimeout::from_secs(seconds);
+    if timeout.is_none() {
+        let (shortest, longest) = (AttemptTimeout::SHORTEST, AttemptTimeout::LONGEST);
+        fields.fault(NAME, format!("must be a whole number from {shortest} to {longest}, this is {seconds}"));
+    }
+    timeout
 }
 
 pub fn terminal_outcomes(fields: &Fields<'_>, gateway_type: Option<GatewayType>) -> Option<TerminalOutcomes> {

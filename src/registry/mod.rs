@@ -114,9 +114,13 @@ impl Registry {
         self.targets.get(target).map(|target| Arc::clone(&target.snapshot))
     }
 
-    /// The bounds that a target has of its own.
+    /// The bounds that a target, or the node that a contract is for, has of its own.
     pub fn limits(&self, target: &TargetName) -> TargetLimits {
-        self.targets.get(target).map(|target| target.limits).unwrap_or_default()
+        if let Some(target) = self.targets.get(target) {
+            return target.limits;
+        }
+        let node = target.as_str().strip_prefix(nodes::TARGET).and_then(|id| self.node(id));
+        TargetLimits { attempt_timeout: node.and_then(|node| node.attempt_timeout), ..TargetLimits::default() }
     }
 
     /// Those of every target that has any.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::contract::{gateway_url, policy, terminal_outcomes};
+use super::contract::{attempt_timeout, gateway_url, policy, terminal_outcomes};
 use crate::core::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::core::intent::{TargetName, checked_name};
 use crate::core::node::{ManagementNode, NodeState, Queue};
@@ -12,7 +12,7 @@ use crate::fields::{Fault, Faults, Fields, parse_object};
 type Nodes = HashMap<String, Arc<ManagementNode>>;
 
 /// What the contract of a node is called among those of targets: `node:` and its id.
-const TARGET: &str = "node:";
+pub const TARGET: &str = "node:";
 /// So that the name of the contract is not too long either.
 const MAX_ID_CHARS: usize = 190;
 
@@ -60,6 +60,7 @@ fn node(fields: &Fields<'_>, id: Option<String>) -> Option<ManagementNode> {
     let policy = policy(fields);
     let terminal_outcomes = terminal_outcomes(fields, Some(GatewayType::Node));
     let queues = queues(fields);
+    let attempt_timeout = attempt_timeout(fields);
     let id = id?;
     let contract = Contract {
         target: TargetName::parse(&format!("{TARGET}{id}")).ok()?,
@@ -71,7 +72,15 @@ fn node(fields: &Fields<'_>, id: Option<String>) -> Option<ManagementNode> {
     };
     let contract =
         ContractSnapshot::of(contract).map_err(|error| fields.fault("managementNodeId", error.to_string())).ok()?;
-    Some(ManagementNode { id, owner: owner?, shared_with, state: state?, contract: Arc::new(contract), queues })
+    Some(ManagementNode {
+        id,
+        owner: owner?,
+        shared_with,
+        state: state?,
+        contract: Arc::new(contract),
+        queues,
+        attempt_timeout,
+    })
 }
 
 fn state(fields: &Fields<'_>) -> Option<NodeState> {
@@ -155,6 +164,9 @@ mod tests {
                 }),
                 true,
             ),
+            ("timeout", entry(|e| e["attemptTimeoutSeconds"] = 120.into()), true),
+            ("no time", entry(|e| e["attemptTimeoutSeconds"] = 0.into()), false),
+            ("too much time", entry(|e| e["attemptTimeoutSeconds"] = 121.into()), false),
             ("no owner", entry(|e| drop(e.as_object_mut().unwrap().remove("ownerTenantId"))), false),
             ("state", entry(|e| e["state"] = "up".into()), false),
             ("no queues", entry(|e| e["queues"] = json!([])), false),

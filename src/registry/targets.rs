@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::contract::{gateway_url, policy, terminal_outcomes};
+use super::contract::{attempt_timeout, gateway_url, policy, terminal_outcomes};
 use super::webhook::{self, Rules};
 use crate::core::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::core::intent::TargetName;
@@ -86,6 +86,7 @@ fn contract(
     let webhook = fields.object("webhook").map(|fields| webhook::parse(&fields, rules));
     let max_in_flight = fields.optional_positive("maxInFlight");
     let rate = rate(&fields);
+    let attempt_timeout = attempt_timeout(&fields);
     fields.no_others();
     let contract = Contract {
         target: target?,
@@ -98,7 +99,7 @@ fn contract(
             None => None,
         },
     };
-    Some((contract, TargetLimits { max_in_flight, rate }))
+    Some((contract, TargetLimits { max_in_flight, rate, attempt_timeout }))
 }
 
 fn rate(fields: &Fields<'_>) -> Option<Rate> {
@@ -170,6 +171,11 @@ mod tests {
             ("no outcomes", entry(|e| e["terminalOutcomes"] = "[]".parse().unwrap()), false),
             ("empty", r#"{"targets": []}"#.to_owned(), false),
             ("limits", entry(|e| e.extend(limits(3.into(), 0.5.into()))), true),
+            ("shortest timeout", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 1.into()))), true),
+            ("longest timeout", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 120.into()))), true),
+            ("no time", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 0.into()))), false),
+            ("too much time", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 121.into()))), false),
+            ("part of a second", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 1.5.into()))), false),
             ("no slots", entry(|e| e.extend(limits(0.into(), 1.into()))), false),
             ("half a slot", entry(|e| e.extend(limits(0.5.into(), 1.into()))), false),
             ("too slow", entry(|e| e.extend(limits(1.into(), 0.009.into()))), false),
@@ -210,7 +216,12 @@ mod tests {
     #[test]
     fn limits_belong_to_the_target_and_not_to_its_contract() {
         let target = |text: &str| parse(text).unwrap().remove(&TargetName::parse("t").unwrap()).unwrap();
-        let (limited, free) = (target(&entry(|e| e.extend(limits(2.into(), 7.5.into())))), target(&entry(|_| ())));
+        let limited = target(&entry(|e| {
+            e.extend(limits(2.into(), 7.5.into()));
+            e.insert("attemptTimeoutSeconds".into(), 90.into());
+        }));
+        let free = target(&entry(|_| ()));
+        assert_eq!(limited.limits.attempt_timeout.map(|timeout| timeout.as_duration().as_secs()), Some(90));
         assert_eq!(limited.limits.max_in_flight.map(|most| most.get()), Some(2));
         assert_eq!(limited.limits.rate.map(Rate::as_per_second), Some(7.5));
         assert_eq!((free.limits, &limited.snapshot.json), (TargetLimits::default(), &free.snapshot.json));
@@ -227,7 +238,7 @@ mod tests {
             {"submissionTarget": " ", "policy": "forever", "terminalOutcomes": "invalid_request",
              "maxInFlight": -1, "ratePerSecond": "fast"},
             {"submissionTarget": "b", "gatewayType": "sms", "gatewayUrl": "http://x", "policy": "one_shot",
-             "terminalOutcomes": ["invalid_request"], "ratePerSecond": 0}
+             "terminalOutcomes": ["invalid_request"], "ratePerSecond": 0, "attemptTimeoutSeconds": 121}
         ]}"#;
         assert_eq!(
             faults(text),
@@ -248,7 +259,7 @@ mod tests {
                 "targets[2].terminalOutcomes: must hold at least one rejection reason",
                 "targets[2].colour: is not a field here; known are submissionTarget, gatewayType, gatewayUrl, \
                  maxAcceptanceSeconds, maxAttempts, policy, terminalOutcomes, webhook, \
-                 maxInFlight, ratePerSecond",
+                 maxInFlight, ratePerSecond, attemptTimeoutSeconds",
                 "targets[3].submissionTarget: must not be empty",
                 "targets[3].gatewayType: is missing; write sms or push",
                 "targets[3].gatewayUrl: is missing; write the gateway's base URL",
@@ -257,6 +268,7 @@ mod tests {
                 "targets[3].maxInFlight: must be a whole number from 1 to 4294967295, this is -1",
                 "targets[3].ratePerSecond: must be a number, this is a string",
                 "targets[4].ratePerSecond: must be from 0.01 to 10000, this is 0",
+                "targets[4].attemptTimeoutSeconds: must be a whole number from 1 to 120, this is 121",
                 "version: is not a field here; known are allowUnsignedWebhooks, targets",
             ]
         );

@@ -324,6 +324,8 @@ class _Target(TypedDict):
 class Target(_Target, total=False):
     """A target as operators see it."""
 
+    # How long an attempt of it may take, in seconds, if it has a limit of its own.
+    attemptTimeoutSeconds: Union[int, None]
     # Attempts of it at once, if it has a limit of its own.
     maxInFlight: Union[int, None]
     # Set while it is paused.

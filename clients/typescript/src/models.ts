@@ -243,6 +243,8 @@ export interface SubmitRequest {
 
 /** A target as operators see it. */
 export interface Target {
+  /** How long an attempt of it may take, in seconds, if it has a limit of its own. */
+  attemptTimeoutSeconds?: number | null;
   /** Attempts of it at once, if it has a limit of its own. */
   maxInFlight?: number | null;
   /** Set while it is paused. */
