@@ -76,11 +76,17 @@ impl Service {
         let (attempts, webhooks) = (config.attempt_timeout, config.webhook_timeout);
         let gateway: GatewayFactory = {
             let tls = Arc::clone(&tls);
-            Arc::new(move || -> Rc<dyn Gateway> { Rc::new(HttpGateway::new(attempts, Arc::clone(&tls))) })
+            let metrics = Arc::clone(&metrics);
+            Arc::new(move || -> Rc<dyn Gateway> {
+                Rc::new(HttpGateway::new(attempts, Arc::clone(&tls)).reporting(Arc::clone(&metrics)))
+            })
         };
         let courier: CourierFactory = {
             let tls = Arc::clone(&tls);
-            Arc::new(move || -> Rc<dyn Courier> { Rc::new(HttpCourier::new(webhooks, Arc::clone(&tls))) })
+            let metrics = Arc::clone(&metrics);
+            Arc::new(move || -> Rc<dyn Courier> {
+                Rc::new(HttpCourier::new(webhooks, Arc::clone(&tls)).reporting(Arc::clone(&metrics)))
+            })
         };
         let tracer = config.otlp_endpoint.clone().map(|endpoint| {
             let collector = Collector { endpoint, instance: settings.holder_id.to_string(), tls: Arc::clone(&tls) };
@@ -90,6 +96,7 @@ impl Service {
         let registry = CurrentRegistry::new(registry);
         let outside = Outside {
             gateway,
+            attempt_timeout: config.attempt_timeout,
             courier,
             variables: variables.clone(),
             registry: registry.clone(),

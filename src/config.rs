@@ -92,7 +92,7 @@ pub struct Config {
     pub max_in_flight_per_gateway: usize,
 
     /// How long one attempt may take, from connecting to the last byte of the answer
-    #[arg(long, env = "SM_ATTEMPT_TIMEOUT", default_value = "10s", value_parser = span, value_name = "TIME")]
+    #[arg(long, env = "SM_ATTEMPT_TIMEOUT", default_value = "35s", value_parser = span, value_name = "TIME")]
     pub attempt_timeout: Duration,
 
     /// How long the receiver of a webhook may take to answer

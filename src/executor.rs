@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
+use crate::core::limits::AttemptTimeout;
 use crate::core::outcome::Outcome;
 use crate::core::policy;
 use crate::core::schedule::{Call, LONGEST_HOLD, Limits, Waiting};
@@ -86,6 +87,8 @@ pub struct ExecutorParts {
     pub tracer: Tracer,
     pub leader: Recipient<TermFailed>,
     pub limits: Limits,
+    /// How long an attempt may take, unless its target says otherwise.
+    pub attempt_timeout: Duration,
 }
 
 /// What all attempts of a term share.
@@ -194,7 +197,10 @@ impl Attempts {
         let parent = attempt.trace;
         let span = parent.and_then(|trace| self.parts.tracer.begin(trace));
         attempt.trace = span.or(parent);
-        let outcome = self.parts.gateway.attempt(&attempt, payload).await;
+        let timeout = self.parts.registry.get().limits(&attempt.contract.target).attempt_timeout;
+        let timeout = timeout.map_or(self.parts.attempt_timeout, AttemptTimeout::as_duration);
+        let attempted = self.parts.gateway.attempt(&attempt, payload, timeout).await;
+        let outcome = attempted.unwrap_or_else(|shortage| Outcome::not_sent(shortage.0));
         drop(calling);
         let took = monotonic().duration_since(called);
         let finished_at = self.parts.store_time.now().max(attempt.started_at);

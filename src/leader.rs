@@ -62,6 +62,8 @@ pub type CourierFactory = Arc<dyn Fn() -> Rc<dyn Courier> + Send + Sync>;
 #[derive(Clone)]
 pub struct Outside {
     pub gateway: GatewayFactory,
+    /// How long an attempt may take, unless its target says otherwise.
+    pub attempt_timeout: Duration,
     pub courier: CourierFactory,
     pub variables: Variables,
     pub registry: CurrentRegistry,

@@ -10,6 +10,7 @@ use prometheus::{
 
 use crate::core::inbox::Cause;
 use crate::core::intent::{ExhaustedReason, Intent, State, Status};
+use crate::core::outcome::{Contact, Outcome};
 use crate::core::webhook::Verdict;
 use crate::store::{Backlog, FinishAttempt, InboxBacklog, Received, StoreError};
 
@@ -21,6 +22,8 @@ pub struct Metrics {
     intents_terminal: IntCounterVec,
     exhausted: IntCounterVec,
     attempts: IntCounterVec,
+    attempt_errors: IntCounterVec,
+    local_resource_errors: IntCounterVec,
     retries_scheduled: IntCounter,
     time_to_terminal: HistogramVec,
     attempt_duration: Histogram,
@@ -56,8 +59,9 @@ pub struct Metrics {
     http_duration: HistogramVec,
 }
 
-/// Seconds from half a millisecond to the longest attempt timeout anyone would set.
-const SECONDS: [f64; 15] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+/// Seconds from half a millisecond to the longest timeout that a target may set.
+const SECONDS: [f64; 17] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
 /// Seconds from an intent's arrival to its end: a retry or two, minutes, hours, a day.
 const LONG_SECONDS: [f64; 15] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86400.0];
@@ -75,6 +79,16 @@ impl Metrics {
             intents_terminal: make.counters("intents_terminal_total", "Intents that ended", &["status"])?,
             exhausted: make.counters("exhausted_total", "Intents that policy ended", &["reason"])?,
             attempts: make.counters("attempts_total", "Attempts finished", &["outcome_status"])?,
+            attempt_errors: make.counters(
+                "attempt_errors_total",
+                "Attempts that ended with an error, by how far they got",
+                &["contact"],
+            )?,
+            local_resource_errors: make.counters(
+                "local_resource_errors_total",
+                "Calls not made because this machine or process lacked descriptors, ports or memory",
+                &["kind"],
+            )?,
             retries_scheduled: make.counter("retries_scheduled_total", "Further attempts scheduled")?,
             time_to_terminal: make.histograms(
                 "intent_time_to_terminal_seconds",
@@ -156,6 +170,12 @@ impl Metrics {
         for outcome in ["accepted", "rejected", "error"] {
             self.attempts.with_label_values(&[outcome]);
         }
+        for contact in Contact::ALL {
+            self.attempt_errors.with_label_values(&[contact.as_str()]);
+        }
+        for kind in ["gateway", "webhook"] {
+            self.local_resource_errors.with_label_values(&[kind]);
+        }
         for result in ["delivered", "retry", "failed"] {
             self.webhook_tries.with_label_values(&[result]);
         }
@@ -175,6 +195,9 @@ impl Metrics {
         use crate::core::policy::Decision;
         let attempt = &finish.attempt;
         self.attempts.with_label_values(&[finish.outcome.kind()]).inc();
+        if let Outcome::Error { contact, .. } = &finish.outcome {
+            self.attempt_errors.with_label_values(&[contact.as_str()]).inc();
+        }
         self.attempt_duration.observe(finish.finished_at.since(attempt.started_at).as_secs_f64());
         let age = finish.finished_at.since(attempt.created_at);
         match &finish.decision {
@@ -183,6 +206,11 @@ impl Metrics {
             Decision::Exhaust(reason) => self.ended(Status::Exhausted, Some(*reason), age),
             Decision::RetryAt(_) => self.retries_scheduled.inc(),
         }
+    }
+
+    /// A call was not made for want of a local resource; `kind`: gateway or webhook.
+    pub fn local_resource_error(&self, kind: &str) {
+        self.local_resource_errors.with_label_values(&[kind]).inc();
     }
 
     /// An intent ended without a further attempt.

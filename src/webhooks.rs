@@ -50,6 +50,10 @@ pub use self::letter::Letter;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two tries to write to a store that fails.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Between two calls of a try that could not be made for want of a local resource.
+const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
+/// How often such a try calls before that is its outcome: half a minute of shortage uses up no try.
+const SHORTAGE_CALLS: usize = 30;
 /// How often it is looked whether anything is open that is not under way.
 const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -216,7 +220,8 @@ impl WebhookActor {
             log::warn!("webhook_not_sent intent_id={:?} error={what:?}", open.intent.id);
         }
         let mut give_up = self.give_up.subscribe();
-        let trusted = self.parts.trust.holds() && self.stopping.is_none();
+        let trust = self.parts.trust.clone();
+        let trusted = trust.holds() && self.stopping.is_none();
         let courier = Rc::clone(&self.parts.courier);
         let task = Task { open: Some(open), outcome: TryOutcome::Interrupted, actor: ctx.address() };
         actix::spawn(async move {
@@ -224,7 +229,7 @@ impl WebhookActor {
                 _ if !trusted => TryOutcome::Interrupted,
                 Err(what) => TryOutcome::Error(what),
                 Ok(letter) => tokio::select! {
-                    outcome = courier.deliver(letter) => outcome,
+                    outcome = deliver(&*courier, &letter, &trust) => outcome,
                     _ = give_up.wait_for(|given_up| *given_up) => TryOutcome::Interrupted,
                 },
             };
@@ -325,6 +330,21 @@ impl WebhookActor {
             actor.listen(ctx);
         }));
     }
+}
+
+/// Delivers a letter. A shortage on this side is no try: it calls again until that is over.
+async fn deliver(courier: &dyn Courier, letter: &Letter, trust: &Trust) -> TryOutcome {
+    for call in 1.. {
+        match courier.deliver(letter).await {
+            Ok(outcome) => return outcome,
+            Err(error) if call == SHORTAGE_CALLS => return TryOutcome::Error(format!("not sent: {error}")),
+            Err(_) => tokio::time::sleep(SHORTAGE_PAUSE).await,
+        }
+        if !trust.holds() {
+            break;
+        }
+    }
+    TryOutcome::Interrupted
 }
 
 /// Why the store was asked in vain, and whether it may have written something down all the same.

@@ -16,14 +16,68 @@ pub enum Outcome {
         reason: String,
         gateway_message_id: Option<String>,
     },
-    /// No readable answer: whether the gateway acted on the attempt is unknown.
+    /// Neither accepted nor rejected.
     Error {
+        /// Begins with the words of its contact, by which [`Contact::of_text`] knows it again.
         text: String,
-        /// Whether the gateway was there, if that is known. Not kept: it matters for what comes next only.
-        reached: Option<bool>,
-        /// How long it wants to be left alone, if it said so. Not kept either.
+        contact: Contact,
+        /// How long the gateway wants to be left alone, if it said so. Not stored.
         retry_after: Option<Duration>,
     },
+}
+
+/// How far an attempt got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Contact {
+    /// Nothing of the request left: the gateway cannot have acted on it.
+    NotSent,
+    /// The gateway answered.
+    Answered,
+    /// The request, or some of it, may have left, and no complete answer came: the gateway may have acted on it.
+    Unknown,
+}
+
+impl Contact {
+    pub const ALL: [Self; 3] = [Self::NotSent, Self::Answered, Self::Unknown];
+
+    /// The label of `submission_attempt_errors_total`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotSent => "not_sent",
+            Self::Answered => "answered",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// What the text of an error begins with.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::NotSent => "not sent: ",
+            Self::Answered => "",
+            Self::Unknown => "outcome unknown: ",
+        }
+    }
+
+    /// The contact that a stored error text tells. Texts of answers begin with the word gateway; what cannot be
+    /// told is unknown.
+    pub fn of_text(text: &str) -> Self {
+        if text.starts_with(Self::NotSent.prefix()) {
+            Self::NotSent
+        } else if text.starts_with("gateway") {
+            Self::Answered
+        } else {
+            Self::Unknown
+        }
+    }
+
+    /// Whether the gateway was there, if that is known.
+    pub const fn reached(self) -> Option<bool> {
+        match self {
+            Self::NotSent => Some(false),
+            Self::Answered => Some(true),
+            Self::Unknown => None,
+        }
+    }
 }
 
 /// By what is kept of them.
@@ -47,8 +101,28 @@ pub const INTERRUPTED: &str = "interrupted: the instance that made this attempt 
 const MAX_CAUSE_CHARS: usize = 60;
 
 impl Outcome {
+    /// The gateway answered, but not with an acceptance or a rejection. The text begins with the word gateway.
     pub fn error(text: impl Into<String>) -> Self {
-        Self::Error { text: text.into(), reached: Some(true), retry_after: None }
+        Self::Error { text: text.into(), contact: Contact::Answered, retry_after: None }
+    }
+
+    /// Nothing was sent, and this is why.
+    pub fn not_sent(text: impl AsRef<str>) -> Self {
+        Self::with_prefix(Contact::NotSent, text.as_ref())
+    }
+
+    /// The request may have been sent, and this is why there is no answer.
+    pub fn unknown(text: impl AsRef<str>) -> Self {
+        Self::with_prefix(Contact::Unknown, text.as_ref())
+    }
+
+    /// An error as a store has kept it.
+    pub fn stored_error(text: String) -> Self {
+        Self::Error { contact: Contact::of_text(&text), text, retry_after: None }
+    }
+
+    fn with_prefix(contact: Contact, text: &str) -> Self {
+        Self::Error { text: format!("{}{text}", contact.prefix()), contact, retry_after: None }
     }
 
     /// The same; and the gateway wants to be left alone for so long.
@@ -59,21 +133,11 @@ impl Outcome {
         self
     }
 
-    /// There was no connection.
-    pub fn unreachable(text: impl Into<String>) -> Self {
-        Self::Error { text: text.into(), reached: Some(false), retry_after: None }
-    }
-
-    /// There was no answer, or nobody is left who could say.
-    pub fn unheard(text: impl Into<String>) -> Self {
-        Self::Error { text: text.into(), reached: None, retry_after: None }
-    }
-
-    /// Whether the gateway was there.
-    pub fn reached(&self) -> Option<bool> {
+    /// How far the attempt got.
+    pub fn contact(&self) -> Contact {
         match self {
-            Self::Error { reached, .. } => *reached,
-            Self::Accepted { .. } | Self::Rejected { .. } => Some(true),
+            Self::Error { contact, .. } => *contact,
+            Self::Accepted { .. } | Self::Rejected { .. } => Contact::Answered,
         }
     }
 
@@ -85,7 +149,7 @@ impl Outcome {
     }
 
     pub fn interrupted() -> Self {
-        Self::unheard(INTERRUPTED)
+        Self::stored_error(INTERRUPTED.to_owned())
     }
 
     /// The label of `submission_attempts_total`.
@@ -125,7 +189,11 @@ impl Outcome {
         let text = match self {
             Self::Accepted { .. } => "",
             Self::Rejected { reason, .. } => reason,
-            Self::Error { text, .. } => text.split([':', '(', '"']).next().unwrap_or_default().trim(),
+            Self::Error { text, contact, .. } => {
+                let prefix = if text.starts_with(contact.prefix()) { contact.prefix().len() } else { 0 };
+                let end = text[prefix..].find([':', '(', '"']).map_or(text.len(), |end| prefix + end);
+                text[..end].trim()
+            }
         };
         text.chars().take(MAX_CAUSE_CHARS).collect()
     }
@@ -164,9 +232,39 @@ mod tests {
             ),
             (Outcome::error("gateway answered with unknown status \"x\""), "gateway answered with unknown status"),
             (Outcome::interrupted(), "interrupted"),
+            (
+                Outcome::not_sent("cannot connect to the gateway: Connection refused (os error 111)"),
+                "not sent: cannot connect to the gateway",
+            ),
+            (
+                Outcome::unknown("connection lost after sending: reset"),
+                "outcome unknown: connection lost after sending",
+            ),
+            (Outcome::unknown("timed out: no complete answer within 35s"), "outcome unknown: timed out"),
         ] {
             assert_eq!(outcome.cause(), cause);
+            let again = outcome.error_text().map(|text| Outcome::stored_error(text.to_owned()));
+            assert_eq!(again.map_or(outcome.cause(), |again| again.cause()), cause, "and so does what is stored");
         }
         assert_eq!(Outcome::error("é".repeat(500)).cause().chars().count(), MAX_CAUSE_CHARS);
+    }
+
+    #[test]
+    fn a_stored_text_tells_how_far_the_attempt_got() {
+        for outcome in [
+            Outcome::not_sent("cannot connect to the gateway: refused"),
+            Outcome::unknown("connection lost after sending: reset"),
+            Outcome::unknown("gateway's answer is not HTTP: x"),
+            Outcome::interrupted(),
+            Outcome::error("gateway answered HTTP 500"),
+            Outcome::error("gateway's answer has no status"),
+        ] {
+            let text = outcome.error_text().unwrap();
+            assert_eq!(Contact::of_text(text), outcome.contact(), "{text}");
+            assert_eq!(Outcome::stored_error(text.to_owned()).contact(), outcome.contact(), "{text}");
+        }
+        for text in ["cannot connect to the gateway: x", "timed out", "", "not sentimental"] {
+            assert_eq!(Contact::of_text(text), Contact::Unknown, "what earlier versions wrote is in doubt: {text}");
+        }
     }
 }

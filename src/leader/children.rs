@@ -58,6 +58,7 @@ impl Children {
         let term = reign.term.clone();
         let (store, store_time) = (parts.store.clone(), store_time.clone());
         let limits = parts.settings.limits;
+        let attempt_timeout = parts.outside.attempt_timeout;
 
         let (executor_alive, executor_death) = alive();
         let executor = {
@@ -67,7 +68,18 @@ impl Children {
             let leader = leader.clone().recipient();
             ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
                 let gateway = gateway();
-                let parts = ExecutorParts { term, trust, store, store_time, gateway, registry, tracer, leader, limits };
+                let parts = ExecutorParts {
+                    term,
+                    trust,
+                    store,
+                    store_time,
+                    gateway,
+                    registry,
+                    tracer,
+                    leader,
+                    limits,
+                    attempt_timeout,
+                };
                 ExecutorActor::new(parts, executor_alive)
             })
         };

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use awc::http::header;
 use tokio::sync::{mpsc, oneshot};
 
 use super::otlp::{self, Resource};
@@ -77,10 +76,10 @@ async fn batch(first: Posted, queue: &mut mpsc::Receiver<Posted>) -> (Vec<Span>,
 
 async fn send(caller: &Caller, url: &str, resource: &Resource, spans: &[Span]) -> Result<(), String> {
     let body = otlp::request(resource, spans).to_string();
-    let request = caller.post(url).insert_header((header::CONTENT_TYPE, "application/json"));
+    let request = caller.post(url).header("Content-Type", "application/json");
     match caller.send(request, body.into()).await {
         Ok(answer) if (200..300).contains(&answer.status) => Ok(()),
         Ok(answer) => Err(format!("answered HTTP {}{}", answer.status, quoted(&answer.body.unwrap_or_default()))),
-        Err(none) => Err(none.text),
+        Err(error) => Err(error.to_string()),
     }
 }

@@ -64,6 +64,6 @@ pub fn outcome(
         Some("accepted") => Some(Outcome::Accepted { gateway_message_id }),
         Some("rejected") => Some(Outcome::Rejected { reason: reason?, gateway_message_id }),
         Some(_) => None,
-        None => Some(Outcome::unheard(error?)),
+        None => Some(Outcome::stored_error(error?)),
     }
 }

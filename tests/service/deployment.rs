@@ -74,7 +74,7 @@ fn the_compose_file_agrees_with_the_code() {
         assert_eq!((&instance["read_only"], string(&instance["image"])), (&Value::Bool(true), "submission-manager"));
         assert!(mounts(instance).contains(&("./deploy/compose/registry".to_owned(), "/registry".to_owned())));
         assert_eq!(string(&instance["environment"]["SM_REGISTRY"]), "/registry/submission_targets.json");
-        assert_eq!(string(&instance["stop_grace_period"]), "60s");
+        assert_eq!(string(&instance["stop_grace_period"]), "75s");
     }
     assert_known(services["migrate"]["environment"].as_object().unwrap().keys(), "migrate");
     for (service, command) in [("migrate", "migrate"), ("gateways", "stand-in")] {
@@ -150,7 +150,7 @@ async fn the_kubernetes_manifests_agree_with_the_code() {
     assert_known(names.iter(), "serve");
     let listens = string(&kind("ConfigMap")["data"]["SM_LISTEN"]).rsplit_once(':').unwrap().1;
     assert_eq!(container["ports"][0]["containerPort"].to_string(), listens);
-    assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() > 31 + 10, "requests and attempts end in order");
+    assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() > 31 + 35, "requests and attempts end in order");
     let labels = &kind("Deployment")["spec"]["template"]["metadata"]["labels"];
     for selector in [
         &kind("Deployment")["spec"]["selector"]["matchLabels"],

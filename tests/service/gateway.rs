@@ -47,7 +47,7 @@ fn attempt(url: &str) -> OpenAttempt {
 }
 
 async fn call(gateway: &HttpGateway, url: &str, payload: &str) -> Outcome {
-    gateway.attempt(&attempt(url), Bytes::copy_from_slice(payload.as_bytes())).await
+    gateway.attempt(&attempt(url), Bytes::copy_from_slice(payload.as_bytes()), TIMEOUT).await.unwrap()
 }
 
 /// Reads the body, as a server that keeps its connections does.
@@ -85,11 +85,11 @@ async fn what_a_stand_in_can_do_wrong() {
     let standin = StandIn::start(true).unwrap();
     for (wish, expected) in [
         ("fail", "gateway answered HTTP 500: simulated failure"),
-        ("hang", "timed out: no complete answer within 400ms"),
+        ("hang", "outcome unknown: timed out: no complete answer within 400ms"),
         ("lie", "gateway answered with unknown status \"definitely\""),
         ("garbage", "gateway's answer is not the expected JSON"),
         ("redirect", "gateway answered HTTP 302"),
-        ("flood", "gateway answered HTTP 200 with more than 65536 bytes, which were not read"),
+        ("flood", "outcome unknown: gateway answered HTTP 200 with more than 65536 bytes, which were not read"),
     ] {
         let text = error(&standin.url, &json!({ "simulate": wish }).to_string()).await;
         assert!(text.starts_with(expected), "{wish}: {text}");
@@ -106,12 +106,18 @@ async fn what_a_socket_can_do_wrong() {
     let short = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"status\":".as_slice();
     let endless = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n".as_slice();
     let cases = [
-        (closed, "cannot connect to the gateway: "),
-        ("http://no-such-host.invalid".to_owned(), "cannot find the gateway's host: "),
-        (raw_server(b"").await, ""),
-        (raw_server(b"SSH-2.0-OpenSSH\r\n\r\n").await, "gateway's answer is not HTTP: "),
-        (raw_server(short).await, "gateway's answer (HTTP 200) broke off after "),
-        (raw_server(endless).await, "gateway's answer (HTTP 200) broke off after "),
+        (closed, "not sent: cannot connect to the gateway: "),
+        ("http://no-such-host.invalid".to_owned(), "not sent: cannot find the gateway's host: "),
+        (raw_server(b"").await, "outcome unknown: connection lost after sending: "),
+        (raw_server(b"SSH-2.0-OpenSSH\r\n\r\n").await, "outcome unknown: gateway's answer is not HTTP: "),
+        (
+            raw_server(short).await,
+            "outcome unknown: gateway answered HTTP 200 with a body that broke off after 10 bytes",
+        ),
+        (
+            raw_server(endless).await,
+            "outcome unknown: gateway answered HTTP 200 with a body that broke off after 0 bytes",
+        ),
         (raw_server(b"HTTP/1.1 204 No Content\r\n\r\n").await, "gateway answered with an empty body"),
     ];
     for (url, expected) in cases {
@@ -133,7 +139,7 @@ async fn an_answer_that_trickles_is_cut_off_by_the_timeout() {
             pace.tick().await;
         }
     });
-    assert_eq!(error(&url, "{}").await, "timed out: no complete answer within 400ms");
+    assert_eq!(error(&url, "{}").await, "outcome unknown: timed out: no complete answer within 400ms");
 }
 
 #[actix::test]
@@ -176,7 +182,7 @@ async fn https_is_verified() {
     let url = format!("https://localhost:{port}");
     assert_eq!(call(&trusting, &url, "{}").await, accepted());
     let text = error(&url, "{}").await;
-    assert!(text.starts_with("TLS with the gateway failed: "), "an unknown issuer is refused: {text}");
+    assert!(text.starts_with("not sent: TLS with the gateway failed: "), "an unknown issuer is refused: {text}");
     let plain = error(&format!("http://localhost:{port}"), "{}").await;
     assert!(!plain.is_empty());
 }

@@ -14,6 +14,7 @@ mod deployment;
 mod documents;
 mod fleet;
 mod gateway;
+mod http_answers;
 mod inbox;
 mod jobs;
 mod overload;

@@ -220,7 +220,8 @@ async fn deliver(url: &str) -> TryOutcome {
     let courier = HttpCourier::new(TIMEOUT, tls_config(None).unwrap());
     let headers = vec![("webhook-id".to_owned(), "evt_1".to_owned())];
     let secrets = vec!["t0ken".to_owned()];
-    courier.deliver(Letter { url: url.to_owned(), headers, secrets, body: Bytes::from_static(b"{}") }).await
+    let body = Bytes::from_static(b"{}");
+    courier.deliver(&Letter { url: url.to_owned(), headers, secrets, body }).await.unwrap()
 }
 
 /// A server that reads a request and answers it with these bytes, some of them over and over; then
@@ -249,7 +250,7 @@ async fn receivers_that_misbehave_are_recorded_as_what_they_are() {
     let chunk: &'static str = Box::leak(format!("400\r\n{}\r\n", " ".repeat(1024)).into_boxed_str());
     let cases = [
         ("well", raw_server("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "").await, Some(200), None, ""),
-        ("slow", raw_server("", "").await, None, None, "timed out: no complete answer within 400ms"),
+        ("slow", raw_server("", "").await, None, None, "outcome unknown: timed out: no complete answer within 400ms"),
         (
             "redirect",
             raw_server("HTTP/1.1 302 Found\r\nLocation: http://elsewhere.test/\r\nContent-Length: 0\r\n\r\n", "").await,
@@ -280,21 +281,33 @@ async fn receivers_that_misbehave_are_recorded_as_what_they_are() {
         ),
         (
             "echo",
-            raw_server("HTTP/1.1 410 Gone\r\nContent-Length: 16\r\n\r\nyou said: t0ken!", "").await,
+            raw_server("HTTP/1.1 410 Gone\r\nContent-Length: 16\r\n\r\nyou said: T0KEN!", "").await,
             Some(410),
             None,
             "answered HTTP 410: you said: …!",
         ),
-        ("refused", closed, None, None, "cannot connect to the receiver: "),
-        ("unknown", "http://no-such-host.invalid/".to_owned(), None, None, "cannot find the receiver's host: "),
+        ("refused", closed, None, None, "not sent: cannot connect to the receiver: "),
+        (
+            "unknown",
+            "http://no-such-host.invalid/".to_owned(),
+            None,
+            None,
+            "not sent: cannot find the receiver's host: ",
+        ),
         (
             "no TLS",
             raw_server("HTTP/1.1 400 Bad\r\n\r\n", "").await.replace("http:", "https:"),
             None,
             None,
-            "TLS with the receiver failed: ",
+            "not sent: TLS with the receiver failed: ",
         ),
-        ("no HTTP", raw_server("SSH-2.0-OpenSSH\r\n\r\n", "").await, None, None, "receiver's answer is not HTTP: "),
+        (
+            "no HTTP",
+            raw_server("SSH-2.0-OpenSSH\r\n\r\n", "").await,
+            None,
+            None,
+            "outcome unknown: receiver's answer is not HTTP: ",
+        ),
     ];
     for (name, url, status, retry_after, said) in cases {
         let outcome = deliver(&url).await;
@@ -327,6 +340,6 @@ async fn a_certificate_that_is_not_trusted_is_a_tls_error() {
     let handle = server.handle();
     actix::spawn(server);
     let outcome = deliver(&format!("https://localhost:{port}/hook")).await;
-    assert!(outcome.error().unwrap().starts_with("TLS with the receiver failed: "), "{outcome:?}");
+    assert!(outcome.error().unwrap().starts_with("not sent: TLS with the receiver failed: "), "{outcome:?}");
     handle.stop(false).await;
 }

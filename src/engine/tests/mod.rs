@@ -10,9 +10,8 @@ mod terms;
 mod webhooks;
 
 use std::collections::HashSet;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -30,7 +29,7 @@ use crate::core::outcome::Outcome;
 use crate::core::schedule::{Limits, MAX_LANE};
 use crate::core::time::Timestamp;
 use crate::core::webhook::TryOutcome;
-use crate::gateway::Gateway;
+use crate::gateway::{Attempting, Gateway, LocalResourceError};
 use crate::leader::{CourierFactory, CrashChild, GatewayFactory};
 use crate::registry::{CurrentRegistry, Registry};
 use crate::spans::Tracer;
@@ -40,7 +39,7 @@ use crate::store::{History, OpenAttempt, Submitted, WriteBatch};
 use crate::supervise::Crash;
 use crate::variables::Variables;
 use crate::webhooks::Letter;
-use crate::webhooks::courier::Courier;
+use crate::webhooks::courier::{Courier, Delivering};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BASE: i64 = 1_790_000_000_000_000;
@@ -55,19 +54,22 @@ struct Scripted {
     calls: Arc<Mutex<Vec<(String, u32)>>>,
     /// When each of them was made.
     moments: Arc<Mutex<Vec<tokio::time::Instant>>>,
+    /// How long each of them was allowed to take.
+    timeouts: Arc<Mutex<Vec<Duration>>>,
 }
 
 impl Gateway for Scripted {
-    fn attempt(&self, attempt: &OpenAttempt, _: Bytes) -> Pin<Box<dyn Future<Output = Outcome>>> {
+    fn attempt(&self, attempt: &OpenAttempt, _: Bytes, timeout: Duration) -> Attempting {
         let call = (attempt.intent_id.to_string(), attempt.attempt_number);
         let (delay, outcome) = (self.script)(&call.0, call.1);
         self.calls.lock().unwrap().push(call);
         self.moments.lock().unwrap().push(monotonic());
+        self.timeouts.lock().unwrap().push(timeout);
         Box::pin(async move {
             if !delay.is_zero() {
                 pass(delay).await;
             }
-            outcome.expect("the script says panic")
+            Ok(outcome.expect("the script says panic"))
         })
     }
 }
@@ -78,13 +80,15 @@ type Answers = Arc<dyn Fn(&str, usize) -> (Duration, TryOutcome) + Send + Sync>;
 #[derive(Clone)]
 struct Couriers {
     answers: Answers,
+    /// How many of the next calls cannot be made for want of a local resource.
+    shortages: Arc<AtomicUsize>,
     /// The intents that letters were about.
     letters: Arc<Mutex<Vec<String>>>,
 }
 
 impl Couriers {
     fn answering(answers: impl Fn(&str, usize) -> (Duration, TryOutcome) + Send + Sync + 'static) -> Self {
-        Self { answers: Arc::new(answers), letters: Arc::default() }
+        Self { answers: Arc::new(answers), shortages: Arc::default(), letters: Arc::default() }
     }
 
     /// Receivers that take everything.
@@ -100,7 +104,11 @@ impl Couriers {
 }
 
 impl Courier for Couriers {
-    fn deliver(&self, letter: Letter) -> Pin<Box<dyn Future<Output = TryOutcome>>> {
+    fn deliver(&self, letter: &Letter) -> Delivering {
+        let less = |left: usize| left.checked_sub(1);
+        if self.shortages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+            return Box::pin(async { Err(LocalResourceError("too many open files".to_owned())) });
+        }
         let event: serde_json::Value = serde_json::from_slice(&letter.body).unwrap();
         let id = event["intent"]["intentId"].as_str().unwrap().to_owned();
         let mut letters = self.letters.lock().unwrap();
@@ -110,7 +118,7 @@ impl Courier for Couriers {
             if !delay.is_zero() {
                 pass(delay).await;
             }
-            outcome
+            Ok(outcome)
         })
     }
 }
@@ -118,7 +126,8 @@ impl Courier for Couriers {
 /// The outside world as these tests have it.
 fn outside(gateway: GatewayFactory, couriers: &Couriers, registry: CurrentRegistry) -> Outside {
     let variables = Variables::from_fn(|_| None);
-    Outside { gateway, courier: couriers.factory(), registry, variables, tracer: Tracer::default() }
+    let attempt_timeout = 35 * SECOND;
+    Outside { gateway, attempt_timeout, courier: couriers.factory(), registry, variables, tracer: Tracer::default() }
 }
 
 /// A registry whose inbox has these clients.
@@ -206,7 +215,7 @@ impl Lab {
         courier: Couriers,
         registry: CurrentRegistry,
     ) -> Instance {
-        let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default() };
+        let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default(), timeouts: Arc::default() };
         let made = gateway.clone();
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(made.clone()) });
         let metrics = Arc::new(Metrics::new().unwrap());

@@ -166,6 +166,24 @@ async fn a_target_has_no_more_calls_at_once_than_it_may_and_a_new_limit_holds_at
 }
 
 #[actix::test]
+async fn an_attempt_may_take_as_long_as_the_registry_in_force_says() {
+    let lab = Lab::new();
+    let registry = limited(serde_json::json!({ "attemptTimeoutSeconds": 90 }));
+    let instance = lab.start_with_registry(settings(), always(error()), registry.clone());
+    instance.lease_after(0).await;
+    instance.submit("other", &named("other", one_shot())).await;
+    instance.end("other").await;
+    instance.submit("a", &named("t", max_attempts(3))).await;
+    instance.until("a", |history| history.attempts.len() == 1).await;
+    reload(&registry, serde_json::json!({ "attemptTimeoutSeconds": 7 }));
+    instance.until("a", |history| history.attempts.len() == 2).await;
+    reload(&registry, serde_json::json!({}));
+    instance.end("a").await;
+    let timeouts = instance.gateway.timeouts.lock().unwrap().clone();
+    assert_eq!(timeouts, [35 * SECOND, 90 * SECOND, 7 * SECOND, 35 * SECOND]);
+}
+
+#[actix::test]
 async fn a_gateway_that_says_retry_after_is_left_alone_by_all_its_targets() {
     let lab = Lab::new();
     let busy = Arc::new(Mutex::new(true));

@@ -410,7 +410,7 @@ async fn a_leader_whose_executor_is_stuck_loses_the_lease_and_does_not_seek_it()
         ..settings()
     };
     let start = |settings, script: Script| {
-        let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default() };
+        let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default(), timeouts: Arc::default() };
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(gateway.clone()) });
         let outside = outside(factory, &Couriers::well(), inbox_registry());
         Engine::start(open(), settings, outside, Arc::new(Metrics::new().unwrap()), Threads::own())

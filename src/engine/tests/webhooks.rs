@@ -255,3 +255,21 @@ async fn a_dead_webhook_actor_is_followed_by_another_in_the_same_term() {
     instance.until_webhook("a", delivered).await;
     assert_eq!(instance.engine.board.lease().unwrap().term, term);
 }
+
+#[actix::test]
+async fn a_shortage_on_this_side_uses_up_no_try() {
+    let lab = Lab::new();
+    let courier = Couriers::well();
+    courier.shortages.store(20, Ordering::SeqCst);
+    let instance = lab.start_with(settings(), always(accepted()), courier);
+    instance.lease_after(0).await;
+    instance.submit("a", &with_webhook(HERE, one_shot())).await;
+    let tries = instance.until_webhook("a", delivered).await.webhook.unwrap().tries;
+    assert_eq!((tries.len(), tries[0].http_status), (1, Some(200)));
+    // One that lasts is an error of the try in the end, and the event is tried again.
+    instance.courier.shortages.store(40, Ordering::SeqCst);
+    instance.submit("b", &with_webhook(HERE, one_shot())).await;
+    let tries = instance.until_webhook("b", delivered).await.webhook.unwrap().tries;
+    assert_eq!(tries.len(), 2);
+    assert_eq!(tries[0].error.as_deref(), Some("not sent: too many open files"));
+}

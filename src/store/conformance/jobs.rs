@@ -211,21 +211,21 @@ pub async fn a_node_that_does_not_answer_is_let_alone_and_tried(fixture: Fixture
         fixture.attempt(&term, &job.intent, outcome).await;
     };
     for _ in 1..FAILURES_UNTIL_GONE {
-        attempt(Outcome::unreachable("cannot connect")).await;
+        attempt(Outcome::not_sent("cannot connect")).await;
     }
     assert!(admits().await, "not often enough");
     attempt(Outcome::error("gateway answered HTTP 500")).await;
     for _ in 1..FAILURES_UNTIL_GONE {
-        attempt(Outcome::unreachable("cannot connect")).await;
+        attempt(Outcome::not_sent("cannot connect")).await;
     }
     assert!(admits().await, "it answered in between");
     attempt(Outcome::interrupted()).await;
-    attempt(Outcome::unheard("timed out")).await;
+    attempt(Outcome::unknown("timed out")).await;
     assert!(admits().await, "nobody knows");
-    attempt(Outcome::unreachable("cannot connect")).await;
+    attempt(Outcome::not_sent("cannot connect")).await;
     assert!(!admits().await && !admits().await);
     fixture.pass(REST_BEFORE_PROBE / 2).await;
-    attempt(Outcome::unreachable("cannot connect")).await;
+    attempt(Outcome::not_sent("cannot connect")).await;
     fixture.pass(REST_BEFORE_PROBE / 2).await;
     assert!(admits().await, "one may try, though others failed meanwhile");
     assert!(!admits().await, "and no more than one");

@@ -152,7 +152,8 @@ pub fn count_reach(
     finish: &FinishAttempt,
     now: Timestamp,
 ) -> Result<(), rusqlite::Error> {
-    let Some(reached) = finish.outcome.reached().filter(|_| finish.attempt.contract.gateway_type == GatewayType::Node)
+    let Some(reached) =
+        finish.outcome.contact().reached().filter(|_| finish.attempt.contract.gateway_type == GatewayType::Node)
     else {
         return Ok(());
     };

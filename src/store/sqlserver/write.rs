@@ -379,7 +379,7 @@ fn finish_value(finishes: &[Arc<FinishAttempt>]) -> Value {
             "due": state.next_attempt_at.map(json_moment), "completed": state.completed_at.map(json_moment),
             "rejected": state.rejected_reason, "exhausted": state.exhausted_reason,
             "minute": minute_of(*finished_at), "kind": outcome.kind(), "cause": json_text(&outcome.cause()),
-            "reached": outcome.reached().filter(|_| is_of_node(finish)).map(i64::from),
+            "reached": outcome.contact().reached().filter(|_| is_of_node(finish)).map(i64::from),
             "took": u64::try_from(finished_at.since(attempt.started_at).as_micros()).unwrap_or(u64::MAX),
         })
     });

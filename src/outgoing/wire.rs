@@ -1,0 +1,185 @@
+//! The byte stream of one connection, plain or TLS, with a record of what passed over it.
+//!
+//! The record answers two questions that the HTTP layer cannot: whether any byte of a request may have
+//! left, and whether the peer spoke before it had the whole request.
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+pub enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+}
+
+/// A handle to the stream: one is read and written by the HTTP layer, its clone watches.
+#[derive(Clone)]
+pub struct Wire(Rc<Shared>);
+
+struct Shared {
+    stream: RefCell<Stream>,
+    /// What has passed since the current request began.
+    passed: Cell<Passed>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Passed {
+    /// Some byte was handed to the socket.
+    written: bool,
+    /// The HTTP layer has taken the whole body.
+    body_taken: bool,
+    /// The socket has not yet taken all that it was offered.
+    blocked: bool,
+    /// Set with the first byte of the answer: whether the request was whole by then.
+    whole_at_answer: Option<bool>,
+}
+
+impl Passed {
+    fn is_whole(self) -> bool {
+        self.written && self.body_taken && !self.blocked
+    }
+}
+
+impl Wire {
+    pub fn new(stream: Stream) -> Self {
+        Self(Rc::new(Shared { stream: RefCell::new(stream), passed: Cell::default() }))
+    }
+
+    /// Forgets what passed: a new request begins, with this body.
+    pub fn begin(&self, body: Bytes) -> RequestBody {
+        self.0.passed.set(Passed { body_taken: body.is_empty(), ..Passed::default() });
+        RequestBody { rest: Some(body).filter(|body| !body.is_empty()), wire: self.clone() }
+    }
+
+    /// Whether any byte of the current request may have left this process.
+    pub fn has_written(&self) -> bool {
+        self.0.passed.get().written
+    }
+
+    /// Whether the peer sent something before the whole request had been written.
+    pub fn was_answered_early(&self) -> bool {
+        self.0.passed.get().whole_at_answer == Some(false)
+    }
+
+    /// Whether the peer has neither sent anything that nobody has read nor closed the connection, as the
+    /// operating system knows it at this moment. The runtime may not have been told yet.
+    pub fn is_quiet(&self) -> bool {
+        let stream = self.0.stream.borrow();
+        let peeked = SockRef::from(stream.tcp()).peek(&mut [MaybeUninit::uninit()]);
+        matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Takes note of a write of so many bytes.
+    fn wrote(&self, offered: usize, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let mut passed = self.0.passed.get();
+        let taken = if let Poll::Ready(Ok(taken)) = &result { *taken } else { 0 };
+        passed.written |= taken > 0;
+        passed.blocked = taken < offered;
+        self.0.passed.set(passed);
+        result
+    }
+}
+
+/// The body of a request, which notes when the HTTP layer has taken it.
+pub struct RequestBody {
+    rest: Option<Bytes>,
+    wire: Wire,
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let passed = &self.wire.0.passed;
+        passed.set(Passed { body_taken: true, ..passed.get() });
+        Poll::Ready(self.rest.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.as_ref().map_or(0, |rest| u64::try_from(rest.len()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = match &mut *self.0.stream.borrow_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
+        };
+        let mut passed = self.0.passed.get();
+        if buffer.filled().len() > before && passed.whole_at_answer.is_none() {
+            passed.whole_at_answer = Some(passed.is_whole());
+            self.0.passed.set(passed);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = match &mut *self.0.stream.borrow_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
+        };
+        self.wrote(bytes.len(), result)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = match &mut *self.0.stream.borrow_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, slices),
+        };
+        self.wrote(slices.iter().map(|slice| slice.len()).sum(), result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &*self.0.stream.borrow() {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self.0.stream.borrow_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self.0.stream.borrow_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+        }
+    }
+}
