@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::connect::Origin;
 use super::connection::Connection;
 use crate::clock::monotonic;
-use tokio::time::Instant;
 
 /// Idle connections are closed before most servers would close them (Node's default is 5 s): a request on a
 /// connection that the server is just closing has an unknown outcome.
@@ -22,8 +23,9 @@ pub const IDLE_IN_ALL: usize = 512;
 /// How often connections that are idle for too long are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-#[derive(Default)]
 pub struct Pool {
+    per_origin: usize,
+    in_all: usize,
     /// Per origin, the one used last at the end. No list is empty.
     idle: RefCell<HashMap<Origin, Vec<Idle>>>,
     count: Cell<usize>,
@@ -41,7 +43,17 @@ impl Idle {
     }
 }
 
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new(IDLE_PER_ORIGIN, IDLE_IN_ALL)
+    }
+}
+
 impl Pool {
+    fn new(per_origin: usize, in_all: usize) -> Self {
+        Self { per_origin, in_all, idle: RefCell::default(), count: Cell::new(0), sweeping: Cell::new(false) }
+    }
+
     /// A connection on which nothing unexpected has happened; the one used last, if there are several.
     pub fn take(&self, origin: &Origin) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
@@ -65,7 +77,7 @@ impl Pool {
     pub fn put(self: &Rc<Self>, origin: &Origin, connection: Connection) {
         let mut idle = self.idle.borrow_mut();
         let kept = idle.get(origin).map_or(0, Vec::len);
-        if kept >= IDLE_PER_ORIGIN || self.count.get() >= IDLE_IN_ALL {
+        if kept >= self.per_origin || self.count.get() >= self.in_all {
             return;
         }
         let since = monotonic();
@@ -98,5 +110,33 @@ async fn sweep(pool: std::rc::Weak<Pool>) {
             pool.sweeping.set(false);
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::outgoing::wire::Stream;
+
+    #[actix::test]
+    async fn there_are_bounds_per_origin_and_in_all() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let pool = Rc::new(Pool::new(2, 3));
+        let put = async |host: &str| {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let origin = Origin { tls: false, host: host.to_owned(), port: 80 };
+            pool.put(&origin, Connection::open(Stream::Plain(stream)).await.unwrap());
+            pool.count.get()
+        };
+        assert_eq!((put("a").await, put("a").await, put("a").await), (1, 2, 2));
+        assert_eq!((put("b").await, put("b").await, put("c").await), (3, 3, 3));
+        tokio::time::pause();
+        tokio::time::advance(IDLE_TIME + SWEEP_INTERVAL).await;
+        tokio::task::yield_now().await;
+        assert_eq!((pool.count.get(), pool.idle.borrow().len(), pool.sweeping.get()), (0, 0, false));
     }
 }

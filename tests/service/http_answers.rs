@@ -1,8 +1,8 @@
 //! The ways in which HTTP/1.1 can be answered, by servers that write every byte themselves: what the outcome of
 //! an attempt is, how far it got, and whether its connection carries another request.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::io::{Read as _, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,154 +19,15 @@ use submission_manager::outgoing::tls_config;
 use submission_manager::store::OpenAttempt;
 use submission_manager::webhooks::Letter;
 use submission_manager::webhooks::courier::{Courier, HttpCourier};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, broadcast};
+use tokio::net::TcpListener;
 
+use crate::raw_server::{Server, Step, send, whole};
 use crate::support::Site;
 
 /// Longer than any answer here takes to come.
 const LONG: Duration = Duration::from_secs(30);
 /// For answers that never come.
 const SHORT: Duration = Duration::from_millis(300);
-
-/// What a server does with one request.
-#[derive(Clone)]
-enum Step {
-    /// Reads the whole request.
-    Read,
-    /// Reads the head of the request only.
-    ReadHead,
-    Send(Bytes),
-    /// Lets what was sent arrive by itself.
-    Gap,
-    /// Ends the connection in order.
-    Close,
-    /// Ends it with a reset.
-    Reset,
-    /// Waits until the client has gone.
-    Hang,
-}
-
-/// A server that plays these scripts, one for each request, on whatever connection it comes.
-struct Server {
-    url: String,
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    scripts: Mutex<VecDeque<Vec<Step>>>,
-    /// On which connection each request came.
-    connections: Mutex<Vec<usize>>,
-    /// What is to be said without a request, on the connection of the last one.
-    unsolicited: broadcast::Sender<Bytes>,
-    said: Notify,
-    closed: Notify,
-}
-
-impl Server {
-    async fn start(scripts: Vec<Vec<Step>>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let shared = Arc::new(Shared {
-            scripts: Mutex::new(scripts.into()),
-            connections: Mutex::default(),
-            unsolicited: broadcast::Sender::new(1),
-            said: Notify::new(),
-            closed: Notify::new(),
-        });
-        let serving = Arc::clone(&shared);
-        actix::spawn(async move {
-            let mut number = 0;
-            while let Ok((socket, _)) = listener.accept().await {
-                number += 1;
-                socket.set_nodelay(true).unwrap();
-                let shared = Arc::clone(&serving);
-                actix::spawn(async move {
-                    shared.serve(socket, number).await;
-                    shared.closed.notify_one();
-                });
-            }
-        });
-        Self { url, shared }
-    }
-
-    /// Says something on the connection of the last request, and waits until that was sent.
-    async fn send_unsolicited(&self, bytes: &'static str) {
-        self.shared.unsolicited.send(Bytes::from_static(bytes.as_bytes())).unwrap();
-        self.shared.said.notified().await;
-    }
-
-    /// Waits until the server has closed a connection.
-    async fn until_closed(&self) {
-        self.shared.closed.notified().await;
-    }
-
-    fn connections(&self) -> Vec<usize> {
-        self.shared.connections.lock().unwrap().clone()
-    }
-}
-
-impl Shared {
-    async fn serve(&self, mut socket: TcpStream, number: usize) {
-        let mut unsolicited = self.unsolicited.subscribe();
-        let mut read = Vec::new();
-        loop {
-            tokio::select! {
-                more = socket.read_buf(&mut read) => if !matches!(more, Ok(1..)) { return },
-                Ok(bytes) = unsolicited.recv() => {
-                    if self.connections.lock().unwrap().last() == Some(&number) {
-                        socket.write_all(&bytes).await.unwrap();
-                        self.said.notify_one();
-                    }
-                    continue;
-                }
-            }
-            let Some(script) = self.scripts.lock().unwrap().pop_front() else { return };
-            self.connections.lock().unwrap().push(number);
-            for step in script {
-                match step {
-                    Step::Read => until(&mut socket, &mut read, whole).await,
-                    Step::ReadHead => until(&mut socket, &mut read, head).await,
-                    Step::Send(bytes) => {
-                        let _client_may_be_gone = socket.write_all(&bytes).await;
-                    }
-                    Step::Gap => tokio::time::sleep(Duration::from_millis(20)).await,
-                    Step::Close => return,
-                    Step::Reset => {
-                        socket.set_zero_linger().unwrap();
-                        return;
-                    }
-                    Step::Hang => while matches!(socket.read_buf(&mut read).await, Ok(1..)) {},
-                }
-            }
-            read.clear();
-        }
-    }
-}
-
-async fn until(socket: &mut TcpStream, read: &mut Vec<u8>, enough: fn(&[u8]) -> bool) {
-    while !enough(read) {
-        if !matches!(socket.read_buf(read).await, Ok(1..)) {
-            return;
-        }
-    }
-}
-
-fn head(read: &[u8]) -> bool {
-    read.windows(4).any(|bytes| bytes == b"\r\n\r\n")
-}
-
-fn whole(read: &[u8]) -> bool {
-    let Some(end) = read.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return false };
-    let text = String::from_utf8_lossy(&read[..end]).to_lowercase();
-    let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
-    read.len() - end - 4 >= length.unwrap_or(0)
-}
-
-fn send(text: impl Into<String>) -> Step {
-    Step::Send(Bytes::from(text.into()))
-}
 
 fn answer(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
@@ -457,6 +318,40 @@ async fn an_answer_that_nobody_asked_for_is_nobodys_answer() {
     }
 }
 
+/// The server runs in a thread of its own and this one waits for it without giving way, so the runtime cannot have
+/// been told that something arrived: only the operating system knows.
+#[actix::test]
+async fn what_arrived_before_the_request_is_seen_though_nobody_was_told() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (ask, asked) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let server = std::thread::spawn(move || {
+        let respond = |id: &str| {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut read = Vec::new();
+            while !whole(&read) {
+                let mut part = [0; 4096];
+                let length = socket.read(&mut part).unwrap();
+                read.extend_from_slice(&part[..length]);
+            }
+            socket.write_all(acceptance(id).as_bytes()).unwrap();
+            socket
+        };
+        let mut first = respond("first");
+        asked.recv().unwrap();
+        first.write_all(acceptance("stray").as_bytes()).unwrap();
+        tell.send(()).unwrap();
+        respond("second")
+    });
+    let gateway = gateway();
+    assert_eq!(call(&gateway, &url).await, accepted("first"));
+    ask.send(()).unwrap();
+    told.recv().unwrap();
+    assert_eq!(call(&gateway, &url).await, accepted("second"));
+    drop(server.join().unwrap());
+}
+
 #[actix::test]
 async fn an_answer_before_the_request_was_written_ends_the_connection() {
     use Step::{Hang, Read, ReadHead};
@@ -492,6 +387,31 @@ async fn a_connection_that_was_closed_while_idle_costs_nothing() {
     server.until_closed().await;
     assert_eq!(call(&gateway, &server.url).await, accepted("second"));
     assert_eq!(server.connections(), [1, 2]);
+}
+
+#[actix::test]
+async fn connections_are_used_for_an_hour_and_idle_for_four_seconds() {
+    const CALLS: usize = 1850;
+    let scripts = (0..CALLS + 2).map(|_| vec![Step::Read, send(acceptance("x"))]).collect();
+    let server = Server::start(scripts).await;
+    let gateway = gateway();
+    let pass = async |span: Duration| {
+        tokio::time::pause();
+        tokio::time::advance(span).await;
+        tokio::time::resume();
+    };
+    for _ in 0..CALLS {
+        assert_eq!(call(&gateway, &server.url).await, accepted("x"));
+        pass(Duration::from_secs(2)).await;
+    }
+    let connections = server.connections();
+    let uses = connections.iter().filter(|number| **number == 1).count();
+    assert!(uses <= 1800, "{uses} uses of the first, one every two seconds");
+    assert!(connections.iter().all(|number| *number <= 2) && connections.last() == Some(&2));
+    assert_eq!(call(&gateway, &server.url).await, accepted("x"));
+    pass(Duration::from_millis(4100)).await;
+    assert_eq!(call(&gateway, &server.url).await, accepted("x"));
+    assert_eq!(server.connections()[CALLS..], [2, 3]);
 }
 
 /// A server that is gone before anything could be sent, and one that cannot be reached at all.

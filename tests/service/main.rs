@@ -18,6 +18,7 @@ mod http_answers;
 mod inbox;
 mod jobs;
 mod overload;
+mod raw_server;
 mod secrets;
 mod slow;
 mod sqlserver;
