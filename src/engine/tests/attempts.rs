@@ -158,7 +158,9 @@ async fn a_hundred_thousand_waiting_retries_cost_bounded_memory_and_delay_nothin
     assert_eq!(monotonic().duration_since(began), Duration::ZERO);
     let held = instance.engine.metrics.schedule_held.get();
     assert!((1..=i64::try_from(MAX_LANE).unwrap()).contains(&held), "{held}");
-    assert_eq!(instance.engine.metrics.queue_depth.get(), 100_001 - 8);
+    let calls = i64::try_from(instance.gateway.calls.lock().unwrap().len()).unwrap();
+    assert!((2..=9).contains(&calls), "{calls}: the dead gateway was called, and few times");
+    assert_eq!(instance.engine.metrics.queue_depth.get(), 100_002 - calls, "all but those in flight and the new one");
 }
 
 #[actix::test]

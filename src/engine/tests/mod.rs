@@ -152,7 +152,8 @@ fn settings() -> LeaderSettings {
         timing: LeaseTiming::new(15 * SECOND, 5 * SECOND).unwrap(),
         acquire_interval: SECOND,
         refresh_interval: Duration::from_millis(250),
-        limits: Limits { in_flight: 16, in_flight_per_gateway: 8, capacity: 64 * 1024 },
+        // More than twice as many as one gateway may have, so that a gateway that is new can have all of its own.
+        limits: Limits { in_flight: 20, in_flight_per_gateway: 8, capacity: 64 * 1024 },
         retention: None,
     }
 }

@@ -71,6 +71,7 @@ macro_rules! for_store {
                 an_expired_term_changes_nothing_even_without_a_successor,
                 submissions_do_not_care_about_the_fence,
                 the_next_term_closes_what_was_left_open,
+                a_postponed_attempt_uses_up_nothing_and_waits_until_it_is_due,
                 one_bad_item_fails_alone,
             }
             leases {
@@ -255,7 +256,7 @@ impl Fixture {
 }
 
 pub fn writes(term: &Term) -> FencedWrites {
-    FencedWrites { term: term.clone(), begins: Vec::new(), finishes: Vec::new(), expire: None }
+    FencedWrites::new(term)
 }
 
 pub fn finished(attempt: &OpenAttempt, outcome: Outcome, finished_at: Timestamp) -> Arc<FinishAttempt> {
