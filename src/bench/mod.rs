@@ -22,7 +22,7 @@ use self::ceilings::Ceilings;
 use self::clients::{Load, Pace};
 use self::gateway::BenchGateway;
 use self::report::{Case, Held, Latencies};
-use self::service::{Deployment, Fill};
+use self::service::{Deployment, Fill, Hung};
 use crate::clock::monotonic;
 use crate::config::span;
 
@@ -64,6 +64,9 @@ pub struct BenchArgs {
     /// Give every target a webhook: to a receiver that takes events, or to one that never answers
     #[arg(long, value_name = "RECEIVER")]
     webhook: Option<Receiver>,
+    /// Measure twice: with gateways that all answer, and beside so many that accept connections and never answer
+    #[arg(long, default_value = "0", value_name = "GATEWAYS", conflicts_with_all = ["url", "suite"], value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    hung: u32,
     /// Run all the mixes that docs/performance.md shows, one after the other
     #[arg(long, conflicts_with_all = ["url", "rate"])]
     suite: bool,
@@ -101,16 +104,31 @@ pub async fn run(args: BenchArgs) -> Result<(), String> {
         print!("{ceilings}");
     }
     let mut cases = Vec::new();
-    for case in if args.suite { suite(&args) } else { vec![Case::of(&args)] } {
+    for case in cases_of(&args) {
         let (held, pages) = hold(&args, &case, ceilings.as_ref()).await?;
         print!("{}{pages}", held.text());
         cases.push(held);
+    }
+    if let ([without, with], true) = (&cases[..], args.hung > 0) {
+        print!("{}", report::beside_hung(without, with));
     }
     if let Some(path) = &args.json {
         let json = report::json(ceilings.as_ref(), &cases);
         std::fs::write(path, json).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
     Ok(())
+}
+
+fn cases_of(args: &BenchArgs) -> Vec<Case> {
+    let asked = Case::of(args);
+    match args.hung {
+        _ if args.suite => suite(args),
+        0 => vec![asked],
+        hung => {
+            let named = |name: &str, hung| Case { name: name.to_owned(), hung, ..asked.clone() };
+            vec![named("all gateways answer", 0), named("beside hung gateways", hung)]
+        }
+    }
 }
 
 impl Case {
@@ -122,6 +140,7 @@ impl Case {
             gateway_millis: args.gateway_millis,
             retried: args.retried,
             webhook: args.webhook,
+            hung: 0,
             fill: Fill { finished: args.finished, waiting: args.waiting, targets: args.targets },
         }
     }
@@ -156,14 +175,19 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
     let gateway = BenchGateway::start(Duration::from_millis(case.gateway_millis), case.retried)?;
     // Takes connections as far as the kernel does that by itself, and says nothing.
     let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;
+    let silent_url = format!("http://{}", silent.local_addr().map_err(|error| error.to_string())?);
     let webhook = match case.webhook {
         None => None,
         Some(Receiver::Alive) => Some(format!("{}{}", gateway.url, gateway::RECEIVER_PATH)),
-        Some(Receiver::Dead) => Some(format!("http://{}", silent.local_addr().map_err(|error| error.to_string())?)),
+        Some(Receiver::Dead) => Some(silent_url.clone()),
     };
     let mut deployment = match &args.url {
         Some(url) => Deployment::at(url, args.target.as_deref().unwrap_or("sms.realtime")),
-        None => Deployment::start(&gateway.url, webhook.as_deref(), &case.fill, args.directory.as_deref()).await?,
+        None => {
+            let hung = Hung { url: silent_url, gateways: case.hung };
+            let place = args.directory.as_deref();
+            Deployment::start(&gateway.url, webhook.as_deref(), &hung, &case.fill, place).await?
+        }
     };
     let before = deployment.usage();
     let load = Load {
