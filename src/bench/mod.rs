@@ -24,7 +24,21 @@ use self::gateway::BenchGateway;
 use self::report::{Case, Held, Latencies};
 use self::service::{Deployment, Fill, Hung};
 use crate::clock::monotonic;
-use crate::config::span;
+use crate::config::{duration, whole};
+
+/// A shorter run measures nothing; a longer one fills the disk.
+const LEAST_DURATION: Duration = Duration::from_millis(1);
+const MOST_DURATION: Duration = Duration::from_secs(24 * 3600);
+/// Each is a connection: more than the descriptors of one process.
+const MOST_CLIENTS: usize = 10_000;
+/// Far more than the service has ever taken.
+const MOST_PER_SECOND: u32 = 1_000_000;
+/// The largest payload that a service can be told to take.
+const MOST_BYTES: usize = 16 * 1024 * 1024;
+/// Longer than any timeout of an attempt.
+const MOST_MILLIS: u64 = 600_000;
+/// About a terabyte of them.
+const MOST_INTENTS: u64 = 1_000_000_000;
 
 #[derive(Args)]
 pub struct BenchArgs {
@@ -35,28 +49,28 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TARGET", requires = "url")]
     target: Option<String>,
     /// For how long intents are submitted
-    #[arg(long, default_value = "8s", value_parser = span, value_name = "TIME")]
+    #[arg(long, default_value = "8s", value_parser = duration(LEAST_DURATION, MOST_DURATION), value_name = "TIME")]
     duration: Duration,
     /// Closed loop: so many clients, each submits when the one before is answered
-    #[arg(long, default_value = "64", value_name = "CLIENTS")]
+    #[arg(long, default_value = "64", value_parser = whole(1, MOST_CLIENTS), value_name = "CLIENTS")]
     connections: usize,
     /// Open loop: so many submissions a second, whether answered or not; latency counts from when each was due
-    #[arg(long, value_name = "PER-SECOND")]
+    #[arg(long, value_parser = whole(1, MOST_PER_SECOND), value_name = "PER-SECOND")]
     rate: Option<u32>,
     /// Bytes of payload
-    #[arg(long, default_value = "200", value_name = "BYTES")]
+    #[arg(long, default_value = "200", value_parser = whole(0, MOST_BYTES), value_name = "BYTES")]
     payload: usize,
     /// How long the gateways take to answer
-    #[arg(long, default_value = "0", value_name = "MILLISECONDS")]
+    #[arg(long, default_value = "0", value_parser = whole(0, MOST_MILLIS), value_name = "MILLISECONDS")]
     gateway_millis: u64,
     /// How many percent of the intents fail at their first attempt
-    #[arg(long, default_value = "0", value_name = "PERCENT")]
+    #[arg(long, default_value = "0", value_parser = whole(0_u32, 100), value_name = "PERCENT")]
     retried: u32,
     /// Finished intents that are in the store beforehand
-    #[arg(long, default_value = "0", value_name = "INTENTS")]
+    #[arg(long, default_value = "0", value_parser = whole(0, MOST_INTENTS), value_name = "INTENTS")]
     finished: u64,
     /// Intents that wait in the store, due tomorrow
-    #[arg(long, default_value = "0", value_name = "INTENTS")]
+    #[arg(long, default_value = "0", value_parser = whole(0, MOST_INTENTS), value_name = "INTENTS")]
     waiting: u64,
     /// Targets in the registry, each with a gateway URL of its own
     #[arg(long, default_value = "2", value_name = "TARGETS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
