@@ -153,7 +153,10 @@ pub fn job_command(data: &[u8]) {
             needed.into_iter().chain(optional.into_iter().flatten()).for_each(|name| assert_name(name));
             let uri = &command.payload_ref.input_uri;
             assert!(uri == uri.trim() && no_control(uri) && uri.chars().count() <= 8192, "{uri:?}");
-            assert!(["s3://", "gs://", "https://"].iter().any(|start| uri.starts_with(start)), "{uri:?}");
+            let scheme = uri.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+            assert!(scheme.is_some_and(|scheme| ["s3", "gs", "https"].contains(&scheme.as_str())), "{uri:?}");
+            let url = url::Url::parse(uri).ok();
+            assert!(url.is_some_and(|url| url.username().is_empty() && url.password().is_none()), "{uri:?}");
             assert_same_command(&command);
         }
         Err(error) => assert_refused(&error, false),
