@@ -59,8 +59,8 @@ pub struct Metrics {
 /// Seconds from half a millisecond to the longest attempt timeout anyone would set.
 const SECONDS: [f64; 15] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 /// Seconds from an intent's arrival to its end: a retry or two, minutes, hours, a day.
-const LONG_SECONDS: [f64; 15] =
-    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86400.0];
+const LONG_SECONDS: [f64; 17] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 3600.0, 86400.0];
 const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
 impl Metrics {
