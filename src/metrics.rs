@@ -346,3 +346,18 @@ impl Maker<'_> {
         self.register(HistogramVec::new(opts, labels)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_to_terminal_are_told_apart_around_two_seconds_and_two_minutes() {
+        let text = String::from_utf8(Metrics::new().unwrap().text().unwrap()).unwrap();
+        for bound in ["1", "2", "5", "60", "120", "300"] {
+            let bucket =
+                format!("submission_intent_time_to_terminal_seconds_bucket{{status=\"accepted\",le=\"{bound}\"}}");
+            assert!(text.contains(&bucket), "{bucket} in {text}");
+        }
+    }
+}
