@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use submission_manager::core::client::{Scope, Workspaces};
 use submission_manager::core::contract::{Contract, ContractSnapshot, GatewayType};
-use submission_manager::core::inbox::{Cause, Channel, Draft, Failure, FieldNames, InboxClient, draft};
+use submission_manager::core::inbox::{Cause, Channel, Draft, Failure, FieldNames, InboxClient, PayloadFormat, draft};
 use submission_manager::core::intent::{IntentId, TargetName};
 use submission_manager::core::job::{JobCommand, SubmissionId};
 use submission_manager::core::outcome::{Contact, Outcome};
@@ -154,7 +154,10 @@ pub fn job_command(data: &[u8]) {
             needed.into_iter().chain(optional.into_iter().flatten()).for_each(|name| assert_name(name));
             let uri = &command.payload_ref.input_uri;
             assert!(uri == uri.trim() && no_control(uri) && uri.chars().count() <= 8192, "{uri:?}");
-            assert!(["s3://", "gs://", "https://"].iter().any(|start| uri.starts_with(start)), "{uri:?}");
+            let scheme = uri.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+            assert!(scheme.is_some_and(|scheme| ["s3", "gs", "https"].contains(&scheme.as_str())), "{uri:?}");
+            let url = url::Url::parse(uri).ok();
+            assert!(url.is_some_and(|url| url.username().is_empty() && url.password().is_none()), "{uri:?}");
             assert_same_command(&command);
         }
         Err(error) => assert_refused(&error, false),
@@ -240,12 +243,14 @@ pub fn inbox_payload(data: &[u8]) {
     let own = |name: &str| name.to_owned();
     let nested =
         FieldNames { email: own("a.b"), phone: own("From"), name: own("person.name.full"), message: own("data.text") };
-    for (fields, country) in [(&default, "SE"), (&default, "US"), (&default, ""), (&nested, "IT")] {
+    let cases = [(&default, "SE"), (&default, "US"), (&default, ""), (&nested, "IT")];
+    let cases = cases.into_iter().flat_map(|case| PayloadFormat::ALL.map(|format| (case.0, case.1, format)));
+    for (fields, country, format) in cases {
         let country = country.parse().ok();
-        match draft(fields, country, data) {
+        match draft(fields, country, format, data) {
             Ok(read) => {
                 assert_draft(&read);
-                assert_same_again(&read, |payload| draft(&default, country, payload));
+                assert_same_again(&read, |payload| draft(&default, country, PayloadFormat::Json, payload));
             }
             Err(failure) => {
                 assert!(matches!(failure.cause, Cause::Unreadable | Cause::WrongType | Cause::NoContact));
@@ -268,7 +273,8 @@ fn assert_codes_are_kept(data: &[u8]) {
     };
     let payload = json!({ "phone": phone }).to_string();
     let [anywhere, others @ ..] = ["", "SE", "US", "RU", "IT"].map(|country| {
-        draft(&FieldNames::default(), country.parse().ok(), payload.as_bytes()).ok().and_then(|draft| draft.phone)
+        let read = draft(&FieldNames::default(), country.parse().ok(), PayloadFormat::Json, payload.as_bytes());
+        read.ok().and_then(|draft| draft.phone)
     });
     others.iter().for_each(|other| assert_eq!(*other, anywhere, "{phone:?}"));
 }
@@ -771,7 +777,7 @@ fn assert_inbox_client(client: &InboxClient) {
     for (_, fields) in &client.channels {
         // Wherever an address is said to stand, it is found there.
         let payload = json!({ fields.email.as_str(): "Ann@example.com" }).to_string();
-        match draft(fields, client.country, payload.as_bytes()) {
+        match draft(fields, client.country, PayloadFormat::Json, payload.as_bytes()) {
             Ok(draft) => assert_eq!(draft.email.as_deref(), Some("ann@example.com")),
             Err(failure) => panic!("{fields:?}: {failure}"),
         }

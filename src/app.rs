@@ -144,11 +144,9 @@ impl Service {
 }
 
 /// What is needed to serve https, if that is asked for.
-pub fn https_of(config: &Config) -> Result<Option<rustls::ServerConfig>, TlsError> {
-    match (&config.tls_cert, &config.tls_key) {
-        (Some(certificate), Some(key)) => tls::server_config(certificate, key).map(Some),
-        _ => Ok(None),
-    }
+pub fn https_of(config: &Config) -> Result<Option<rustls::ServerConfig>, StartError> {
+    let files = config.tls_files()?;
+    Ok(files.map(|(certificate, key)| tls::server_config(certificate, key)).transpose()?)
 }
 
 /// Runs the service until it is told to stop.

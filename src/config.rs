@@ -2,8 +2,10 @@
 //!
 //! Every flag has a variable; `--help` names both. Nothing here has an effect of its own.
 
+mod values;
+
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +18,33 @@ use crate::core::schedule::Limits;
 use crate::http::auth::AuthMode;
 use crate::leader::LeaderSettings;
 use crate::registry::RegistryFiles;
-use crate::store::choice::StoreChoice;
+use crate::store::choice::{DEFAULT_STORE, StoreChoice};
 use crate::store::sqlserver::PoolSettings;
+
+use self::values::{auth_mode, collector, name, origins, switch};
+pub use self::values::{duration, listen_address, whole};
+
+/// Each attempt under way is a connection with a payload in memory: 10,000 of 256 KiB are 2.5 GiB.
+const MOST_IN_FLIGHT: usize = 10_000;
+/// A quarter of what may wait for a commit.
+const MOST_PAYLOAD_BYTES: usize = 16 * 1024 * 1024;
+/// One is not enough: the lease must be renewed while a long read runs. A SQL Server takes 32,767 in all.
+const STORE_CONNECTIONS: (u32, u32) = (2, 1000);
+/// Shorter than any round trip to another process, and as long as anybody waits.
+const TIMEOUT: (Duration, Duration) = (Duration::from_millis(10), minutes(10));
+const STORE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), minutes(5));
+/// Below a tenth of a second a renewal does not fit; above an hour a dead leader is never replaced.
+const LEASE_DURATION: (Duration, Duration) = (Duration::from_millis(100), minutes(60));
+const LEASE_INTERVAL: (Duration, Duration) = (Duration::from_millis(10), minutes(60));
+/// Intents that another instance took in wait for this long.
+const REFRESH_INTERVAL: (Duration, Duration) = (Duration::from_millis(10), minutes(1));
+const SHUTDOWN_DELAY: (Duration, Duration) = (Duration::ZERO, minutes(10));
+/// A century: longer is for ever, which is the default.
+const RETENTION: (Duration, Duration) = (Duration::from_secs(1), minutes(36_500 * 24 * 60));
+
+const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(count * 60)
+}
 
 #[derive(Args, Clone)]
 pub struct StoreConfig {
@@ -28,7 +55,7 @@ pub struct StoreConfig {
         long,
         env = "SM_STORE",
         hide_env_values = true,
-        default_value = "sqlite:data/submission.db",
+        default_value = DEFAULT_STORE,
         value_name = "STORE"
     )]
     store: String,
@@ -37,12 +64,12 @@ pub struct StoreConfig {
     #[arg(long, env = "SM_STORE_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
     store_password: Option<String>,
 
-    /// Connections to a SQL Server at most
-    #[arg(long, env = "SM_STORE_CONNECTIONS", default_value = "8", value_parser = connections, value_name = "N")]
+    /// Connections to a SQL Server at most, 2 to 1000
+    #[arg(long, env = "SM_STORE_CONNECTIONS", default_value = "8", value_parser = whole(STORE_CONNECTIONS.0, STORE_CONNECTIONS.1), value_name = "N")]
     store_connections: u32,
 
-    /// How long a call to a SQL Server may take, and wait for a connection
-    #[arg(long, env = "SM_STORE_TIMEOUT", default_value = "5s", value_parser = span, value_name = "TIME")]
+    /// How long a call to a SQL Server may take, and wait for a connection; 100ms to 5m
+    #[arg(long, env = "SM_STORE_TIMEOUT", default_value = "5s", value_parser = duration(STORE_TIMEOUT.0, STORE_TIMEOUT.1), value_name = "TIME")]
     store_timeout: Duration,
 }
 
@@ -83,24 +110,24 @@ pub struct Config {
     #[command(flatten)]
     pub lease: LeaseConfig,
 
-    /// Attempts under way at once, over all gateways
-    #[arg(long, env = "SM_MAX_IN_FLIGHT", default_value = "256", value_parser = count, value_name = "N")]
+    /// Attempts under way at once, over all gateways; 1 to 10000
+    #[arg(long, env = "SM_MAX_IN_FLIGHT", default_value = "256", value_parser = whole(1, MOST_IN_FLIGHT), value_name = "N")]
     pub max_in_flight: usize,
 
-    /// Attempts under way at once for one gateway URL, so that a dead one cannot take all places
-    #[arg(long, env = "SM_MAX_IN_FLIGHT_PER_GATEWAY", default_value = "128", value_parser = count, value_name = "N")]
+    /// Attempts under way at once for one gateway URL, 1 to 10000, so that a dead one cannot take all places
+    #[arg(long, env = "SM_MAX_IN_FLIGHT_PER_GATEWAY", default_value = "128", value_parser = whole(1, MOST_IN_FLIGHT), value_name = "N")]
     pub max_in_flight_per_gateway: usize,
 
-    /// How long one attempt may take, from connecting to the last byte of the answer
-    #[arg(long, env = "SM_ATTEMPT_TIMEOUT", default_value = "35s", value_parser = span, value_name = "TIME")]
+    /// How long one attempt may take, from connecting to the last byte of the answer; 10ms to 10m
+    #[arg(long, env = "SM_ATTEMPT_TIMEOUT", default_value = "35s", value_parser = duration(TIMEOUT.0, TIMEOUT.1), value_name = "TIME")]
     pub attempt_timeout: Duration,
 
-    /// How long the receiver of a webhook may take to answer
-    #[arg(long, env = "SM_WEBHOOK_TIMEOUT", default_value = "15s", value_parser = span, value_name = "TIME")]
+    /// How long the receiver of a webhook may take to answer; 10ms to 10m
+    #[arg(long, env = "SM_WEBHOOK_TIMEOUT", default_value = "15s", value_parser = duration(TIMEOUT.0, TIMEOUT.1), value_name = "TIME")]
     pub webhook_timeout: Duration,
 
-    /// How long requests are still served after SIGTERM, for proxies to see that readiness says no
-    #[arg(long, env = "SM_SHUTDOWN_DELAY", default_value = "2s", value_parser = span_or_zero, value_name = "TIME")]
+    /// How long requests are still served after SIGTERM, for proxies to see that readiness says no; 0s to 10m
+    #[arg(long, env = "SM_SHUTDOWN_DELAY", default_value = "2s", value_parser = duration(SHUTDOWN_DELAY.0, SHUTDOWN_DELAY.1), value_name = "TIME")]
     pub shutdown_delay: Duration,
 
     /// PEM file with further certificate authorities for https gateways and webhooks
@@ -112,23 +139,23 @@ pub struct Config {
     #[arg(long, env = "SM_OTLP_ENDPOINT", value_parser = collector, value_name = "URL")]
     pub otlp_endpoint: Option<GatewayUrl>,
 
-    /// Largest payload that is taken
-    #[arg(long, env = "SM_MAX_PAYLOAD_BYTES", default_value = "262144", value_parser = payload_bytes, value_name = "BYTES")]
+    /// Largest payload that is taken, 1 to 16777216 bytes
+    #[arg(long, env = "SM_MAX_PAYLOAD_BYTES", default_value = "262144", value_parser = whole(1, MOST_PAYLOAD_BYTES), value_name = "BYTES")]
     pub max_payload_bytes: usize,
 
     #[command(flatten)]
     pub console: ConsoleConfig,
 
     /// PEM file with the certificate chain to serve https with
-    #[arg(long, env = "SM_TLS_CERT", requires = "tls_key", value_name = "FILE")]
+    #[arg(long, env = "SM_TLS_CERT", value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
 
     /// PEM file with its private key
-    #[arg(long, env = "SM_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
+    #[arg(long, env = "SM_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
-    /// Delete terminal intents this long after they ended, such as 30d; kept for ever by default
-    #[arg(long, env = "SM_RETENTION", value_parser = span, value_name = "TIME")]
+    /// Delete terminal intents this long after they ended, 1s to 36500d, such as 30d; kept for ever by default
+    #[arg(long, env = "SM_RETENTION", value_parser = duration(RETENTION.0, RETENTION.1), value_name = "TIME")]
     pub retention: Option<Duration>,
 }
 
@@ -210,20 +237,20 @@ pub struct LeaseConfig {
     #[arg(long, env = "SM_LEASE_NAME", default_value = "submission-manager-executor", value_parser = name, value_name = "NAME")]
     pub lease_name: String,
 
-    /// How long a lease lasts without being renewed: the longest gap when a leader dies
-    #[arg(long, env = "SM_LEASE_DURATION", default_value = "15s", value_parser = span, value_name = "TIME")]
+    /// How long a lease lasts without being renewed, 100ms to 1h: the longest gap when a leader dies
+    #[arg(long, env = "SM_LEASE_DURATION", default_value = "15s", value_parser = duration(LEASE_DURATION.0, LEASE_DURATION.1), value_name = "TIME")]
     pub lease_duration: Duration,
 
-    /// How often the leader renews its lease
-    #[arg(long, env = "SM_RENEW_INTERVAL", default_value = "5s", value_parser = span, value_name = "TIME")]
+    /// How often the leader renews its lease; 10ms to 1h
+    #[arg(long, env = "SM_RENEW_INTERVAL", default_value = "5s", value_parser = duration(LEASE_INTERVAL.0, LEASE_INTERVAL.1), value_name = "TIME")]
     pub renew_interval: Duration,
 
-    /// How often a follower asks for the lease
-    #[arg(long, env = "SM_ACQUIRE_INTERVAL", default_value = "1s", value_parser = span, value_name = "TIME")]
+    /// How often a follower asks for the lease; 10ms to 1h
+    #[arg(long, env = "SM_ACQUIRE_INTERVAL", default_value = "1s", value_parser = duration(LEASE_INTERVAL.0, LEASE_INTERVAL.1), value_name = "TIME")]
     pub acquire_interval: Duration,
 
-    /// How often the leader looks for intents that other instances took in
-    #[arg(long, env = "SM_SCHEDULE_REFRESH_INTERVAL", default_value = "250ms", value_parser = span, value_name = "TIME")]
+    /// How often the leader looks for intents that other instances took in; 10ms to 1m
+    #[arg(long, env = "SM_SCHEDULE_REFRESH_INTERVAL", default_value = "250ms", value_parser = duration(REFRESH_INTERVAL.0, REFRESH_INTERVAL.1), value_name = "TIME")]
     pub schedule_refresh_interval: Duration,
 }
 
@@ -246,6 +273,10 @@ pub enum ConfigError {
     ConsoleAuth(String),
     #[error("--auth or SM_AUTH is required, so --api-clients or SM_API_CLIENTS must name the file with the callers")]
     NobodyToKnow,
+    #[error(
+        "--tls-cert (SM_TLS_CERT) and --tls-key (SM_TLS_KEY) are needed together: give both to serve https, or neither"
+    )]
+    HalfOfTls,
 }
 
 impl Config {
@@ -256,6 +287,15 @@ impl Config {
             (Some(mode), _) => Ok(mode),
             (None, Some(_)) => Ok(AuthMode::Required),
             (None, None) => Ok(AuthMode::Off),
+        }
+    }
+
+    /// The files with the certificate chain and its key, if https is to be served.
+    pub fn tls_files(&self) -> Result<Option<(&Path, &Path)>, ConfigError> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+            (None, None) => Ok(None),
+            (Some(_), None) | (None, Some(_)) => Err(ConfigError::HalfOfTls),
         }
     }
 
@@ -282,118 +322,97 @@ fn default_holder_id() -> Arc<str> {
     format!("{host}-{}-{:08x}", std::process::id(), fastrand::u32(..)).into()
 }
 
-pub fn listen_address(text: &str) -> Result<String, String> {
-    let port =
-        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
-    port.map(|_| text.to_owned()).ok_or_else(|| "must be an address and a port, such as 127.0.0.1:8082".to_owned())
-}
-
-fn auth_mode(text: &str) -> Result<AuthMode, String> {
-    match text {
-        "off" => Ok(AuthMode::Off),
-        "required" => Ok(AuthMode::Required),
-        _ => Err("must be off or required".to_owned()),
-    }
-}
-
-fn switch(text: &str) -> Result<Switch, String> {
-    match text {
-        "on" => Ok(Switch::On),
-        "off" => Ok(Switch::Off),
-        _ => Err("must be on or off".to_owned()),
-    }
-}
-
-/// Origins as they go into a header: nothing that could end the directive they stand in.
-fn origins(text: &str) -> Result<String, String> {
-    let fine = text.split_ascii_whitespace().all(|origin| {
-        let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
-        host.is_some_and(|host| {
-            !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-.:*[]".contains(c))
-        })
-    });
-    if fine { Ok(text.trim().to_owned()) } else { Err("must be origins such as https://portal.example".to_owned()) }
-}
-
-fn count(text: &str) -> Result<usize, String> {
-    let fault = || "must be a whole number of at least 1".to_owned();
-    text.parse().ok().filter(|number| *number >= 1).ok_or_else(fault)
-}
-
-fn collector(text: &str) -> Result<GatewayUrl, String> {
-    GatewayUrl::parse(text).map_err(|what| format!("must be an http or https URL with a host; this {what}"))
-}
-
-fn payload_bytes(text: &str) -> Result<usize, String> {
-    const MOST: usize = 16 * 1024 * 1024; // A quarter of what may wait for a commit.
-    count(text).ok().filter(|bytes| *bytes <= MOST).ok_or_else(|| format!("must be a whole number from 1 to {MOST}"))
-}
-
-fn connections(text: &str) -> Result<u32, String> {
-    let fault = || "must be a whole number from 2 to 1000".to_owned();
-    text.parse().ok().filter(|number| (2..=1000).contains(number)).ok_or_else(fault)
-}
-
-fn name(text: &str) -> Result<String, String> {
-    let fine = !text.is_empty() && text.len() <= 200 && text.chars().all(|c| c.is_ascii_graphic());
-    if fine { Ok(text.to_owned()) } else { Err("must be 1 to 200 visible ASCII characters without blanks".to_owned()) }
-}
-
-/// A span with its unit: `250ms`, `15s`, `2m`, `1h`, `30d`.
-pub fn span(text: &str) -> Result<Duration, String> {
-    let fault = || "must be a whole number above 0 with its unit (ms, s, m, h or d), such as 15s".to_owned();
-    parse_span(text).filter(|span| !span.is_zero()).ok_or_else(fault)
-}
-
-/// A span that may be nothing: `0s`.
-fn span_or_zero(text: &str) -> Result<Duration, String> {
-    let fault = || "must be a whole number with its unit (ms, s, m, h or d), such as 2s or 0s".to_owned();
-    parse_span(text).ok_or_else(fault)
-}
-
-fn parse_span(text: &str) -> Option<Duration> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let millis_per_unit = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(millis_per_unit).map(Duration::from_millis)
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::FromArgMatches;
+
     use super::*;
 
+    /// Settings without those of the environment that the tests run in.
+    fn command() -> clap::Command {
+        Config::augment_args(clap::Command::new("test")).no_binary_name(true).mut_args(|arg| arg.env(None::<&str>))
+    }
+
+    fn parse(arguments: &[String]) -> Result<Config, clap::Error> {
+        command().try_get_matches_from(arguments).and_then(|matches| Config::from_arg_matches(&matches))
+    }
+
+    /// Every setting that is a number or a duration: flag, variable, least and most, as its own errors say them.
+    fn numbers() -> Vec<(String, String, String, String)> {
+        let with_variables = Config::augment_args(clap::Command::new("test"));
+        let bounds = |arg: &clap::Arg| {
+            let flag = format!("--{}", arg.get_long()?);
+            let error = parse(&[format!("{flag}=x")]).err()?.to_string();
+            let (_, bounds) = error.split_once(" from ")?;
+            let (least, rest) = bounds.split_once(" to ")?;
+            let most = rest.split_whitespace().next()?;
+            Some((flag, arg.get_env()?.to_str()?.to_owned(), least.to_owned(), most.to_owned()))
+        };
+        with_variables.get_arguments().filter_map(bounds).collect()
+    }
+
     #[test]
-    fn spans() {
-        for (text, millis) in
-            [("250ms", 250), ("15s", 15_000), ("2m", 120_000), ("1h", 3_600_000), ("30d", 2_592_000_000)]
-        {
-            assert_eq!(span(text), Ok(Duration::from_millis(millis)), "{text}");
+    fn every_number_has_bounds_that_hold() {
+        let numbers = numbers();
+        let named = command().get_arguments().filter(|arg| is_number(arg)).count();
+        assert_eq!(numbers.len(), named, "a number without bounds: {numbers:?}");
+        for (flag, _, least, most) in &numbers {
+            let accepts = |value: &str| parse(&[format!("{flag}={value}")]).is_ok();
+            assert!(accepts(least) && accepts(most), "{flag} from {least} to {most}");
+            let unit = most.trim_start_matches(|c: char| c.is_ascii_digit());
+            let number: u64 = most.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().unwrap();
+            for above in [number + 1, u64::MAX] {
+                assert!(!accepts(&format!("{above}{unit}")), "{flag} takes {above}{unit}");
+            }
+            for odd in ["99999999999999999999999", "-1", "", "1e9", "0x10", "NaN", " 1"] {
+                assert!(!accepts(&format!("{odd}{unit}")), "{flag} takes {odd}{unit}");
+            }
+            assert_eq!(accepts(&format!("0{unit}")), least.starts_with('0'), "{flag} and zero");
         }
-        assert_eq!(span_or_zero("0s"), Ok(Duration::ZERO));
-        assert!(span_or_zero("0").is_err());
-        for text in ["", "15", "s", "-1s", "1.5s", "0s", "15 s", "15S", "99999999999999999999d"] {
-            assert!(span(text).is_err(), "{text}");
+    }
+
+    /// By the names that stand for values in `--help`.
+    fn is_number(arg: &clap::Arg) -> bool {
+        let names = arg.get_value_names().unwrap_or_default();
+        names.iter().any(|name| ["N", "TIME", "BYTES"].contains(&name.as_str()))
+    }
+
+    #[test]
+    fn bounds_stand_in_the_help_and_in_the_readme() {
+        let readme = include_str!("../README.md");
+        for (flag, variable, least, most) in numbers() {
+            let arg = command().get_arguments().find(|arg| format!("--{}", arg.get_long().unwrap()) == flag).cloned();
+            let help = arg.unwrap().get_help().unwrap().to_string();
+            let row = readme.lines().find(|line| line.starts_with(&format!("| `{variable}` |"))).unwrap();
+            for text in [&help, row] {
+                assert!(text.contains(&format!("{least} to {most}")), "{variable} is {least} to {most}: {text}");
+            }
         }
     }
 
     #[test]
-    fn addresses() {
-        for (text, fine) in [
-            ("127.0.0.1:0", true),
-            ("[::]:8082", true),
-            ("localhost:80", true),
-            (":80", false),
-            ("x", false),
-            ("x:y", false),
-        ] {
-            assert_eq!(listen_address(text).is_ok(), fine, "{text}");
+    fn settings_may_all_be_at_their_bounds() {
+        for at_most in [true, false] {
+            let value = |(flag, _, least, most)| format!("{flag}={}", if at_most { most } else { least });
+            let mut arguments: Vec<String> = numbers().into_iter().map(value).collect();
+            // Two renewals must fit into a lease, so not both can be.
+            arguments.retain(|argument| !argument.starts_with("--renew-interval"));
+            arguments.push("--renew-interval=40ms".to_owned());
+            let config = parse(&arguments).unwrap();
+            assert!(config.leader_settings().is_ok(), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn half_of_what_https_needs_is_refused() {
+        let files = |arguments: &[&str]| {
+            let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+            parse(&arguments).unwrap().tls_files().map(|files| files.is_some()).map_err(|error| error.to_string())
+        };
+        assert_eq!((files(&[]), files(&["--tls-cert=a", "--tls-key=b"])), (Ok(false), Ok(true)));
+        for half in ["--tls-cert=a", "--tls-key=b"] {
+            let error = files(&[half]).unwrap_err();
+            assert!(error.contains("SM_TLS_CERT") && error.contains("SM_TLS_KEY"), "{error}");
         }
     }
 }

@@ -23,9 +23,9 @@ use tokio::sync::Notify;
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
 use crate::core::limits::AttemptTimeout;
-use crate::core::outcome::Outcome;
+use crate::core::outcome::{Contact, Outcome};
 use crate::core::policy;
-use crate::core::schedule::{Call, LONGEST_HOLD, Limits, Waiting};
+use crate::core::schedule::{Call, Ended, LONGEST_HOLD, Limits, Waiting};
 use crate::core::time::Timestamp;
 use crate::core::trace::TraceContext;
 use crate::gateway::Gateway;
@@ -35,13 +35,20 @@ use crate::registry::CurrentRegistry;
 use crate::spans::{Attribute, Kind, Span, Tracer};
 use crate::store::actor::{AttemptsBegun, FencedError, FencedResult};
 use crate::store::client::StoreClient;
-use crate::store::{self, Begun, BegunAtOnce, FencedWrites, FinishAttempt, OpenAttempt, StoreError};
+use crate::store::{
+    self, Begun, BegunAtOnce, FencedWrites, FinishAttempt, Finished, OpenAttempt, PostponeAttempt, StoreError,
+};
 use crate::supervise::Alive;
 use crate::trust::Trust;
 
 use self::calls::Calls;
 use self::outbox::Outbox;
-use self::turns::Turns;
+use self::turns::{TooFar, Turns};
+
+/// When an intent is tried again that the store could not start for a reason of its own.
+const UNEXPECTED_PAUSE: Duration = Duration::from_secs(30);
+/// Before an attempt is made that this machine had no descriptor, port or memory for.
+const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Begin and make the next attempts of these intents.
 #[derive(Message)]
@@ -69,12 +76,26 @@ pub struct AttemptOver {
 pub enum Over {
     /// The gateway was called.
     Called(Call),
+    /// It was begun, and given back to the store without a call. `next_turn` is when the next call of its target may
+    /// leave, if that is why.
+    Postponed { next_turn: Option<Timestamp> },
     /// It was not begun, and need not be.
     NotBegun,
     /// It was not begun: it is due only then, and otherwise as it was.
     NotBefore(Timestamp),
     /// It was not begun: its target is paused.
     Paused,
+}
+
+impl Over {
+    /// What that means for the slots of the schedule.
+    pub fn ended(self) -> Ended {
+        match self {
+            Self::Called(call) => Ended::Called(call),
+            Self::Postponed { next_turn } => Ended::NotCalled { next_turn },
+            Self::NotBegun | Self::NotBefore(_) | Self::Paused => Ended::NOT_CALLED,
+        }
+    }
 }
 
 pub struct ExecutorParts {
@@ -157,8 +178,7 @@ impl Attempts {
     /// One attempt from begin to finish.
     async fn run(&self, waiting: Waiting, slot: Slot) {
         if !self.parts.trust.holds() {
-            // The schedule has let go of the intent, so this term must not go on as if nothing was.
-            self.fail_term("begin", &FencedError::TermOver);
+            self.doubt_term("an attempt was handed out after the lease was no longer trusted");
             return slot.over(Over::NotBegun);
         }
         let (asked, seq) = (monotonic(), waiting.seq);
@@ -171,28 +191,47 @@ impl Attempts {
             Ok(Begun::Paused) => return slot.over(Over::Paused),
             Ok(Begun::Ended(_) | Begun::Stale) => {}
             Err(FencedError::Store(StoreError::Unexpected(what))) => {
-                // This intent alone cannot be begun; nothing was written, the others go on.
-                log::error!("attempt_not_begun intent_seq={} store_error={what:?}", seq.0);
+                // This intent alone cannot be started; nothing was written, and the others go on.
+                let again_at = self.parts.store_time.now() + UNEXPECTED_PAUSE;
+                log::error!("attempt_not_begun intent_seq={} again_at={again_at} store_error={what:?}", seq.0);
+                return slot.over(Over::NotBefore(again_at));
             }
             Err(error) => self.fail_term("begin", &error),
         }
         slot.over(Over::NotBegun);
     }
 
+    /// Calls the gateway for an attempt that is written down, and records what came of it. What may no longer be
+    /// sent when the call could leave is given back or finished without a call.
     async fn make(&self, mut attempt: OpenAttempt, payload: Bytes, slot: Slot) {
-        let calling = self.calls.enter(&attempt.contract.gateway_url).await;
-        // Last, so that nothing can hold it up after its turn.
         let target = &attempt.contract.target;
-        let next_turn = match self.parts.registry.get().limits(target).rate {
-            Some(rate) => Some(self.turns.wait(target, rate).await),
+        // First, because nothing else may be held while an attempt waits for its turn.
+        let turn = match self.parts.registry.get().limits(target).rate {
             None => None,
+            Some(rate) => match self.turns.approach(target, rate).await {
+                Ok(turn) => Some(turn),
+                Err(TooFar(wait)) => {
+                    let due = self.parts.store_time.now() + wait;
+                    return self.postpone(attempt, due, Some(due), slot).await;
+                }
+            },
         };
-        let next_turn = next_turn.map(|span| self.parts.store_time.now() + span);
-        if !self.parts.trust.holds() {
-            // Written down but never sent, because the answer came too late. The next term closes it.
-            self.fail_term("begin", &FencedError::TermOver);
-            return slot.over(Over::NotBegun);
+        let calling = self.calls.enter(&attempt.contract.gateway_url).await;
+        if let Some(turn) = &turn {
+            turn.comes().await;
         }
+        let now = self.parts.store_time.now();
+        if !self.parts.trust.holds() {
+            self.doubt_term("an attempt was started and could not be made while the lease was trusted");
+            return self.postpone(attempt, now, None, slot).await;
+        }
+        if policy::deadline(&attempt.contract, attempt.created_at).is_some_and(|deadline| now >= deadline) {
+            let outcome = Outcome::not_sent("the deadline passed before the call could leave");
+            let recording = self.record(Arc::new(decided(attempt, outcome, now)));
+            slot.over(Over::Postponed { next_turn: None });
+            return recording.await;
+        }
+        let next_turn = turn.map(|turn| now + turn.leave());
         let called = monotonic();
         let parent = attempt.trace;
         let span = parent.and_then(|trace| self.parts.tracer.begin(trace));
@@ -200,8 +239,12 @@ impl Attempts {
         let timeout = self.parts.registry.get().limits(&attempt.contract.target).attempt_timeout;
         let timeout = timeout.map_or(self.parts.attempt_timeout, AttemptTimeout::as_duration);
         let attempted = self.parts.gateway.attempt(&attempt, payload, timeout).await;
-        let outcome = attempted.unwrap_or_else(|shortage| Outcome::not_sent(shortage.0));
         drop(calling);
+        let Ok(outcome) = attempted else {
+            // Nothing was sent, and the gateway is not at fault.
+            let due = self.parts.store_time.now() + SHORTAGE_PAUSE;
+            return self.postpone(attempt, due, next_turn, slot).await;
+        };
         let took = monotonic().duration_since(called);
         let finished_at = self.parts.store_time.now().max(attempt.started_at);
         if let (Some(parent), Some(context)) = (parent, span) {
@@ -211,30 +254,46 @@ impl Attempts {
         if let Some(until) = hold_until {
             log::warn!("gateway_on_hold gateway={} until={until}", attempt.contract.gateway_url);
         }
+        let answered = outcome.contact() == Contact::Answered;
         let recording = self.record(Arc::new(decided(attempt, outcome, finished_at)));
         // The gateway is done with it; writing that down takes no slot.
-        slot.over(Over::Called(Call { took, next_turn, hold_until }));
+        slot.over(Over::Called(Call { took, answered, next_turn, hold_until }));
         recording.await;
     }
 
-    /// Records an outcome. The call was made, so its result is worth some patience: as long as
-    /// the term may last, a store that fails is asked again, which it can be without harm.
+    /// Gives an attempt back that was not sent: its number was not used, and the intent waits again until `due`.
+    async fn postpone(&self, attempt: OpenAttempt, due: Timestamp, next_turn: Option<Timestamp>, slot: Slot) {
+        let postpone = PostponeAttempt { seq: attempt.seq, attempt_number: attempt.attempt_number, due };
+        // First, so that the schedule has let go of the intent when it sees it wait again.
+        slot.over(Over::Postponed { next_turn });
+        self.persist(&attempt, || self.outbox.postpone(postpone)).await;
+    }
+
     async fn record(&self, finish: Arc<FinishAttempt>) {
+        let recorded = self.persist(&finish.attempt, || self.outbox.finish(Arc::clone(&finish))).await;
+        if recorded {
+            log::debug!(
+                "attempt_finished intent_id={:?} attempt={} outcome={} decision={:?}",
+                finish.attempt.intent_id,
+                finish.attempt.attempt_number,
+                finish.outcome.kind(),
+                finish.decision
+            );
+        }
+    }
+
+    /// Writes down what became of an attempt. A failed write is repeated, which does no harm, for as long as the term may
+    /// last: the call was made, and its outcome is known nowhere else.
+    async fn persist<F: Future<Output = FencedResult<Finished>>>(
+        &self,
+        attempt: &OpenAttempt,
+        write: impl Fn() -> F,
+    ) -> bool {
         const PAUSE: Duration = Duration::from_millis(250);
         const TRIES: u32 = 60; // 15 s of pauses: the default duration of a lease
-        let attempt = &finish.attempt;
         for _ in 0..TRIES {
-            match self.outbox.finish(Arc::clone(&finish)).await {
-                Ok(_) => {
-                    log::debug!(
-                        "attempt_finished intent_id={:?} attempt={} outcome={} decision={:?}",
-                        attempt.intent_id,
-                        attempt.attempt_number,
-                        finish.outcome.kind(),
-                        finish.decision
-                    );
-                    return;
-                }
+            match write().await {
+                Ok(_) => return true,
                 Err(error) => {
                     self.fail_term("finish", &error);
                     if !matches!(error, FencedError::Store(StoreError::Unavailable(_) | StoreError::Overloaded)) {
@@ -246,6 +305,7 @@ impl Attempts {
         }
         // The next term closes it as interrupted.
         log::error!("attempt_not_recorded intent_id={:?} attempt={}", attempt.intent_id, attempt.attempt_number);
+        false
     }
 
     /// Gives a slot back and begins what may come next, once for all that end in this turn of the
@@ -263,6 +323,12 @@ impl Attempts {
 
     fn fail_term(&self, during: &str, error: &FencedError) {
         self.parts.leader.do_send(TermFailed::new(&self.parts.term, during, error));
+    }
+
+    /// The term must not go on as if nothing had happened; but it is for the leader to say that it is lost. While it is
+    /// being drained the leader goes on renewing, so that attempts under way can be recorded.
+    fn doubt_term(&self, why: &str) {
+        self.parts.leader.do_send(TermFailed::in_doubt(&self.parts.term, why));
     }
 }
 
@@ -367,8 +433,8 @@ impl Drop for Slot {
             leader.do_send(TermFailed::in_doubt(term, "an attempt died"));
         }
         let how = self.how.unwrap_or(Over::NotBegun);
-        if let (Some(mut place), Over::Called(call)) = (self.place.take(), how) {
-            place.called(call);
+        if let Some(mut place) = self.place.take() {
+            place.ended(how.ended());
         }
         if let Some((dispatch, waiting)) = self.dispatch.take() {
             self.attempts.take_next(AttemptOver { waiting, how }, dispatch);

@@ -63,8 +63,8 @@ pub struct Metrics {
 const SECONDS: [f64; 17] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
 /// Seconds from an intent's arrival to its end: a retry or two, minutes, hours, a day.
-const LONG_SECONDS: [f64; 15] =
-    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86400.0];
+const LONG_SECONDS: [f64; 17] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 3600.0, 86400.0];
 const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
 impl Metrics {
@@ -372,5 +372,20 @@ impl Maker<'_> {
     ) -> Result<HistogramVec, prometheus::Error> {
         let opts = HistogramOpts::new(format!("submission_{name}"), help).buckets(buckets.to_vec());
         self.register(HistogramVec::new(opts, labels)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_to_terminal_are_told_apart_around_two_seconds_and_two_minutes() {
+        let text = String::from_utf8(Metrics::new().unwrap().text().unwrap()).unwrap();
+        for bound in ["1", "2", "5", "60", "120", "300"] {
+            let bucket =
+                format!("submission_intent_time_to_terminal_seconds_bucket{{status=\"accepted\",le=\"{bound}\"}}");
+            assert!(text.contains(&bucket), "{bucket} in {text}");
+        }
     }
 }

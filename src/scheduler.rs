@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::clock::{StoreTime, monotonic};
 use crate::core::lease::Term;
-use crate::core::schedule::{Call, Lane, Limits, Schedule, Waiting};
+use crate::core::schedule::{Ended, Lane, Limits, Schedule, Waiting};
 use crate::core::time::Timestamp;
 use crate::executor::{AttemptOver, Dispatch, ExecutorActor, InFlight, InFlightCount, Over, RunAttempts};
 use crate::leader::{Heartbeat, TermFailed};
@@ -123,6 +123,7 @@ impl DerefMut for ScheduleGuard<'_> {
 /// Places for attempts that are begun in the transaction that takes their intent in.
 struct PlacesAtOnce {
     schedule: SharedSchedule,
+    store_time: StoreTime,
     trust: Trust,
     in_flight: InFlight,
     scheduler: Recipient<SlotFree>,
@@ -138,8 +139,13 @@ impl Places for PlacesAtOnce {
             // Counted while the schedule is locked: whoever closes it sees all that were given out.
             self.in_flight.enter()
         };
-        let (schedule, scheduler) = (self.schedule.clone(), self.scheduler.clone());
-        let slot = SlotAtOnce { lane: Arc::clone(lane), schedule, scheduler, call: None };
+        let slot = SlotAtOnce {
+            lane: Arc::clone(lane),
+            schedule: self.schedule.clone(),
+            store_time: self.store_time.clone(),
+            scheduler: self.scheduler.clone(),
+            ended: Ended::NOT_CALLED,
+        };
         Some(Permit { slot: Box::new(slot), under_way: Box::new(under_way) })
     }
 }
@@ -147,19 +153,20 @@ impl Places for PlacesAtOnce {
 struct SlotAtOnce {
     lane: Arc<Lane>,
     schedule: SharedSchedule,
+    store_time: StoreTime,
     scheduler: Recipient<SlotFree>,
-    call: Option<Call>,
+    ended: Ended,
 }
 
 impl Slot for SlotAtOnce {
-    fn called(&mut self, call: Call) {
-        self.call = Some(call);
+    fn ended(&mut self, ended: Ended) {
+        self.ended = ended;
     }
 }
 
 impl Drop for SlotAtOnce {
     fn drop(&mut self) {
-        if self.schedule.lock().over_at_once(&self.lane, self.call) {
+        if self.schedule.lock().over_at_once(&self.lane, self.ended, self.store_time.now()) {
             self.scheduler.do_send(SlotFree);
         }
     }
@@ -177,10 +184,12 @@ impl Dispatch for DueNext {
     fn next(&self, over: Vec<AttemptOver>) -> Vec<(Waiting, InFlightCount)> {
         let due = {
             let mut schedule = self.schedule.lock();
+            let now = self.store_time.now();
             for AttemptOver { waiting, how } in over {
-                schedule.over(&waiting, if let Over::Called(call) = how { Some(call) } else { None });
+                schedule.over(&waiting, how.ended(), now);
                 match how {
-                    Over::Called(_) | Over::NotBegun => {}
+                    // What is postponed shows in the store as waiting again.
+                    Over::Called(_) | Over::NotBegun | Over::Postponed { .. } => {}
                     Over::NotBefore(due) => schedule.merge(Waiting { due, ..waiting }),
                     Over::Paused => {
                         // Until a look at the store says otherwise.
@@ -190,7 +199,7 @@ impl Dispatch for DueNext {
                 }
             }
             // Counted while the schedule is locked: a stop sees either the intent or the attempt.
-            let due = schedule.take_due(self.store_time.now()).into_iter();
+            let due = schedule.take_due(now).into_iter();
             due.map(|waiting| (waiting, self.in_flight.enter())).collect()
         };
         // Its timer, and what it holds in memory, may no longer be right.
@@ -301,8 +310,13 @@ impl SchedulerActor {
         let (store, term) = (self.parts.store.clone(), self.parts.term.clone());
         let expire = wrap_future::<_, Self>(async move { store.expire_overdue(&term, EXPIRE).await });
         ctx.spawn(expire.map(|result, actor, ctx| match result {
-            Ok(expired) if expired >= EXPIRE => actor.look(ctx),
-            Ok(_) => {}
+            Ok(expired) => {
+                actor.schedule.lock().forget_ended(expired.iter().copied());
+                actor.start_due(ctx);
+                if expired.len() >= EXPIRE {
+                    actor.look(ctx);
+                }
+            }
             Err(error) => actor.fail_term("expire", &error),
         }));
     }
@@ -328,6 +342,7 @@ impl Actor for SchedulerActor {
     fn started(&mut self, ctx: &mut Self::Context) {
         let places = PlacesAtOnce {
             schedule: self.schedule.clone(),
+            store_time: self.parts.store_time.clone(),
             trust: self.parts.trust.clone(),
             in_flight: self.parts.in_flight.clone(),
             scheduler: ctx.address().recipient(),

@@ -22,9 +22,23 @@ use self::ceilings::Ceilings;
 use self::clients::{Load, Pace};
 use self::gateway::BenchGateway;
 use self::report::{Case, Held, Latencies};
-use self::service::{Deployment, Fill};
+use self::service::{Deployment, Fill, Hung};
 use crate::clock::monotonic;
-use crate::config::span;
+use crate::config::{duration, whole};
+
+/// A shorter run measures nothing; a longer one fills the disk.
+const LEAST_DURATION: Duration = Duration::from_millis(1);
+const MOST_DURATION: Duration = Duration::from_secs(24 * 3600);
+/// Each is a connection: more than the descriptors of one process.
+const MOST_CLIENTS: usize = 10_000;
+/// Far more than the service has ever taken.
+const MOST_PER_SECOND: u32 = 1_000_000;
+/// The largest payload that a service can be told to take.
+const MOST_BYTES: usize = 16 * 1024 * 1024;
+/// Longer than any timeout of an attempt.
+const MOST_MILLIS: u64 = 600_000;
+/// About a terabyte of them.
+const MOST_INTENTS: u64 = 1_000_000_000;
 
 #[derive(Args)]
 pub struct BenchArgs {
@@ -35,28 +49,28 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TARGET", requires = "url")]
     target: Option<String>,
     /// For how long intents are submitted
-    #[arg(long, default_value = "8s", value_parser = span, value_name = "TIME")]
+    #[arg(long, default_value = "8s", value_parser = duration(LEAST_DURATION, MOST_DURATION), value_name = "TIME")]
     duration: Duration,
     /// Closed loop: so many clients, each submits when the one before is answered
-    #[arg(long, default_value = "64", value_name = "CLIENTS")]
+    #[arg(long, default_value = "64", value_parser = whole(1, MOST_CLIENTS), value_name = "CLIENTS")]
     connections: usize,
     /// Open loop: so many submissions a second, whether answered or not; latency counts from when each was due
-    #[arg(long, value_name = "PER-SECOND")]
+    #[arg(long, value_parser = whole(1, MOST_PER_SECOND), value_name = "PER-SECOND")]
     rate: Option<u32>,
     /// Bytes of payload
-    #[arg(long, default_value = "200", value_name = "BYTES")]
+    #[arg(long, default_value = "200", value_parser = whole(0, MOST_BYTES), value_name = "BYTES")]
     payload: usize,
     /// How long the gateways take to answer
-    #[arg(long, default_value = "0", value_name = "MILLISECONDS")]
+    #[arg(long, default_value = "0", value_parser = whole(0, MOST_MILLIS), value_name = "MILLISECONDS")]
     gateway_millis: u64,
     /// How many percent of the intents fail at their first attempt
-    #[arg(long, default_value = "0", value_name = "PERCENT")]
+    #[arg(long, default_value = "0", value_parser = whole(0_u32, 100), value_name = "PERCENT")]
     retried: u32,
     /// Finished intents that are in the store beforehand
-    #[arg(long, default_value = "0", value_name = "INTENTS")]
+    #[arg(long, default_value = "0", value_parser = whole(0, MOST_INTENTS), value_name = "INTENTS")]
     finished: u64,
     /// Intents that wait in the store, due tomorrow
-    #[arg(long, default_value = "0", value_name = "INTENTS")]
+    #[arg(long, default_value = "0", value_parser = whole(0, MOST_INTENTS), value_name = "INTENTS")]
     waiting: u64,
     /// Targets in the registry, each with a gateway URL of its own
     #[arg(long, default_value = "2", value_name = "TARGETS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -64,6 +78,9 @@ pub struct BenchArgs {
     /// Give every target a webhook: to a receiver that takes events, or to one that never answers
     #[arg(long, value_name = "RECEIVER")]
     webhook: Option<Receiver>,
+    /// Measure twice: with gateways that all answer, and beside so many that accept connections and never answer
+    #[arg(long, default_value = "0", value_name = "GATEWAYS", conflicts_with_all = ["url", "suite"], value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    hung: u32,
     /// Run all the mixes that docs/performance.md shows, one after the other
     #[arg(long, conflicts_with_all = ["url", "rate"])]
     suite: bool,
@@ -101,16 +118,31 @@ pub async fn run(args: BenchArgs) -> Result<(), String> {
         print!("{ceilings}");
     }
     let mut cases = Vec::new();
-    for case in if args.suite { suite(&args) } else { vec![Case::of(&args)] } {
+    for case in cases_of(&args) {
         let (held, pages) = hold(&args, &case, ceilings.as_ref()).await?;
         print!("{}{pages}", held.text());
         cases.push(held);
+    }
+    if let ([without, with], true) = (&cases[..], args.hung > 0) {
+        print!("{}", report::beside_hung(without, with));
     }
     if let Some(path) = &args.json {
         let json = report::json(ceilings.as_ref(), &cases);
         std::fs::write(path, json).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
     Ok(())
+}
+
+fn cases_of(args: &BenchArgs) -> Vec<Case> {
+    let asked = Case::of(args);
+    match args.hung {
+        _ if args.suite => suite(args),
+        0 => vec![asked],
+        hung => {
+            let named = |name: &str, hung| Case { name: name.to_owned(), hung, ..asked.clone() };
+            vec![named("all gateways answer", 0), named("beside hung gateways", hung)]
+        }
+    }
 }
 
 impl Case {
@@ -122,6 +154,7 @@ impl Case {
             gateway_millis: args.gateway_millis,
             retried: args.retried,
             webhook: args.webhook,
+            hung: 0,
             fill: Fill { finished: args.finished, waiting: args.waiting, targets: args.targets },
         }
     }
@@ -156,14 +189,19 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
     let gateway = BenchGateway::start(Duration::from_millis(case.gateway_millis), case.retried)?;
     // Takes connections as far as the kernel does that by itself, and says nothing.
     let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;
+    let silent_url = format!("http://{}", silent.local_addr().map_err(|error| error.to_string())?);
     let webhook = match case.webhook {
         None => None,
         Some(Receiver::Alive) => Some(format!("{}{}", gateway.url, gateway::RECEIVER_PATH)),
-        Some(Receiver::Dead) => Some(format!("http://{}", silent.local_addr().map_err(|error| error.to_string())?)),
+        Some(Receiver::Dead) => Some(silent_url.clone()),
     };
     let mut deployment = match &args.url {
         Some(url) => Deployment::at(url, args.target.as_deref().unwrap_or("sms.realtime")),
-        None => Deployment::start(&gateway.url, webhook.as_deref(), &case.fill, args.directory.as_deref()).await?,
+        None => {
+            let hung = Hung { url: silent_url, gateways: case.hung };
+            let place = args.directory.as_deref();
+            Deployment::start(&gateway.url, webhook.as_deref(), &hung, &case.fill, place).await?
+        }
     };
     let before = deployment.usage();
     let load = Load {

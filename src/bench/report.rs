@@ -17,6 +17,8 @@ pub struct Case {
     pub gateway_millis: u64,
     pub retried: u32,
     pub webhook: Option<Receiver>,
+    /// Gateways besides that never answer.
+    pub hung: u32,
     pub fill: Fill,
 }
 
@@ -35,6 +37,9 @@ impl Case {
             Some(Receiver::Alive) => ", a webhook each",
             Some(Receiver::Dead) => ", a webhook each to a dead receiver",
         };
+        if self.hung > 0 {
+            text += &format!(", beside {} gateways that never answer", self.hung);
+        }
         if fill.finished + fill.waiting > 0 || fill.targets > 2 {
             let Fill { finished, waiting, targets } = fill;
             text += &format!("; {finished} finished and {waiting} waiting before, {targets} targets");
@@ -74,6 +79,22 @@ impl Latencies {
         let Self { p50, p90, p99, max } = *self;
         json!({ "p50Micros": micros(p50), "p90Micros": micros(p90), "p99Micros": micros(p99), "maxMicros": micros(max) })
     }
+}
+
+/// How much later attempts reach gateways that answer when others do not.
+pub fn beside_hung(without: &Held, with: &Held) -> String {
+    let ratio = |of: fn(&Held) -> Option<Duration>| match (of(without), of(with)) {
+        (Some(before), Some(after)) if !before.is_zero() => {
+            format!("{:.2}", after.as_secs_f64() / before.as_secs_f64())
+        }
+        _ => "-".to_owned(),
+    };
+    format!(
+        "p99 beside {} hung gateways, as a multiple of that without: first attempt {}, to terminal {}\n",
+        with.case.hung,
+        ratio(|held| held.first_attempt.map(|latencies| latencies.p99)),
+        ratio(|held| Some(held.to_terminal.p99))
+    )
 }
 
 /// Attempts at once by default, which is what the service is started with.
@@ -129,14 +150,14 @@ impl Held {
     }
 
     fn json(&self) -> Value {
-        let Case { name, pace, payload, gateway_millis, retried, webhook, fill } = &self.case;
+        let Case { name, pace, payload, gateway_millis, retried, webhook, hung, fill } = &self.case;
         let pace = match pace {
             Pace::Closed { clients } => json!({ "clients": clients }),
             Pace::Open { rate } => json!({ "perSecond": rate }),
         };
         json!({
             "name": name, "pace": pace, "payloadBytes": payload, "gatewayMillis": gateway_millis,
-            "retriedPercent": retried, "webhook": webhook.map(|receiver| format!("{receiver:?}").to_lowercase()),
+            "retriedPercent": retried, "hungGateways": hung, "webhook": webhook.map(|receiver| format!("{receiver:?}").to_lowercase()),
             "finishedBefore": fill.finished, "waitingBefore": fill.waiting,
             "targets": fill.targets, "submitted": self.submitted, "errors": self.errors,
             "submitsPerSecond": self.submit_rate, "endToEndPerSecond": self.end_to_end_rate,

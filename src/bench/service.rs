@@ -26,6 +26,15 @@ pub struct Fill {
     pub targets: u32,
 }
 
+/// Gateways that accept connections and never answer, each with a backlog.
+pub struct Hung {
+    pub url: String,
+    pub gateways: u32,
+}
+
+/// Intents that wait for each hung gateway: more than it is ever given slots.
+const HUNG_BACKLOG: u32 = 20;
+
 pub struct Deployment {
     pub url: String,
     pub targets: Vec<String>,
@@ -57,6 +66,7 @@ impl Deployment {
     pub async fn start(
         gateway: &str,
         webhook: Option<&str>,
+        hung: &Hung,
         fill: &Fill,
         place: Option<&Path>,
     ) -> Result<Self, String> {
@@ -78,7 +88,13 @@ impl Deployment {
             }
             entry
         };
-        let registry = json!({ "allowUnsignedWebhooks": true, "targets": targets.iter().enumerate().map(entry).collect::<Vec<_>>() });
+        let mut entries: Vec<_> = targets.iter().enumerate().map(entry).collect();
+        entries.extend((0..hung.gateways).map(|number| {
+            json!({ "submissionTarget": format!("hung.{number}"), "gatewayType": "sms",
+                "gatewayUrl": format!("{}/{number}", hung.url), "policy": "max_attempts", "maxAttempts": 1000,
+                "terminalOutcomes": ["invalid_recipient"] })
+        }));
+        let registry = json!({ "allowUnsignedWebhooks": true, "targets": entries });
         let registry_path = directory.path().join("targets.json");
         std::fs::write(&registry_path, registry.to_string()).map_err(text)?;
         let store = directory.path().join("bench.db");
@@ -103,7 +119,24 @@ impl Deployment {
         let own = Own { child, directory };
         let (url, leader_ready) =
             tokio::task::spawn_blocking(move || watch_start(log)).await.map_err(|e| e.to_string())??;
-        Ok(Self { url, targets, leader_ready: Some(leader_ready), own: Some(own), http: client() })
+        let deployment = Self { url, targets, leader_ready: Some(leader_ready), own: Some(own), http: client() };
+        deployment.submit_to_hung(hung.gateways).await?;
+        Ok(deployment)
+    }
+
+    async fn submit_to_hung(&self, gateways: u32) -> Result<(), String> {
+        for (number, gateway) in
+            (0..HUNG_BACKLOG).flat_map(|number| (0..gateways).map(move |gateway| (number, gateway)))
+        {
+            let intent = json!({ "intentId": format!("hung {gateway} {number}"), "submissionTarget": format!("hung.{gateway}"),
+                "payload": {} });
+            let request = self.http.post(format!("{}/v1/intents", self.url)).send_json(&intent);
+            let response = request.await.map_err(|error| format!("cannot submit to a hung gateway: {error}"))?;
+            if !response.status().is_success() {
+                return Err(format!("cannot submit to a hung gateway: the service answered {}", response.status()));
+            }
+        }
+        Ok(())
     }
 
     pub fn stop(&mut self) {

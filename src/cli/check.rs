@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::settings::BadSetting;
 use crate::app::https_of;
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -9,7 +10,8 @@ use crate::outgoing::tls_config;
 use crate::registry::Registry;
 use crate::variables::Variables;
 
-pub async fn run(config: Config) -> Result<(), String> {
+/// Checks settings, files and store; `bad` are settings that could not be read, for which `config` has the default.
+pub async fn run(config: Config, bad: &[BadSetting]) -> Result<(), String> {
     let files = config.registry.files();
     let found = [
         Registry::load(&files, &Variables::of_process())
@@ -26,7 +28,10 @@ pub async fn run(config: Config) -> Result<(), String> {
             .map_err(|error| error.to_string()),
         check_store(&config).await,
     ];
-    let faults: Vec<_> = found.iter().filter_map(|result| result.as_ref().err()).map(String::as_str).collect();
+    // An error that names a bad setting is about its default, which nobody asked for.
+    let about_default = |error: &&String| bad.iter().any(|bad| error.contains(&bad.variable));
+    let others = found.iter().filter_map(|result| result.as_ref().err()).filter(|error| !about_default(error));
+    let faults: Vec<_> = bad.iter().map(|bad| bad.text.as_str()).chain(others.map(String::as_str)).collect();
     found.iter().flatten().for_each(|line| println!("{line}"));
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
 }

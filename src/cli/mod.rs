@@ -4,27 +4,32 @@ mod check;
 mod client;
 mod demo;
 mod health;
+mod settings;
 mod stand_in;
 mod token;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::error::ContextKind;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
+use self::settings::{Asked, BadSetting};
 use crate::config::{Config, StoreConfig};
 use crate::metrics::Metrics;
 use crate::{app, bench, logging};
 
 /// Hands submissions to HTTP gateways: durable, attempted at once, retried as the contract allows.
 #[derive(Parser)]
-#[command(name = "submission-manager", version, about, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "submission-manager",
+    version,
+    about,
+    after_help = "Without a command it is 'serve': its settings are listed by 'submission-manager serve --help'."
+)]
 struct CommandLine {
     #[command(subcommand)]
-    command: Option<Command>,
-    #[command(flatten)]
-    serve: Config,
+    command: Command,
 }
 
 #[derive(Subcommand)]
@@ -66,11 +71,11 @@ enum Command {
 }
 
 pub fn run() -> ExitCode {
-    let command_line = match parse() {
-        Ok(command_line) => command_line,
+    let (command, bad) = match parse() {
+        Ok(parsed) => parsed,
         Err(code) => return code,
     };
-    let result = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {
+    let result = match command {
         Command::Serve(config) => {
             logging::start();
             block_on(async move { app::serve(&config).await.map_err(|error| error.to_string()) })
@@ -79,7 +84,7 @@ pub fn run() -> ExitCode {
             logging::start_quiet();
             block_on(demo::run(args))
         }
-        Command::Check(config) => block_on(check::run(config)),
+        Command::Check(config) => block_on(check::run(config, &bad)),
         Command::Migrate(config) => block_on(migrate(config)),
         Command::Submit(args) => block_on(client::submit(args)),
         Command::Bench(args) => {
@@ -103,32 +108,43 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Parses the command line; a bad value is answered with both its flag and its variable.
-fn parse() -> Result<CommandLine, ExitCode> {
-    let fail = |mut error: clap::Error| {
-        if let Some(variable) = variable_of(&error) {
-            let text = error.render().to_string();
-            let first = text.lines().next().unwrap_or_default();
-            eprintln!("{}", first.replacen("': ", &format!("' or {variable}: "), 1));
-            return ExitCode::from(2);
+/// The command with its settings. `check` is also run if some are bad, without those, to report all errors at once.
+fn parse() -> Result<(Command, Vec<BadSetting>), ExitCode> {
+    match settings::read::<CommandLine>(&CommandLine::command(), &arguments(std::env::args_os())) {
+        Asked::Command(command_line) => Ok((command_line.command, Vec::new())),
+        Asked::Bad(mut bad) => {
+            let settings = std::mem::take(&mut bad.settings);
+            if bad.subcommand == CHECK {
+                return bad.without().map(|config| (Command::Check(config), settings)).map_err(|error| fail(&error));
+            }
+            settings.iter().for_each(|bad| eprintln!("error: {}", bad.text));
+            Err(ExitCode::from(USAGE))
         }
-        error = error.format(&mut CommandLine::command());
-        let code = error.exit_code();
-        let _nowhere_to_print_to = error.print();
-        ExitCode::from(u8::try_from(code).unwrap_or(2))
-    };
-    let matches = CommandLine::command().try_get_matches().map_err(fail)?;
-    CommandLine::from_arg_matches(&matches).map_err(fail)
+        Asked::Other(error) => Err(fail(&error)),
+    }
 }
 
-/// The environment variable of the argument that an error is about.
-fn variable_of(error: &clap::Error) -> Option<String> {
-    let argument = error.get(ContextKind::InvalidArg)?.to_string();
-    let flag = argument.split_whitespace().next()?.trim_start_matches("--").to_owned();
-    let command = CommandLine::command();
-    let mut all = command.get_arguments().chain(command.get_subcommands().flat_map(clap::Command::get_arguments));
-    let found = all.find(|known| known.get_long() == Some(flag.as_str()))?;
-    Some(found.get_env()?.to_string_lossy().into_owned())
+/// The exit code of a command line that cannot be used, as clap has it.
+const USAGE: u8 = 2;
+const SERVE: &str = "serve";
+const CHECK: &str = "check";
+
+/// Adds the command that is run if none is named.
+fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<_> = given.collect();
+    let of_no_command = ["--help", "-h", "--version", "-V"];
+    let names_none = |first: &OsString| {
+        first.to_str().is_some_and(|first| first.starts_with('-') && !of_no_command.contains(&first))
+    };
+    if arguments.get(1).is_none_or(names_none) {
+        arguments.insert(arguments.len().min(1), SERVE.into());
+    }
+    arguments
+}
+
+fn fail(error: &clap::Error) -> ExitCode {
+    let _nowhere_to_print_to = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE))
 }
 
 fn block_on(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {

@@ -2,14 +2,19 @@
 //!
 //! Pure. Intake keeps what came; only here is it read, and whatever cannot be read is a cause and a text.
 
+mod payload;
+mod people;
+
 use std::fmt;
 use std::time::Duration;
 
-use phonenumber::{Mode, country};
-use serde_json::value::RawValue;
+use phonenumber::country;
 
-use super::raw_json::{Object, text_of};
+use self::payload::Document;
+use self::people::NoAddress;
 use super::time::Timestamp;
+
+pub use self::payload::PayloadFormat;
 
 /// How something came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,7 +79,7 @@ impl InboxClient {
 /// What a raw row becomes: somebody, and what they said. There is an email or a phone, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
-    /// Trimmed and in lower case: what contacts are told apart by.
+    /// In lower case and NFC: contacts are told apart by it.
     pub email: Option<String>,
     /// E.164 where it can be.
     pub phone: Option<String>,
@@ -108,7 +113,7 @@ pub enum Cause {
     Unreadable,
     /// A field holds what it cannot.
     WrongType,
-    /// Neither an email nor a phone.
+    /// Neither an email nor a phone, or not exactly one address where the email should be.
     NoContact,
     /// The client or its channel is not in the registry any more.
     UnknownClient,
@@ -130,89 +135,31 @@ impl Cause {
     }
 }
 
-/// Longest of what is kept of a person, in characters.
-const MAX_EMAIL_CHARS: usize = 320;
-const MAX_PHONE_CHARS: usize = 40;
-const MAX_NAME_CHARS: usize = 200;
-
 /// Reads a payload: the fields that matter, whatever else is in it.
-pub fn draft(fields: &FieldNames, country: Option<country::Id>, payload: &[u8]) -> Result<Draft, Failure> {
-    let raw: &RawValue = serde_json::from_slice(payload)
-        .map_err(|error| Failure::new(Cause::Unreadable, format!("the payload is not JSON: {error}")))?;
-    let document =
-        Object::of(raw).ok_or_else(|| Failure::new(Cause::Unreadable, "the payload is not a JSON object"))?;
-    let email = text(&document, &fields.email)?;
-    let phone = text(&document, &fields.phone)?.and_then(|text| phone(&text, country));
-    let name = text(&document, &fields.name)?;
-    let body = text(&document, &fields.message)?.unwrap_or_default();
-    let valid = email.as_deref().and_then(self::email);
-    if valid.is_none() && phone.is_none() {
-        let missing = match email {
-            Some(_) => format!("{:?} holds no email address", fields.email),
-            None => format!("there is no {:?}", fields.email),
+pub fn draft(
+    fields: &FieldNames,
+    country: Option<country::Id>,
+    format: PayloadFormat,
+    payload: &[u8],
+) -> Result<Draft, Failure> {
+    let document = Document::parse(format, payload)?;
+    let email = document.text(&fields.email)?.map(|text| people::email(&text)).transpose();
+    let phone = document.text(&fields.phone)?.and_then(|text| people::phone(&text, country));
+    let name = document.text(&fields.name)?.and_then(|text| people::name(&text));
+    let body = document.text(&fields.message)?.unwrap_or_default();
+    // Not processed by the phone alone: whoever it is, that address was meant to say so.
+    let email = email.map_err(|why| {
+        let what = match why {
+            NoAddress::Missing => "no email address",
+            NoAddress::Several => "more than one email address",
         };
-        return Err(Failure::new(Cause::NoContact, format!("{missing} and no usable {:?}", fields.phone)));
+        Failure::new(Cause::NoContact, format!("{:?} holds {what}", fields.email))
+    })?;
+    if email.is_none() && phone.is_none() {
+        let text = format!("there is no {:?} and no usable {:?}", fields.email, fields.phone);
+        return Err(Failure::new(Cause::NoContact, text));
     }
-    let name = name.map(|name| one_line(&name, MAX_NAME_CHARS)).filter(|name| !name.is_empty());
-    Ok(Draft { email: valid, phone, name, body: body.replace('\0', "\u{fffd}") })
-}
-
-/// The text at a name, or at names joined by dots; `None` if there is none, or it is blank or null.
-fn text(document: &Object<'_>, name: &str) -> Result<Option<String>, Failure> {
-    let Some(raw) = document.get(name).or_else(|| at_path(document, name)) else { return Ok(None) };
-    if let Some(text) = text_of(raw) {
-        return Ok(Some(text).filter(|text| !text.trim().is_empty()));
-    }
-    let kind = match raw.get().as_bytes().first() {
-        Some(b'n') => return Ok(None),
-        Some(b'{') => "an object",
-        Some(b'[') => "a list",
-        _ => "true or false",
-    };
-    Err(Failure::new(Cause::WrongType, format!("{name:?} must be text, this is {kind}")))
-}
-
-fn at_path<'a>(document: &Object<'a>, path: &str) -> Option<&'a RawValue> {
-    let (first, rest) = path.split_once('.')?;
-    let inner = Object::of(document.get(first)?)?;
-    inner.get(rest).or_else(|| at_path(&inner, rest))
-}
-
-/// An address as contacts are told apart by it; `None` if it is not one.
-fn email(text: &str) -> Option<String> {
-    // Marks that nobody sees come along when an address is copied.
-    let invisible = |c: char| {
-        c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}' | '\u{feff}')
-    };
-    let address = text.trim_matches(invisible).to_lowercase();
-    let (local, domain) = address.rsplit_once('@')?;
-    let fine = !local.is_empty()
-        && !domain.is_empty()
-        && address.chars().count() <= MAX_EMAIL_CHARS
-        && !address.chars().any(|c| c.is_whitespace() || c.is_control());
-    fine.then_some(address)
-}
-
-/// E.164 if it is a number, else what was written without what only separates; `None` without digits. The country is
-/// where a number belongs that brings no code of its own.
-fn phone(text: &str, country: Option<country::Id>) -> Option<String> {
-    const PLUS: [char; 2] = ['+', '\u{ff0b}'];
-    let first = text.chars().find(|c| c.is_numeric() || PLUS.contains(c));
-    let country = country.filter(|_| first.is_none_or(|c| !PLUS.contains(&c)));
-    if let Ok(number) = phonenumber::parse(country, text.trim())
-        && number.is_valid()
-    {
-        return Some(number.format().mode(Mode::E164).to_string());
-    }
-    let kept: String = text.chars().filter(|c| c.is_alphanumeric() || *c == '+').take(MAX_PHONE_CHARS).collect();
-    kept.chars().any(|c| c.is_ascii_digit()).then_some(kept)
-}
-
-/// The beginning of a text on one line.
-fn one_line(text: &str, most: usize) -> String {
-    let text = text.replace(char::is_control, " ");
-    let kept: String = text.trim().chars().take(most).collect();
-    kept.trim_end().to_owned()
+    Ok(Draft { email, phone, name, body: body.replace('\0', "\u{fffd}") })
 }
 
 /// Tries in all; then a row waits for a person.
@@ -230,7 +177,7 @@ mod tests {
     use super::*;
 
     fn read(payload: &str) -> Result<Draft, Failure> {
-        draft(&FieldNames::default(), Some(country::SE), payload.as_bytes())
+        draft(&FieldNames::default(), Some(country::SE), PayloadFormat::Json, payload.as_bytes())
     }
 
     #[test]
@@ -242,7 +189,7 @@ mod tests {
             (r#"{"phone":46701740605}"#, None, Some("+46701740605"), ""),
             (r#"{"phone":"ext. 12-3"}"#, None, Some("ext123"), ""),
             (r#"{"email":"a@b","phone":"070-174 06 05"}"#, Some("a@b"), Some("+46701740605"), ""),
-            (r#"{"email":"n/a","phone":"+46701740605"}"#, None, Some("+46701740605"), ""),
+            (r#"{"email":" ","phone":"+46701740605"}"#, None, Some("+46701740605"), ""),
             (
                 r#"{"email":"a@b","phone":null,"message":"a\nb\u0000c \u202ed 😀"}"#,
                 Some("a@b"),
@@ -271,10 +218,61 @@ mod tests {
             email: "a.b".to_owned(),
             ..FieldNames::default()
         };
-        let read = |payload: &str| draft(&names, None, payload.as_bytes()).unwrap();
+        let read = |payload: &str| draft(&names, None, PayloadFormat::Json, payload.as_bytes()).unwrap();
         let draft = read(r#"{"From":"+46701740605","data":{"text":"Hi"},"a.b":"x@y","a":{"b":"no@no"}}"#);
         assert_eq!((draft.body.as_str(), draft.email.as_deref()), ("Hi", Some("x@y")));
         assert_eq!(read(r#"{"a":{"b":"x@y"}}"#).email.as_deref(), Some("x@y"));
+    }
+
+    #[test]
+    fn names_of_fields_are_compared_in_nfc() {
+        let names = FieldNames {
+            phone: "te\u{301}l".to_owned(),
+            message: "data.me\u{301}l".to_owned(),
+            ..FieldNames::default()
+        };
+        for payload in [
+            "{\"te\u{301}l\":\"+46701740605\",\"data\":{\"me\u{301}l\":\"x\"}}",
+            "{\"t\u{e9}l\":\"+46701740605\",\"data\":{\"m\u{e9}l\":\"x\"}}",
+        ] {
+            let draft = draft(&names, None, PayloadFormat::Json, payload.as_bytes()).unwrap();
+            assert_eq!((draft.phone.as_deref(), draft.body.as_str()), (Some("+46701740605"), "x"), "{payload}");
+        }
+    }
+
+    #[test]
+    fn forms_are_read_as_fields() {
+        let names = FieldNames {
+            phone: "From".to_owned(),
+            message: "Body".to_owned(),
+            name: "Caller.N\u{e4}me".to_owned(),
+            ..FieldNames::default()
+        };
+        let read = |payload: &str| draft(&names, None, PayloadFormat::Form, payload.as_bytes());
+        let full =
+            read("ToCountry=SE&From=%2B46701740605&Body=Hi+there%21%0A%00%F0%9F%98%80&Caller.Na%CC%88me=Ann&x&=")
+                .unwrap();
+        assert_eq!((full.email, full.phone.as_deref()), (None, Some("+46701740605")));
+        assert_eq!((full.name.as_deref(), full.body.as_str()), (Some("Ann"), "Hi there!\n\u{fffd}\u{1f600}"));
+        let mail = read("email=Ann+%3Ca%40x.example%3E&Body=%FF%2").unwrap();
+        assert_eq!((mail.email.as_deref(), mail.body.as_str()), (Some("a@x.example"), "\u{fffd}%2"));
+        assert_eq!(
+            read("From=1&From=%2B46701740605").unwrap().phone.as_deref(),
+            Some("+46701740605"),
+            "the last counts"
+        );
+        for payload in ["", "hello", "{\"From\":\"+46701740605\"}", "From=+&Body=x"] {
+            assert_eq!(read(payload).unwrap_err().cause, Cause::NoContact, "{payload}");
+        }
+        for (content_type, format) in [
+            ("application/x-www-form-urlencoded", PayloadFormat::Form),
+            ("Application/X-WWW-Form-Urlencoded; charset=UTF-8", PayloadFormat::Form),
+            ("application/json", PayloadFormat::Json),
+            ("", PayloadFormat::Json),
+        ] {
+            assert_eq!(PayloadFormat::of_content_type(content_type), format, "{content_type}");
+        }
+        PayloadFormat::ALL.iter().for_each(|format| assert_eq!(PayloadFormat::parse(format.as_str()), Some(*format)));
     }
 
     #[test]
@@ -289,6 +287,8 @@ mod tests {
             ("{}", Cause::NoContact, "there is no \"email\" and no usable \"phone\""),
             (r#"{"email":"nobody"}"#, Cause::NoContact, "holds no email address"),
             (r#"{"email":"a b@c"}"#, Cause::NoContact, "holds no email address"),
+            (r#"{"email":"n/a","phone":"+46701740605"}"#, Cause::NoContact, "\"email\" holds no email address"),
+            (r#"{"email":"a@b, c@d","phone":"+46701740605"}"#, Cause::NoContact, "more than one email address"),
             (r#"{"phone":"---"}"#, Cause::NoContact, "no usable \"phone\""),
             (r#"{"email":"a@b","message":{"x":1}}"#, Cause::WrongType, "\"message\" must be text, this is an object"),
             (r#"{"email":["a@b"]}"#, Cause::WrongType, "\"email\" must be text, this is a list"),

@@ -82,7 +82,7 @@ pub struct ResourceShape {
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PayloadRef {
-    /// `s3`, `gs` or `https`.
+    /// `s3`, `gs` or `https`, in any case; without user name and password.
     #[schema(max_length = 8192, example = "s3://acme-jobs/1001/input.json")]
     pub input_uri: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,15 +3,17 @@
 //! One *lane* per contract, ordered by due time. A lane holds the earliest of its waiting intents
 //! and remembers from which place on the store may hold more; so memory stays bounded however
 //! large the backlog, and a dead gateway with a million waiting intents fills its own lanes only.
-//! Slots bound the attempts in flight, in all and per gateway; a target may be paused, or have bounds
-//! of its own; a gateway may be held. Pure: told everything, asks nothing.
+//! Slots bound the attempts in flight, in all and per gateway, and [`sharing`] says how gateways share them; a target
+//! may be paused, or have bounds of its own; a gateway may be held. Pure: told everything, asks nothing.
 
 mod bounds;
+mod sharing;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,15 +157,34 @@ pub const LONGEST_HOLD: Duration = Duration::from_secs(5 * 60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     pub took: Duration,
+    /// The gateway answered, whatever it said. Otherwise it could not be reached, or did not answer in time.
+    pub answered: bool,
     /// When the next call of its target may leave, if that has a rate: all that were begun have left by then.
     pub next_turn: Option<Timestamp>,
     /// The gateway asked to be left alone until then.
     pub hold_until: Option<Timestamp>,
 }
 
+/// How an attempt came to give its slot back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    Called(Call),
+    /// Nothing was sent. `next_turn` is when the next call of its target may leave, where that has a rate and it is
+    /// known.
+    NotCalled {
+        next_turn: Option<Timestamp>,
+    },
+}
+
+impl Ended {
+    pub const NOT_CALLED: Self = Self::NotCalled { next_turn: None };
+}
+
 pub struct Schedule {
     limits: Limits,
     queues: HashMap<LaneId, Queue>,
+    /// Of every gateway that has been called in this term, because what is known of one must outlast a pause: as many
+    /// as registries have named.
     gateways: HashMap<GatewayId, GatewayBounds>,
     /// Of every target that has had a lane: as many as registries have named.
     targets: HashMap<TargetName, TargetBounds>,
@@ -244,15 +265,16 @@ impl Schedule {
     /// No, if there is no free slot, its target or gateway is to be spared, or another intent of the
     /// gateway is due before it.
     pub fn take_at_once(&mut self, lane: &Arc<Lane>, now: Timestamp) -> bool {
-        if self.closed || !self.has_slot(lane.gateway) {
+        if self.closed {
             return false;
         }
         self.pass(now);
-        let limits = self.limits;
+        let (limits, all) = (self.limits, self.in_flight());
         let (gateway, target) = self.bounds_of(lane);
         let spared_until = gateway.not_before().max(target.not_before());
         let free = target.has_slot()
             && gateway.has_slot(&limits)
+            && gateway.may_start(all, &limits, now)
             && spared_until.is_none_or(|moment| moment <= now)
             && gateway.heads.first().is_none_or(|(place, _)| place.due > now);
         let unknown_from = self.queues.get(&lane.id).and_then(|queue| queue.unknown_from);
@@ -266,9 +288,9 @@ impl Schedule {
     }
 
     /// A slot taken by [`Self::take_at_once`] is free again; whether an intent may wait for it.
-    pub fn over_at_once(&mut self, lane: &Arc<Lane>, call: Option<Call>) -> bool {
+    pub fn over_at_once(&mut self, lane: &Arc<Lane>, ended: Ended, now: Timestamp) -> bool {
         self.at_once = self.at_once.saturating_sub(1);
-        self.end(lane, call);
+        self.end(lane, ended, now);
         self.relist_with(lane);
         !self.ready.is_empty()
     }
@@ -341,43 +363,68 @@ impl Schedule {
             .collect()
     }
 
-    /// Takes out what may start at `now`, in order of due time, as far as there are free slots.
+    /// Takes out what may start at `now`, as far as there are free slots: in order of due time within a gateway, and
+    /// between gateways the one first that has the fewest attempts in flight.
     pub fn take_due(&mut self, now: Timestamp) -> Vec<Waiting> {
         self.pass(now);
-        let mut due = Vec::new();
-        while !self.closed {
-            let Some((place, gateway)) = self.ready.first().copied() else { break };
-            if place.due > now || !self.has_slot(gateway) {
-                break;
+        let mut taken = Vec::new();
+        if self.closed {
+            return taken;
+        }
+        let due = self.ready.iter().take_while(|(place, _)| place.due <= now);
+        let mut candidates: BinaryHeap<_> = due.filter_map(|(_, id)| self.candidate(*id, now)).collect();
+        while let Some(Reverse((_, place, id))) = candidates.pop() {
+            // What was taken meanwhile may have used up a limit, or changed what is first here.
+            match self.candidate(id, now) {
+                Some(current) if current.0.1 == place => {}
+                changed => {
+                    candidates.extend(changed);
+                    continue;
+                }
             }
-            let Some(waiting) = self.known.get(&place.seq).cloned() else { break };
+            let Some(waiting) = self.known.get(&place.seq).cloned() else { continue };
             self.in_flight.insert(waiting.seq, waiting.attempt_count);
             self.start(&waiting.lane, now);
             self.forget(waiting.seq);
             self.relist_with(&waiting.lane);
-            due.push(waiting);
+            taken.push(waiting);
+            candidates.extend(self.candidate(id, now));
         }
-        due
+        taken.sort_unstable_by_key(Waiting::place);
+        taken
     }
 
-    /// An attempt taken by [`Self::take_due`] is over, whatever came of it: its slot is free. Says
-    /// what the call was like, if there was one.
-    pub fn over(&mut self, taken: &Waiting, call: Option<Call>) {
+    /// What a gateway would start next at `now`, if it may; behind how many that it has in flight.
+    fn candidate(&self, id: GatewayId, now: Timestamp) -> Option<Reverse<(usize, Place, GatewayId)>> {
+        let gateway = self.gateways.get(&id)?;
+        let Listed::At(place) = gateway.listed else { return None };
+        let starts = place.due <= now && gateway.may_start(self.in_flight(), &self.limits, now);
+        starts.then_some(Reverse((gateway.in_flight(), place, id)))
+    }
+
+    /// An attempt taken by [`Self::take_due`] is over, whatever came of it: its slot is free.
+    pub fn over(&mut self, taken: &Waiting, ended: Ended, now: Timestamp) {
         if self.in_flight.get(&taken.seq) != Some(&taken.attempt_count) {
             return;
         }
         self.in_flight.remove(&taken.seq);
-        self.end(&taken.lane, call);
+        self.end(&taken.lane, ended, now);
         self.relist_with(&taken.lane);
         if let Some(retry) = self.early.remove(&taken.seq) {
             self.merge(retry);
         }
     }
 
+    /// These intents no longer wait: the store has ended them.
+    pub fn forget_ended(&mut self, ended: impl IntoIterator<Item = IntentSeq>) {
+        ended.into_iter().for_each(|seq| self.forget(seq));
+    }
+
     /// How long from `now` until [`Self::take_due`] has something to give; `None` if only an
     /// event (a free slot, a merge) can change that.
     pub fn next_due_in(&self, now: Timestamp) -> Option<Duration> {
-        let ready = self.ready.first().filter(|(_, gateway)| self.has_slot(*gateway)).map(|(place, _)| place.due);
+        let may_start = |(place, id): &&(Place, GatewayId)| place.due > now || self.candidate(*id, now).is_some();
+        let ready = self.ready.iter().find(may_start).map(|(place, _)| place.due);
         let lane = self.spared_lanes.first().map(|(moment, _)| *moment);
         let gateway = self.spared_gateways.first().map(|(moment, _)| *moment);
         [ready, lane, gateway].into_iter().flatten().min().map(|moment| moment.since(now))
@@ -394,13 +441,6 @@ impl Schedule {
     /// How many gateways are being spared because they asked for it.
     pub fn gateways_on_hold(&self, now: Timestamp) -> usize {
         self.gateways.values().filter(|gateway| gateway.not_before().is_some_and(|moment| moment > now)).count()
-    }
-
-    /// Whether there is a slot in all for an attempt at this gateway.
-    fn has_slot(&self, gateway: GatewayId) -> bool {
-        let quick = self.gateways.get(&gateway).is_some_and(|gateway| gateway.quick);
-        let ahead = if quick { self.limits.in_flight / AHEAD } else { 0 };
-        self.in_flight() < self.limits.in_flight + ahead
     }
 
     fn lane_room(&self) -> usize {
@@ -423,8 +463,7 @@ impl Schedule {
         if let Entry::Vacant(place) = self.queues.entry(lane.id) {
             let (waiting, unknown_from, listed) = (BTreeMap::new(), None, Listed::No);
             place.insert(Queue { lane: Arc::clone(lane), waiting, unknown_from, listed });
-            let (gateway, target) = self.bounds_of(lane);
-            gateway.lanes += 1;
+            let (_, target) = self.bounds_of(lane);
             target.lanes.insert(lane.id);
         }
     }
@@ -438,15 +477,15 @@ impl Schedule {
     /// An attempt of this lane takes its slots.
     fn start(&mut self, lane: &Lane, now: Timestamp) {
         let (gateway, target) = self.bounds_of(lane);
-        gateway.start();
+        gateway.start(now);
         target.start(now);
     }
 
     /// It gives them back.
-    fn end(&mut self, lane: &Lane, call: Option<Call>) {
+    fn end(&mut self, lane: &Lane, ended: Ended, now: Timestamp) {
         let (gateway, target) = self.bounds_of(lane);
-        gateway.end(call);
-        target.end(call);
+        gateway.end(ended, now);
+        target.end(ended);
     }
 
     fn forget(&mut self, seq: IntentSeq) {
@@ -487,20 +526,16 @@ impl Schedule {
         queue.listed.change(listed, id, &mut gateway.heads, &mut self.spared_lanes);
         if queue.waiting.is_empty() && queue.unknown_from.is_none() {
             target.lanes.remove(&id);
-            gateway.lanes -= 1;
             self.queues.remove(&id);
         }
         self.relist_gateway(lane.gateway);
     }
 
-    /// Brings `ready` in line with a gateway that changed; drops one that nothing is known of.
+    /// Brings `ready` in line with a gateway that changed.
     fn relist_gateway(&mut self, id: GatewayId) {
         let Some(gateway) = self.gateways.get_mut(&id) else { return };
         let first = gateway.heads.first().filter(|_| gateway.has_slot(&self.limits)).map(|(place, _)| *place);
         let listed = Listed::of(first, gateway.not_before(), self.now);
         gateway.listed.change(listed, id, &mut self.ready, &mut self.spared_gateways);
-        if gateway.is_idle() {
-            self.gateways.remove(&id);
-        }
     }
 }

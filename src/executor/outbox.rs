@@ -13,7 +13,7 @@ use crate::core::lease::Term;
 use crate::core::schedule::Waiting;
 use crate::store::actor::{FencedError, FencedResult};
 use crate::store::client::StoreClient;
-use crate::store::{Begun, FencedWrites, FinishAttempt, Finished, StoreError};
+use crate::store::{Begun, FencedWrites, FinishAttempt, Finished, PostponeAttempt, StoreError};
 
 type Answer<T> = oneshot::Sender<FencedResult<T>>;
 
@@ -27,6 +27,7 @@ pub struct Outbox {
 struct Letters {
     begins: Vec<(Waiting, Answer<Begun>)>,
     finishes: Vec<(Arc<FinishAttempt>, Answer<Finished>)>,
+    postpones: Vec<(PostponeAttempt, Answer<Finished>)>,
     /// They will be sent when the tasks that are ready now have had their turn.
     leaving: bool,
 }
@@ -48,6 +49,12 @@ impl Outbox {
         answered.await.unwrap_or_else(|_| Err(lost()))
     }
 
+    pub async fn postpone(self: &Rc<Self>, postpone: PostponeAttempt) -> FencedResult<Finished> {
+        let (answer, answered) = oneshot::channel();
+        self.post(|letters| letters.postpones.push((postpone, answer)));
+        answered.await.unwrap_or_else(|_| Err(lost()))
+    }
+
     fn post(self: &Rc<Self>, write: impl FnOnce(&mut Letters)) {
         let mut letters = self.waiting.borrow_mut();
         write(&mut letters);
@@ -57,18 +64,21 @@ impl Outbox {
     }
 
     async fn send(self: Rc<Self>) {
-        let Letters { begins, finishes, .. } = self.waiting.take();
+        let Letters { begins, finishes, postpones, .. } = self.waiting.take();
         let (begins, begin_answers): (Vec<_>, Vec<_>) = begins.into_iter().unzip();
         let (finishes, finish_answers): (Vec<_>, Vec<_>) = finishes.into_iter().unzip();
-        let writes = FencedWrites { begins, finishes, ..FencedWrites::new(&self.term) };
+        let (postpones, postpone_answers): (Vec<_>, Vec<_>) = postpones.into_iter().unzip();
+        let writes = FencedWrites { begins, finishes, postpones, ..FencedWrites::new(&self.term) };
         match self.store.fenced(writes).await {
             Ok(done) => {
                 deliver(begin_answers, done.begins);
                 deliver(finish_answers, done.finishes);
+                deliver(postpone_answers, done.postpones);
             }
             Err(error) => {
                 begin_answers.into_iter().for_each(|answer| drop(answer.send(Err(error.clone()))));
-                finish_answers.into_iter().for_each(|answer| drop(answer.send(Err(error.clone()))));
+                let finishes = finish_answers.into_iter().chain(postpone_answers);
+                finishes.for_each(|answer| drop(answer.send(Err(error.clone()))));
             }
         }
     }

@@ -6,9 +6,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
 use crate::clock::monotonic;
@@ -16,22 +17,26 @@ use crate::core::intent::TargetName;
 use crate::core::limits::Rate;
 
 /// Timers wake up to two milliseconds late. So much may be made up for, and no more: after a stall calls are spaced
-/// as ever.
+/// as before.
 const LATENESS: Duration = Duration::from_millis(2);
 
-/// Longer than the schedule's lead and any lag. Who would have to wait longer was begun before there was this rate, and
-/// is not held up by it.
+/// Longer than the schedule's lead and any ordinary lag. An attempt whose turn is further away is given back to the
+/// store: it would keep an orderly stop waiting, and be interrupted by a crash.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// One for each target that has ever had a rate in this term.
 #[derive(Default)]
 pub struct Turns(RefCell<HashMap<TargetName, Rc<Queue>>>);
 
+/// The next free turn is this far away, too far to wait for it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooFar(pub Duration);
+
 #[derive(Default)]
 struct Queue {
-    /// The last turn; held by whoever waits for the next one.
-    last: Mutex<Option<Instant>>,
-    /// The same, for whoever only wants to know.
+    /// The last turn; held by the attempt whose turn is next.
+    last: Arc<Mutex<Option<Instant>>>,
+    /// The same, for those who only want to know.
     seen: Cell<Option<Instant>>,
     waiting: Cell<u32>,
 }
@@ -44,25 +49,55 @@ impl Queue {
     }
 }
 
-impl Turns {
-    /// Resolves when it is this call's turn, in the order in which they asked. Says how long from then on it is until
-    /// the next one that nobody waits for.
-    pub async fn wait(&self, target: &TargetName, rate: Rate) -> Duration {
-        let queue = self.queue(target);
-        if queue.free_in(rate) > LONGEST_WAIT {
-            return queue.free_in(rate);
-        }
-        queue.waiting.set(queue.waiting.get() + 1);
-        let mut last = queue.last.lock().await;
-        let due = last.map(|last| last + rate.interval());
-        if let Some(due) = due {
+/// The next turn of a target. Dropped without [`Turn::leave`] it is free again.
+pub struct Turn {
+    last: OwnedMutexGuard<Option<Instant>>,
+    queue: Rc<Queue>,
+    rate: Rate,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.queue.waiting.set(self.queue.waiting.get() - 1);
+    }
+}
+
+impl Turn {
+    fn due(&self) -> Option<Instant> {
+        self.last.map(|last| last + self.rate.interval())
+    }
+
+    /// Resolves when the call may leave.
+    pub async fn comes(&self) {
+        if let Some(due) = self.due() {
             tokio::time::sleep_until(due).await;
         }
+    }
+
+    /// The call leaves now. Says how long from now it is until the next turn that nobody waits for.
+    pub fn leave(mut self) -> Duration {
         let now = monotonic();
-        *last = Some(due.filter(|due| now <= *due + LATENESS).unwrap_or(now));
-        queue.seen.set(*last);
-        queue.waiting.set(queue.waiting.get() - 1);
+        let turn = self.due().filter(|due| now <= *due + LATENESS).unwrap_or(now);
+        *self.last = Some(turn);
+        self.queue.seen.set(Some(turn));
+        let (queue, rate) = (Rc::clone(&self.queue), self.rate);
+        drop(self);
         queue.free_in(rate)
+    }
+}
+
+impl Turns {
+    /// Resolves when this attempt is the next of its target, in the order in which they asked. Holds nothing but that
+    /// meanwhile.
+    pub async fn approach(&self, target: &TargetName, rate: Rate) -> Result<Turn, TooFar> {
+        let queue = self.queue(target);
+        let wait = queue.free_in(rate);
+        if wait > LONGEST_WAIT {
+            return Err(TooFar(wait));
+        }
+        queue.waiting.set(queue.waiting.get() + 1);
+        let last = Arc::clone(&queue.last).lock_owned().await;
+        Ok(Turn { last, queue, rate })
     }
 
     fn queue(&self, target: &TargetName) -> Rc<Queue> {
@@ -84,12 +119,19 @@ mod tests {
         TargetName::parse("t").unwrap()
     }
 
+    /// Waits for a turn and uses it.
+    async fn call(turns: &Turns, rate: Rate) -> Result<Duration, TooFar> {
+        let turn = turns.approach(&target(), rate).await?;
+        turn.comes().await;
+        Ok(turn.leave())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn calls_leave_one_interval_after_another_and_say_when_the_next_may() {
         let (turns, rate) = (Turns::default(), Rate::per_second(10.0).unwrap());
         let began = monotonic();
         let left = join_all((0..5).map(|_| async {
-            let until_free = turns.wait(&target(), rate).await;
+            let until_free = call(&turns, rate).await.unwrap();
             (monotonic().duration_since(began).as_millis(), until_free.as_millis())
         }));
         let left = left.await;
@@ -100,21 +142,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_stall_is_not_made_up_for() {
         let (turns, rate) = (Turns::default(), Rate::per_second(10.0).unwrap());
-        turns.wait(&target(), rate).await;
+        call(&turns, rate).await.unwrap();
         tokio::time::advance(Duration::from_millis(950)).await;
         let after = monotonic();
-        turns.wait(&target(), rate).await;
-        turns.wait(&target(), rate).await;
+        call(&turns, rate).await.unwrap();
+        call(&turns, rate).await.unwrap();
         assert_eq!(monotonic().duration_since(after), Duration::from_millis(100));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_begun_before_there_was_a_rate_is_not_held_up_by_it() {
+    async fn a_turn_that_is_not_used_is_free_again_and_a_far_one_is_refused() {
         let (turns, rate) = (Turns::default(), Rate::per_second(1.0).unwrap());
-        turns.wait(&target(), rate).await;
-        let began = monotonic();
-        let target = target();
-        join_all((0..50).map(|_| turns.wait(&target, rate))).await;
-        assert!(monotonic().duration_since(began) <= 2 * LONGEST_WAIT);
+        call(&turns, rate).await.unwrap();
+        drop(turns.approach(&target(), rate).await.unwrap());
+        let (next, behind) = tokio::join!(call(&turns, rate), call(&turns, rate));
+        assert_eq!(next, Ok(Duration::from_secs(1)), "the turn that nobody used");
+        assert_eq!(behind, Err(TooFar(Duration::from_secs(2))));
     }
 }

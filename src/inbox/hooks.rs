@@ -1,11 +1,12 @@
 //! `POST /v1/inbox/hooks/{client_slug}/{channel}`: what providers send that cannot send our JSON, signed as
-//! Standard Webhooks. The body is kept as it is, whatever it is.
+//! Standard Webhooks. The body is kept as it is, whatever it is; the content type says how it will be read.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
 use super::intake::{keep, key_hash, new_id};
 use super::json::ReceivedJson;
 use super::{client, open};
+use crate::core::inbox::PayloadFormat;
 use crate::core::signature::{Secret, TOLERANCE_SECONDS, verify};
 use crate::http::HttpParts;
 use crate::http::body;
@@ -15,7 +16,8 @@ use crate::store::NewSubmission;
 
 /// Hand in something that came in, as a signed webhook
 ///
-/// `webhook-id` tells repetitions; the signature takes the place of a token.
+/// `webhook-id` tells repetitions; the signature takes the place of a token. The body is processed as JSON, or as form
+/// fields if its content type is `application/x-www-form-urlencoded`.
 #[utoipa::path(post, path = "/v1/inbox/hooks/{client_slug}/{channel}", tag = "inbox", operation_id = "hookToInbox",
     params(
         ("client_slug" = String, Path, description = "A client with a hookSecretEnv"),
@@ -24,7 +26,7 @@ use crate::store::NewSubmission;
         ("webhook-timestamp" = String, Header, description = "Seconds since 1970, at most five minutes from now"),
         ("webhook-signature" = String, Header, description = "As Standard Webhooks has it"),
     ),
-    request_body(content = Vec<u8>, description = "Anything; kept byte for byte", content_type = "application/octet-stream"),
+    request_body(content = Vec<u8>, description = "Anything; kept byte for byte. Processed as JSON, or as form fields if the content type is application/x-www-form-urlencoded", content_type = "application/octet-stream"),
     responses(
         (status = 202, body = ReceivedJson, description = "It is kept"),
         (status = 401, body = ErrorJson, description = "Not signed, not with this client's secret, or not recently"),
@@ -58,6 +60,7 @@ pub async fn hook(
     }
     let key_sha256 = Some(key_hash(&client.slug, "hook", id));
     let client_slug = client.slug.clone();
-    keep(&parts, NewSubmission { id: new_id()?, client_slug, channel, payload: body, source_url: None, key_sha256 })
-        .await
+    let format = PayloadFormat::of_content_type(header("content-type"));
+    let id = new_id()?;
+    keep(&parts, NewSubmission { id, client_slug, channel, payload: body, format, source_url: None, key_sha256 }).await
 }

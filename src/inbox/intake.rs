@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use super::json::{ReceivedJson, SubmissionRequest};
 use super::{client, open};
 use crate::core::client::Scope;
-use crate::core::inbox::Channel;
+use crate::core::inbox::{Channel, PayloadFormat};
 use crate::core::intent::checked_name;
 use crate::core::job::SubmissionId;
 use crate::http::body;
@@ -51,7 +51,19 @@ pub async fn submit(
     let Incoming { client_slug, channel, payload, source_url } =
         parse_submission(&body, &registry, parts.max_payload_bytes)?;
     let key_sha256 = key.map(|key| key_hash(&client_slug, "key", &key));
-    keep(&parts, NewSubmission { id: new_id()?, client_slug, channel, payload, source_url, key_sha256 }).await
+    keep(
+        &parts,
+        NewSubmission {
+            id: new_id()?,
+            client_slug,
+            channel,
+            payload,
+            format: PayloadFormat::Json,
+            source_url,
+            key_sha256,
+        },
+    )
+    .await
 }
 
 /// What a body asks to be kept.

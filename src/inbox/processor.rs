@@ -192,7 +192,7 @@ fn read(clients: &InboxClients, row: &DueSubmission) -> Result<Draft, Failure> {
     let client = clients.get(&row.client_slug).ok_or_else(unknown)?;
     let fields = client.fields(row.channel).ok_or_else(unknown)?;
     // What strangers send goes through code that is not ours; one row must not stop all others.
-    catch_unwind(AssertUnwindSafe(|| inbox::draft(fields, client.country, &row.payload)))
+    catch_unwind(AssertUnwindSafe(|| inbox::draft(fields, client.country, row.format, &row.payload)))
         .unwrap_or_else(|_| Err(Failure::new(Cause::Unreadable, "reading the payload failed")))
 }
 

@@ -96,18 +96,37 @@ fn checked(fields: &Fields<'_>, field: &'static str, raw: &str) -> Option<String
 fn input_uri(fields: &Fields<'_>) -> Option<String> {
     const NAME: &str = "input_uri";
     let raw = fields.text(NAME, "write an s3, gs or https URI")?.trim();
-    let written = SCHEMES.iter().any(|scheme| raw.strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://")));
-    let fine =
-        |url: &Url| written && SCHEMES.contains(&url.scheme()) && url.host_str().is_some_and(|host| !host.is_empty());
+    // None of them is repeated: it may be signed, or hold a password.
     if raw.chars().count() > MAX_URI_CHARS {
         fields.fault(NAME, format!("must have at most {MAX_URI_CHARS} characters"));
     } else if raw.chars().any(char::is_control) {
         fields.fault(NAME, "must not contain control characters");
-    } else if Url::parse(raw).ok().filter(fine).is_none() {
-        // Not repeated: it may be signed.
-        fields.fault(NAME, "must be an s3, gs or https URI with a bucket or host");
+    } else {
+        match Url::parse(raw).ok().filter(|url| is_input(raw, url)) {
+            None => fields.fault(NAME, "must be an s3, gs or https URI with a bucket or host"),
+            Some(url) if has_credentials(raw, &url) => {
+                fields.fault(
+                    NAME,
+                    "must not contain a user name or password; give the node its own access, or sign the URI",
+                );
+            }
+            Some(_) => {}
+        }
     }
     Some(raw.to_owned())
+}
+
+/// Whether a node can read that. The scheme may be in any case, and must be followed by `//` as it is written.
+fn is_input(raw: &str, url: &Url) -> bool {
+    let written = raw.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(url.scheme()));
+    written && SCHEMES.contains(&url.scheme()) && url.host_str().is_some_and(|host| !host.is_empty())
+}
+
+/// Also where they are empty, which the parser drops.
+fn has_credentials(raw: &str, url: &Url) -> bool {
+    let behind_scheme = raw.split_once("://").map_or(raw, |(_, rest)| rest);
+    let authority = behind_scheme.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    authority.contains('@') || !url.username().is_empty() || url.password().is_some()
 }
 
 #[cfg(test)]
@@ -208,6 +227,18 @@ mod tests {
             ("s3://bucket/key", true),
             ("gs://bucket/a%20b", true),
             ("https://store.example/x?X-Amz-Signature=abc&y=1", true),
+            ("S3://bucket/key", true),
+            ("Gs://bucket/key", true),
+            ("HTTPS://store.example/x", true),
+            ("s3://bucket/a@b", true),
+            ("https://store.example/?to=a@b", true),
+            ("https://user:secret@store.example/x", false),
+            ("https://user@store.example/x", false),
+            ("https://:secret@store.example/x", false),
+            ("https://@store.example/x", false),
+            ("https:///user:secret@store.example/x", false),
+            ("s3://key:secret@bucket/x", false),
+            ("gs://@bucket/x", false),
             ("http://store.example/x", false),
             ("file:///etc/passwd", false),
             ("s3:///key", false),
@@ -219,6 +250,9 @@ mod tests {
         ] {
             assert_eq!(faults(&with("/payload_ref/input_uri", uri.into())).is_empty(), fine, "{uri}");
         }
+        let found = faults(&with("/payload_ref/input_uri", "https://user:secret@x/y".into()));
+        assert!(found[0].starts_with("payload_ref.input_uri: must not contain a user name or password"), "{found:?}");
+        assert!(!found[0].contains("secret"), "{found:?}");
         let long = format!("https://x/{}", "y".repeat(MAX_URI_CHARS));
         let found = faults(&with("/payload_ref/input_uri", long.into()));
         assert_eq!(found, ["payload_ref.input_uri: must have at most 8192 characters"]);

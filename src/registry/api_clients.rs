@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::core::client::{ApiClient, Scope, Workspaces};
 use crate::core::intent::checked_name;
-use crate::fields::{Fault, Faults, Fields, parse_object};
+use crate::fields::{Fault, Faults, Fields};
 use crate::identity::{ClaimNames, Identities, JwtVerifier, KnownToken};
 
 /// Reads the file; `beside` is where files that it names are looked for.
 pub fn parse(text: &str, beside: &Path) -> Result<Identities, Vec<Fault>> {
-    let document = parse_object(text.as_bytes())?;
+    let document = super::document(text)?;
     let faults = Faults::default();
     let top = Fields::new(&document, "", &faults);
     let jwt = top.object("jwt").and_then(|fields| jwt(&fields, beside));

@@ -7,13 +7,13 @@ use super::InboxClients;
 use crate::core::inbox::{Channel, FieldNames, InboxClient};
 use crate::core::intent::checked_name;
 use crate::core::signature::Secret;
-use crate::fields::{Fault, Faults, Fields, parse_object};
+use crate::fields::{Fault, Faults, Fields};
 use crate::variables::Variables;
 
 const MAX_SLUG_CHARS: usize = 100;
 
 pub fn parse(text: &str, variables: &Variables) -> Result<InboxClients, Vec<Fault>> {
-    let document = parse_object(text.as_bytes())?;
+    let document = super::document(text)?;
     let faults = Faults::default();
     let top = Fields::new(&document, "", &faults);
     let mut clients = InboxClients::new();

@@ -1,7 +1,8 @@
 //! Registry files: contracts, nodes and callers as data, read into types of `core` that cannot be wrong.
 //!
 //! A file with any fault is not used at all, and every fault of every file is reported at once with
-//! its place and what to write instead. Stored snapshots never change, whatever happens here.
+//! its place and what to write instead. Lines that begin with `#` are comments. Stored snapshots never change,
+//! whatever happens here.
 
 mod api_clients;
 mod contract;
@@ -10,6 +11,7 @@ mod nodes;
 mod targets;
 mod webhook;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,9 +21,11 @@ use crate::core::inbox::InboxClient;
 use crate::core::intent::TargetName;
 use crate::core::limits::TargetLimits;
 use crate::core::node::ManagementNode;
-use crate::fields::Fault;
+use crate::fields::{Fault, parse_object};
 use crate::identity::Identities;
 use crate::variables::Variables;
+
+use serde_json::{Map, Value};
 
 use self::targets::Targets;
 
@@ -119,7 +123,7 @@ impl Registry {
         if let Some(target) = self.targets.get(target) {
             return target.limits;
         }
-        let node = target.as_str().strip_prefix(nodes::TARGET).and_then(|id| self.node(id));
+        let node = target.as_str().strip_prefix(nodes::TARGET_PREFIX).and_then(|id| self.node(id));
         TargetLimits { attempt_timeout: node.and_then(|node| node.attempt_timeout), ..TargetLimits::default() }
     }
 
@@ -161,6 +165,22 @@ pub fn faults_of_api_clients(text: &str) -> Vec<String> {
     faults.iter().map(ToString::to_string).collect()
 }
 
+/// The JSON object that a registry file holds besides its comments.
+fn document(text: &str) -> Result<Map<String, Value>, Vec<Fault>> {
+    parse_object(without_comments(text).as_bytes())
+}
+
+/// The text with an empty line for each comment, so that errors name the lines of the file. A string cannot hold a line
+/// break in JSON, so no such line is part of one.
+fn without_comments(text: &str) -> Cow<'_, str> {
+    let is_comment = |line: &str| line.trim_start_matches([' ', '\t']).starts_with('#');
+    if !text.split('\n').any(is_comment) {
+        return Cow::Borrowed(text);
+    }
+    let lines = text.split('\n').map(|line| if is_comment(line) { "" } else { line });
+    Cow::Owned(lines.collect::<Vec<_>>().join("\n"))
+}
+
 fn read<T>(
     path: &Path,
     setting: &'static str,
@@ -193,5 +213,43 @@ impl CurrentRegistry {
         let summary = registry.summary();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(registry);
         Ok(summary)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGETS: &str = r#"{"targets": [{"submissionTarget": "a # b", "gatewayType": "sms", "gatewayUrl": "http://x",
+        "policy": "one_shot", "terminalOutcomes": ["invalid_request"]}]}"#;
+    const NODES: &str = include_str!("../../registry/management_nodes.json");
+    const CALLERS: &str = include_str!("../../registry/api_clients.json");
+    const INBOX: &str = include_str!("../../registry/inbox_clients.json");
+
+    fn all(change: impl Fn(&str) -> String) -> Result<Registry, Vec<Fault>> {
+        let none = Variables::from_fn(|_| None);
+        Registry::parse(&change(TARGETS), &none)?
+            .with_jobs(&change(NODES), &change(CALLERS))?
+            .with_inbox(&change(INBOX), &none)
+    }
+
+    /// A comment before, between and after all lines of a text.
+    fn commented(text: &str) -> String {
+        text.lines().fold("# first".to_owned(), |text, line| format!("{text}\r\n{line}\n \t#\" {{ said\n#")) + "\n#last"
+    }
+
+    #[test]
+    fn every_file_may_have_comment_lines() {
+        let (plain, with_comments) = (all(str::to_owned).unwrap(), all(commented).unwrap());
+        assert_eq!(plain.summary(), with_comments.summary());
+        assert!(with_comments.contract(&TargetName::parse("a # b").unwrap()).is_some(), "a # in a string stays");
+    }
+
+    #[test]
+    fn errors_name_the_lines_of_the_file_with_its_comments() {
+        let error = |text: &str| document(text).unwrap_err()[0].to_string();
+        assert_eq!(error("# one\n{\n  # two\n  ]\n}"), "line 4 column 3: not valid JSON: key must be a string");
+        assert!(error("{} # behind a value").starts_with("line 1 column 4: not valid JSON"));
+        assert!(error("# nothing else").contains("not valid JSON: EOF"), "{}", error("# nothing else"));
     }
 }

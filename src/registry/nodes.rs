@@ -7,17 +7,17 @@ use super::contract::{attempt_timeout, gateway_url, policy, terminal_outcomes};
 use crate::core::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::core::intent::{TargetName, checked_name};
 use crate::core::node::{ManagementNode, NodeState, Queue};
-use crate::fields::{Fault, Faults, Fields, parse_object};
+use crate::fields::{Fault, Faults, Fields};
 
 type Nodes = HashMap<String, Arc<ManagementNode>>;
 
-/// What the contract of a node is called among those of targets: `node:` and its id.
-pub const TARGET: &str = "node:";
+/// The contract of a node is named by this and the node's id. No target may have such a name.
+pub const TARGET_PREFIX: &str = "node:";
 /// So that the name of the contract is not too long either.
 const MAX_ID_CHARS: usize = 190;
 
 pub fn parse(text: &str) -> Result<Nodes, Vec<Fault>> {
-    let document = parse_object(text.as_bytes())?;
+    let document = super::document(text)?;
     let faults = Faults::default();
     let top = Fields::new(&document, "", &faults);
     let mut nodes = Nodes::new();
@@ -63,7 +63,7 @@ fn node(fields: &Fields<'_>, id: Option<String>) -> Option<ManagementNode> {
     let attempt_timeout = attempt_timeout(fields);
     let id = id?;
     let contract = Contract {
-        target: TargetName::parse(&format!("{TARGET}{id}")).ok()?,
+        target: TargetName::parse(&format!("{TARGET_PREFIX}{id}")).ok()?,
         gateway_type: GatewayType::Node,
         gateway_url: gateway_url?,
         policy: policy?,

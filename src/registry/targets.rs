@@ -6,11 +6,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::contract::{attempt_timeout, gateway_url, policy, terminal_outcomes};
+use super::nodes::TARGET_PREFIX;
 use super::webhook::{self, Rules};
 use crate::core::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::core::intent::TargetName;
 use crate::core::limits::{Rate, TargetLimits};
-use crate::fields::{Fault, Faults, Fields, kind, parse_object};
+use crate::fields::{Fault, Faults, Fields, kind};
 use crate::variables::Variables;
 
 pub type Targets = HashMap<TargetName, Target>;
@@ -23,7 +24,7 @@ pub struct Target {
 }
 
 pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<Fault>> {
-    let document = parse_object(text.as_bytes())?;
+    let document = super::document(text)?;
     let faults = Faults::default();
     let top = Fields::new(&document, "", &faults);
     let rules = Rules { allow_unsigned: top.flag("allowUnsignedWebhooks"), variables };
@@ -64,6 +65,10 @@ fn unique_name(fields: &Fields<'_>, names: &mut HashMap<TargetName, usize>, inde
             return None;
         }
     };
+    if name.as_str().starts_with(TARGET_PREFIX) {
+        let text = format!("must not begin with {TARGET_PREFIX:?}, as the targets of management nodes do; rename it");
+        fields.fault("submissionTarget", text);
+    }
     if let Some(first) = names.insert(name.clone(), index) {
         fields.fault("submissionTarget", format!("{name:?} is also targets[{first}]; names must be unique"));
     }
@@ -170,6 +175,9 @@ mod tests {
             ),
             ("no outcomes", entry(|e| e["terminalOutcomes"] = "[]".parse().unwrap()), false),
             ("empty", r#"{"targets": []}"#.to_owned(), false),
+            ("name of a node", entry(|e| e["submissionTarget"] = "node:a".into()), false),
+            ("name of a node after a blank", entry(|e| e["submissionTarget"] = " node:a".into()), false),
+            ("name of no node", entry(|e| e["submissionTarget"] = "my-node:a".into()), true),
             ("limits", entry(|e| e.extend(limits(3.into(), 0.5.into()))), true),
             ("shortest timeout", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 1.into()))), true),
             ("longest timeout", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 120.into()))), true),
@@ -237,7 +245,7 @@ mod tests {
              "maxAttempts": 0, "maxAcceptanceSeconds": 3, "terminalOutcomes": [], "colour": "red"},
             {"submissionTarget": " ", "policy": "forever", "terminalOutcomes": "invalid_request",
              "maxInFlight": -1, "ratePerSecond": "fast"},
-            {"submissionTarget": "b", "gatewayType": "sms", "gatewayUrl": "http://x", "policy": "one_shot",
+            {"submissionTarget": "node:b", "gatewayType": "sms", "gatewayUrl": "http://x", "policy": "one_shot",
              "terminalOutcomes": ["invalid_request"], "ratePerSecond": 0, "attemptTimeoutSeconds": 121}
         ]}"#;
         assert_eq!(
@@ -267,6 +275,7 @@ mod tests {
                 "targets[3].terminalOutcomes: must be a list, this is a string",
                 "targets[3].maxInFlight: must be a whole number from 1 to 4294967295, this is -1",
                 "targets[3].ratePerSecond: must be a number, this is a string",
+                "targets[4].submissionTarget: must not begin with \"node:\", as the targets of management nodes do; rename it",
                 "targets[4].ratePerSecond: must be from 0.01 to 10000, this is 0",
                 "targets[4].attemptTimeoutSeconds: must be a whole number from 1 to 120, this is 121",
                 "version: is not a field here; known are allowUnsignedWebhooks, targets",

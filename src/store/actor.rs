@@ -308,7 +308,12 @@ impl StoreActor {
             same_term && taken < 2 * MAX_BATCH
         }) {
             taken += writes.len();
-            callers.fenced.push(FencedCaller { reply, begins: writes.begins.len(), finishes: writes.finishes.clone() });
+            callers.fenced.push(FencedCaller {
+                reply,
+                begins: writes.begins.len(),
+                finishes: writes.finishes.clone(),
+                postpones: writes.postpones.len(),
+            });
             match &mut batch.fenced {
                 None => batch.fenced = Some(writes),
                 Some(together) => together.append(writes),
@@ -360,6 +365,7 @@ impl StoreActor {
     fn answer_fenced(&self, callers: Vec<FencedCaller>, done: FencedReceipt) -> bool {
         let mut waits = false;
         let (mut begins, mut finishes) = (done.begins.into_iter(), done.finishes.into_iter());
+        let mut postpones = done.postpones.into_iter();
         let mut expired = done.expired;
         expired.iter().for_each(|intent| self.expired(intent));
         for caller in callers {
@@ -370,7 +376,15 @@ impl StoreActor {
                 self.note_finished(finish, result);
                 waits |= matches!((result, &finish.decision), (Ok(Finished::Recorded), Decision::RetryAt(_)));
             }
-            let receipt = FencedReceipt { begins, finishes: mine, expired: std::mem::take(&mut expired) };
+            let postpones: Vec<_> = postpones.by_ref().take(caller.postpones).collect();
+            for result in &postpones {
+                waits |= matches!(result, Ok(Finished::Recorded));
+                if let Err(error) = result {
+                    self.failed_alone(error);
+                }
+            }
+            let expired = std::mem::take(&mut expired);
+            let receipt = FencedReceipt { begins, finishes: mine, postpones, expired };
             let _caller_may_be_gone = caller.reply.send(Ok(receipt));
         }
         waits
@@ -450,6 +464,7 @@ struct FencedCaller {
     reply: Reply<FencedResult<FencedReceipt>>,
     begins: usize,
     finishes: Vec<Arc<FinishAttempt>>,
+    postpones: usize,
 }
 
 impl Callers {

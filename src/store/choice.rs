@@ -9,6 +9,9 @@ use super::{Store, StoreError};
 use crate::clock::WallClock;
 use crate::metrics::Metrics;
 
+/// The store if none is named.
+pub const DEFAULT_STORE: &str = "sqlite:data/submission.db";
+
 #[derive(Clone, Debug)]
 pub enum StoreChoice {
     Sqlite(PathBuf),
@@ -36,10 +39,16 @@ impl StoreChoice {
         Settings::parse(text, password, pool).map(|settings| Self::SqlServer(Box::new(settings)))
     }
 
-    /// Brings the schema up to date; how many migrations were run.
+    /// Brings the schema up to date; how many migrations were run. Makes no directory but that of the default: a new
+    /// store at a mistyped path would look as if all were well.
     pub async fn migrate(&self, metrics: Arc<Metrics>) -> Result<usize, ChoiceError> {
         match self {
-            Self::Sqlite(path) => Ok(SqliteStore::migrate(path)?),
+            Self::Sqlite(path) => {
+                if sqlite::path_of(DEFAULT_STORE).as_ref() == Some(path) {
+                    SqliteStore::make_directory(path)?;
+                }
+                Ok(SqliteStore::migrate(path)?)
+            }
             Self::SqlServer(settings) => {
                 let store = SqlServerStore::new(settings, true, metrics);
                 store.migrate().await.map_err(|source| refused(settings, source))
@@ -52,6 +61,7 @@ impl StoreChoice {
         match self {
             Self::Sqlite(path) => {
                 if migrate {
+                    SqliteStore::make_directory(path)?;
                     SqliteStore::migrate(path)?;
                 }
                 Ok(Arc::new(SqliteStore::open(path, WallClock::system())?))

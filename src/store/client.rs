@@ -65,10 +65,10 @@ impl StoreClient {
         self.call(|reply| Fenced { writes, reply }).await.map_err(FencedError::Store)?
     }
 
-    /// Exhausts up to `limit` waiting intents that are past their deadline; how many there were.
-    pub async fn expire_overdue(&self, term: &Term, limit: usize) -> FencedResult<usize> {
+    /// Exhausts up to `limit` waiting intents that are past their deadline; which these were.
+    pub async fn expire_overdue(&self, term: &Term, limit: usize) -> FencedResult<Vec<IntentSeq>> {
         let done = self.fenced(FencedWrites { expire: Some(limit), ..FencedWrites::new(term) }).await?;
-        Ok(done.expired.len())
+        Ok(done.expired.iter().map(|intent| intent.seq).collect())
     }
 
     pub async fn purge(&self, term: &Term, older_than: Duration, limit: usize) -> Result<Purged, StoreError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::core::inbox::{Channel, Draft};
+use crate::core::inbox::{Channel, Draft, PayloadFormat};
 use crate::core::job::SubmissionId;
 use crate::core::time::Timestamp;
 
@@ -17,6 +17,7 @@ pub struct NewSubmission {
     pub client_slug: String,
     pub channel: Channel,
     pub payload: Bytes,
+    pub format: PayloadFormat,
     pub source_url: Option<String>,
     /// Of client and idempotency key, if one came.
     pub key_sha256: Option<[u8; 32]>,
@@ -65,6 +66,7 @@ pub struct DueSubmission {
     pub client_slug: String,
     pub channel: Channel,
     pub payload: Bytes,
+    pub format: PayloadFormat,
     /// How often it has failed.
     pub tries: u32,
 }

@@ -32,7 +32,7 @@ use crate::core::job::SubmissionId;
 use crate::core::lease::{Lease, Term};
 use crate::core::outcome::Outcome;
 use crate::core::policy::Decision;
-use crate::core::schedule::{Call, Lane, LanePage, LoadedPage, Waiting};
+use crate::core::schedule::{Ended, Lane, LanePage, LoadedPage, Waiting};
 use crate::core::time::Timestamp;
 use crate::core::trace::TraceContext;
 
@@ -163,8 +163,8 @@ pub trait Places: Send + Sync {
 
 /// A place at a gateway, free again when it is dropped.
 pub trait Slot: Send {
-    /// The gateway has answered, or has not.
-    fn called(&mut self, call: Call);
+    /// How the attempt ends that has this place; without that it counts as not called.
+    fn ended(&mut self, ended: Ended);
 }
 
 /// A place that was taken, in two guards.
@@ -186,6 +186,7 @@ pub struct FencedWrites {
     pub term: Term,
     pub begins: Vec<Waiting>,
     pub finishes: Vec<Arc<FinishAttempt>>,
+    pub postpones: Vec<PostponeAttempt>,
     /// Exhaust up to this many waiting intents whose deadline has passed.
     pub expire: Option<usize>,
 }
@@ -208,11 +209,11 @@ impl WriteBatch {
 
 impl FencedWrites {
     pub fn new(term: &Term) -> Self {
-        Self { term: term.clone(), begins: Vec::new(), finishes: Vec::new(), expire: None }
+        Self { term: term.clone(), begins: Vec::new(), finishes: Vec::new(), postpones: Vec::new(), expire: None }
     }
 
     pub fn len(&self) -> usize {
-        self.begins.len() + self.finishes.len() + usize::from(self.expire.is_some())
+        self.begins.len() + self.finishes.len() + self.postpones.len() + usize::from(self.expire.is_some())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -223,6 +224,7 @@ impl FencedWrites {
     pub fn append(&mut self, other: Self) {
         self.begins.extend(other.begins);
         self.finishes.extend(other.finishes);
+        self.postpones.extend(other.postpones);
         self.expire = self.expire.max(other.expire);
     }
 }
@@ -237,9 +239,11 @@ pub struct Receipt {
     pub fenced: Option<FencedReceipt>,
 }
 
+#[derive(Default)]
 pub struct FencedReceipt {
     pub begins: Vec<Result<Begun, StoreError>>,
     pub finishes: Vec<Result<Finished, StoreError>>,
+    pub postpones: Vec<Result<Finished, StoreError>>,
     pub expired: Vec<Intent>,
 }
 
@@ -325,6 +329,15 @@ pub struct FinishAttempt {
     pub finished_at: Timestamp,
     pub outcome: Outcome,
     pub decision: Decision,
+}
+
+/// Takes an open attempt back that was never sent: the intent waits again until `due`, and the attempt's number is the
+/// next one once more. It leaves no audit row.
+#[derive(Clone, Copy, Debug)]
+pub struct PostponeAttempt {
+    pub seq: IntentSeq,
+    pub attempt_number: u32,
+    pub due: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use crate::support::{BINARY, PATIENCE, file, site};
+use crate::support::{BINARY, Instance, PATIENCE, file, site};
 
 /// Runs a command that ends by itself: exit code, standard output, standard error.
 fn run(command: &mut Command) -> (i32, String, String) {
@@ -53,8 +53,13 @@ async fn what_keeps_the_service_from_starting_is_said_in_one_line() {
         ("SM_STORE", "sqlite:/proc/data/submission.db".into(), ["/proc/data", "name another one with SM_STORE"]),
         ("SM_STORE", "sqlite:/proc/submission.db".into(), ["/proc/submission.db", "may be written by this user"]),
         ("SM_LEASE_DURATION", "900ms".into(), ["SM_LEASE_DURATION", "at most 360ms"]),
-        ("SM_LEASE_DURATION", "15".into(), ["--lease-duration", "SM_LEASE_DURATION: must be a whole number"]),
-        ("SM_MAX_IN_FLIGHT", "0".into(), ["--max-in-flight", "SM_MAX_IN_FLIGHT: must be a whole number"]),
+        ("SM_LEASE_DURATION", "15".into(), ["--lease-duration", "SM_LEASE_DURATION: must be a duration from"]),
+        ("SM_MAX_IN_FLIGHT", "0".into(), ["--max-in-flight", "SM_MAX_IN_FLIGHT: must be a whole number from 1 to"]),
+        ("SM_MAX_IN_FLIGHT", u64::MAX.to_string(), ["--max-in-flight or SM_MAX_IN_FLIGHT", "from 1 to 10000"]),
+        ("SM_NODES", String::new(), ["--nodes or SM_NODES is empty", "leave it out"]),
+        ("SM_AUTH", String::new(), ["--auth or SM_AUTH is empty", "leave it out"]),
+        ("SM_TLS_KEY", "key.pem".into(), ["--tls-cert (SM_TLS_CERT)", "--tls-key (SM_TLS_KEY)"]),
+        ("SM_STORE", store("mistyped/deeper/new.db"), ["mistyped/deeper", "mkdir -p"]),
         ("SM_HOLDER_ID", "two words".into(), ["--holder-id", "SM_HOLDER_ID: must be"]),
         ("SM_MIGRATE", "perhaps".into(), ["--migrate", "SM_MIGRATE"]),
         ("SM_GATEWAY_CA", "missing.pem".into(), ["missing.pem", "--gateway-ca or SM_GATEWAY_CA"]),
@@ -78,7 +83,9 @@ async fn check_finds_all_faults_at_once() {
     let (code, stdout, _) = run(site.command().arg("check"));
     assert_eq!(code, 0);
     assert!(stdout.contains("targets=3") && stdout.contains("will be made at start"), "{stdout}");
-    assert!(!site.database().exists(), "check makes nothing");
+    let folder = site.database().parent().unwrap().to_owned();
+    assert!(!folder.exists(), "check makes nothing");
+    std::fs::create_dir(folder).unwrap();
     let (code, stdout, _) = run(site.command().arg("migrate").env_remove("SM_REGISTRY"));
     let migrations = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/schema/sqlite")).unwrap().count();
     assert!(code == 0 && stdout.contains(&format!("ran {migrations} migrations")), "{stdout}");
@@ -97,6 +104,89 @@ async fn check_finds_all_faults_at_once() {
     ] {
         assert!(stderr.contains(expected), "{expected} is not in {stderr}");
     }
+}
+
+#[actix::test]
+async fn check_reports_every_bad_setting_with_exit_code_1() {
+    let (site, _gateway) = site();
+    if !site.is_a_file() {
+        return;
+    }
+    let bad = [
+        (
+            "SM_MAX_IN_FLIGHT",
+            "18446744073709551615",
+            "--max-in-flight or SM_MAX_IN_FLIGHT: must be a whole number from 1",
+        ),
+        ("SM_RETENTION", "1.5 days", "--retention or SM_RETENTION: must be a duration from 1s to 36500d"),
+        ("SM_NODES", "", "--nodes or SM_NODES is empty"),
+        ("SM_LEASE_DURATION", "15", "--lease-duration or SM_LEASE_DURATION: must be a duration from"),
+        ("SM_AUTH", "maybe", "--auth or SM_AUTH: must be off or required"),
+    ];
+    let mut check = site.command();
+    check
+        .args(["check", "--max-payload-bytes", "0", "--renew-interval=40ms"])
+        .envs(bad.map(|(name, value, _)| (name, value)));
+    std::fs::write(site.registry(), r#"{"targets": [{"policy": "never"}]}"#).unwrap();
+    let (code, _, stderr) = run(&mut check);
+    assert_eq!(code, 1, "{stderr}");
+    let payload = "\"0\" for --max-payload-bytes or SM_MAX_PAYLOAD_BYTES: must be a whole number from 1 to 16777216";
+    let policy = "targets[0].policy: must be deadline, max_attempts or one_shot";
+    for expected in bad.map(|(_, _, text)| text).into_iter().chain([payload, policy]) {
+        assert_eq!(stderr.matches(expected).count(), 1, "{expected} in {stderr}");
+    }
+    // What does not start says the same, as a bad command line; other commands do not care about settings of others.
+    let (code, _, stderr) = run(site.command().arg("serve").env("SM_AUTH", "maybe").env("SM_NODES", ""));
+    assert_eq!((code, stderr.lines().count()), (2, 2), "{stderr}");
+    std::fs::create_dir(site.database().parent().unwrap()).unwrap();
+    let (code, _, stderr) = run(site.command().arg("migrate").env("SM_AUTH", "maybe"));
+    assert_eq!(code, 0, "{stderr}");
+    let (code, _, stderr) = run(site.command().args(["check", "--colour"]).env("SM_AUTH", "maybe"));
+    assert!(code == 2 && stderr.contains("--colour"), "{stderr}");
+}
+
+#[actix::test]
+async fn settings_at_their_bounds_start() {
+    let (site, _gateway) = site();
+    let mut most = site.command();
+    most.envs([
+        ("SM_MAX_IN_FLIGHT", "10000"),
+        ("SM_MAX_IN_FLIGHT_PER_GATEWAY", "10000"),
+        ("SM_ATTEMPT_TIMEOUT", "10m"),
+        ("SM_WEBHOOK_TIMEOUT", "9m60s"),
+        ("SM_STORE_CONNECTIONS", "1000"),
+        ("SM_MAX_PAYLOAD_BYTES", "16777216"),
+        ("SM_RETENTION", "36500d"),
+        ("SM_LEASE_DURATION", "1h"),
+        ("SM_RENEW_INTERVAL", "0.25h"),
+        ("SM_SCHEDULE_REFRESH_INTERVAL", "0.01s"),
+    ]);
+    let instance = Instance::start(most);
+    let answer = instance.api().submit("a", "once", json!({}), "?waitSeconds=30").await;
+    assert_eq!(answer.json()["status"], "accepted", "{}", answer.text());
+}
+
+#[actix::test]
+async fn migrate_makes_no_directory_but_the_default_one() {
+    let (site, _gateway) = site();
+    if !site.is_a_file() {
+        return;
+    }
+    let folder = site.directory.path();
+    let mistyped = format!("sqlite:{}", folder.join("mistyped/submission.db").display());
+    let (code, _, stderr) = run(site.command().args(["migrate", "--store", &mistyped]));
+    assert!(code == 1 && stderr.contains("mkdir -p") && stderr.contains("SM_STORE"), "{stderr}");
+    assert!(!folder.join("mistyped").exists());
+    let (code, _, stderr) = run(site.command().arg("migrate").env_remove("SM_STORE").current_dir(folder));
+    assert_eq!(code, 0, "{stderr}");
+    assert!(folder.join("data/submission.db").exists());
+    // The service makes the last directory of its path.
+    let instance = Instance::start({
+        let mut command = site.command();
+        command.env("SM_STORE", mistyped);
+        command
+    });
+    assert!(instance.api().get("/readyz").await.status.is_success());
 }
 
 #[actix::test]

@@ -174,6 +174,11 @@ async fn bad_input_is_refused_clearly_or_kept_and_parked_safely() {
         (envelope(r#""payload":null"#), "not a JSON object"),
         (envelope(r#""payload":[1,2,3]"#), "not a JSON object"),
         (envelope(r#""payload":{"email":{"a":1}}"#), "must be text, this is an object"),
+        (
+            envelope(r#""payload":{"email":"a@x.example, b@x.example","phone":"+46701740605"}"#),
+            "more than one email address",
+        ),
+        (envelope(r#""payload":{"email":"nobody","phone":"+46701740605"}"#), "holds no email address"),
     ] {
         let id = id_of(&api.call("POST", SUBMISSIONS, body).await);
         let path = format!("{SUBMISSIONS}/{id}");
@@ -227,6 +232,24 @@ async fn signed_hooks_are_kept_as_they_are() {
     let odd = id_of(&send("acme/sms", "m2", now, "From=x&Body=y \u{0}", "From=x&Body=y \u{0}").await);
     let shown = api.until(&format!("{SUBMISSIONS}/{odd}"), |answer| answer.json()["state"] == "failed").await.json();
     assert_eq!((&shown["payload"], &shown["payload_text"]), (&Value::Null, &json!("From=x&Body=y \u{0}")));
+    assert!(shown["error"].as_str().unwrap().contains("not JSON"), "nobody said that it is a form: {shown}");
+    // With its content type it is read as fields, and still kept as it came.
+    let form = "ToCountry=SE&From=%2B46+70+174+06+06&Body=a+form%21&email=Eve+%3Ceve%40x.example%3E";
+    let signature = signer.sign("m4", i64::try_from(now).unwrap(), form.as_bytes()).unwrap();
+    let timestamp = now.to_string();
+    let headers = [
+        ("webhook-id", "m4"),
+        ("webhook-timestamp", timestamp.as_str()),
+        ("webhook-signature", signature.as_str()),
+        ("content-type", "application/x-www-form-urlencoded; charset=utf-8"),
+    ];
+    let id = id_of(&api.call_with("POST", "/v1/inbox/hooks/acme/sms", &headers, form).await);
+    let shown = until_processed(&api, &id).await;
+    assert_eq!(shown["payload_text"], form);
+    let contacts = all(&api, "contacts", "client_slug=acme").await;
+    assert_eq!((&contacts[0]["email"], &contacts[0]["phone"]), (&json!("eve@x.example"), &json!("+46701740606")));
+    let messages = all(&api, "messages", "client_slug=acme").await;
+    assert_eq!((&messages[0]["body"], &messages[0]["contact_id"]), (&json!("a form!"), &contacts[0]["id"]));
     for (path, id, at, signed, status) in [
         ("acme/sms", "m3", now, "other", 401),
         ("acme/sms", "m3", now - 3600, body, 401),

@@ -263,7 +263,7 @@ class JobList(TypedDict):
 
 
 class _PayloadRef(TypedDict):
-    # `s3`, `gs` or `https`.
+    # `s3`, `gs` or `https`, in any case; without user name and password.
     input_uri: str
 
 

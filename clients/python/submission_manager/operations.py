@@ -63,7 +63,8 @@ class Operations(Transport):
     ) -> models.InboxReceived:
         """Hand in something that came in, as a signed webhook
 
-        `webhook-id` tells repetitions; the signature takes the place of a token.
+        `webhook-id` tells repetitions; the signature takes the place of a token. The body is processed as JSON, or
+        as form fields if its content type is `application/x-www-form-urlencoded`.
 
         webhook_id: The same id is kept once
         webhook_timestamp: Seconds since 1970, at most five minutes from now

@@ -210,7 +210,7 @@ export interface JobList {
 
 export interface PayloadRef {
   artifact_bucket?: string | null;
-  /** `s3`, `gs` or `https`. */
+  /** `s3`, `gs` or `https`, in any case; without user name and password. */
   input_uri: string;
 }
 

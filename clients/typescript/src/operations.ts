@@ -47,7 +47,8 @@ export class Operations extends Transport {
   /**
    * Hand in something that came in, as a signed webhook
    *
-   * `webhook-id` tells repetitions; the signature takes the place of a token.
+   * `webhook-id` tells repetitions; the signature takes the place of a token. The body is processed as JSON, or as
+   * form fields if its content type is `application/x-www-form-urlencoded`.
    */
   hookToInbox(
     clientSlug: string,

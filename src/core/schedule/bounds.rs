@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{AHEAD, Call, LaneId, Limits, Listed, Place, QUICK};
-use crate::core::limits::TargetLimits;
+use super::sharing::Responsiveness;
+use super::{AHEAD, Call, Ended, LaneId, Limits, Listed, Place, QUICK};
+use crate::core::limits::{Rate, TargetLimits};
 use crate::core::time::Timestamp;
 
 /// What all lanes of one gateway share.
@@ -14,14 +15,13 @@ pub struct GatewayBounds {
     /// Both kinds: taken from a lane, and begun at once.
     in_flight: usize,
     /// The last call was quick.
-    pub quick: bool,
+    quick: bool,
+    responsiveness: Responsiveness,
     hold: Hold,
     /// First place of every lane whose target lets it start.
     pub heads: BTreeSet<(Place, LaneId)>,
     /// How the gateway stands among others.
     pub listed: Listed,
-    /// Lanes that are known.
-    pub lanes: usize,
 }
 
 /// A gateway that said when it wants to be asked again. After that one attempt tries it; only when that has ended
@@ -53,29 +53,51 @@ impl GatewayBounds {
         }
     }
 
-    pub fn start(&mut self) {
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Whether the slots that all gateways share have one for this gateway, of `all` attempts in flight.
+    pub fn may_start(&self, all: usize, limits: &Limits, now: Timestamp) -> bool {
+        let ahead = if self.quick { limits.in_flight / AHEAD } else { 0 };
+        self.responsiveness.may_start(self.in_flight, all, ahead, limits, now)
+    }
+
+    pub fn start(&mut self, now: Timestamp) {
         self.in_flight += 1;
+        self.responsiveness.started(now);
         if let Hold::Until(moment) = self.hold {
             self.hold = Hold::Trying(moment);
         }
     }
 
-    pub fn end(&mut self, call: Option<Call>) {
+    pub fn end(&mut self, ended: Ended, now: Timestamp) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.quick = call.map_or(self.quick, |call| call.took < QUICK);
-        self.hold = match (self.hold, call) {
-            (Hold::Until(before), Some(Call { hold_until: Some(moment), .. })) => Hold::Until(moment.max(before)),
-            (_, Some(Call { hold_until: Some(moment), .. })) => Hold::Until(moment),
-            (Hold::Trying(_), Some(_)) => Hold::None,
-            // It was not asked after all.
-            (Hold::Trying(moment), None) => Hold::Until(moment),
-            (hold, _) => hold,
-        };
+        match ended {
+            Ended::Called(call) => {
+                self.quick = call.took < QUICK;
+                self.responsiveness.ended(call.answered, call.took, self.in_flight, now);
+                self.hold = self.hold.after(call);
+            }
+            Ended::NotCalled { .. } => {
+                self.responsiveness.idle_if_none(self.in_flight);
+                if let Hold::Trying(moment) = self.hold {
+                    self.hold = Hold::Until(moment);
+                }
+            }
+        }
     }
+}
 
-    /// Whether nothing is lost if it is forgotten.
-    pub fn is_idle(&self) -> bool {
-        self.lanes == 0 && self.in_flight == 0 && matches!(self.hold, Hold::None)
+impl Hold {
+    /// What holds after a call.
+    fn after(self, call: Call) -> Self {
+        match (self, call.hold_until) {
+            (Self::Until(before), Some(moment)) => Self::Until(moment.max(before)),
+            (_, Some(moment)) => Self::Until(moment),
+            (Self::Trying(_), None) => Self::None,
+            (hold, None) => hold,
+        }
     }
 }
 
@@ -114,10 +136,19 @@ impl TargetBounds {
         }
     }
 
-    pub fn end(&mut self, call: Option<Call>) {
+    pub fn end(&mut self, ended: Ended) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        // Those that were begun and have not left yet go first.
-        if let Some(turn) = call.and_then(|call| call.next_turn) {
+        let next_turn = match ended {
+            Ended::Called(call) => call.next_turn,
+            Ended::NotCalled { next_turn } => {
+                // Nothing was called, so the next one need not wait for it.
+                let interval = self.limits.rate.map(Rate::interval).unwrap_or_default();
+                self.next_start = self.next_start.map(|start| start - interval);
+                next_turn
+            }
+        };
+        // Attempts that were started and have not left yet go first.
+        if let Some(turn) = next_turn {
             self.next_start = self.next_start.max(Some(turn - AHEAD_OF_TURN));
         }
     }

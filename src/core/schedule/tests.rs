@@ -26,8 +26,31 @@ fn waiting_in(lane: &Arc<Lane>, seq: i64, due: i64) -> Waiting {
     Waiting { seq: IntentSeq(seq), lane: Arc::clone(lane), due: at(due), attempt_count: 0 }
 }
 
-fn called(took: Duration) -> Option<Call> {
-    Some(Call { took, next_turn: None, hold_until: None })
+const NOT_CALLED: Ended = Ended::NOT_CALLED;
+
+fn call(took: Duration) -> Call {
+    Call { took, answered: true, next_turn: None, hold_until: None }
+}
+
+fn called(took: Duration) -> Ended {
+    Ended::Called(call(took))
+}
+
+impl Schedule {
+    /// Over, at the latest moment that the schedule was told.
+    fn is_over(&mut self, taken: &Waiting, ended: Ended) {
+        self.over(taken, ended, self.now);
+    }
+
+    fn is_over_at_once(&mut self, lane: &Arc<Lane>) -> bool {
+        self.over_at_once(lane, NOT_CALLED, self.now)
+    }
+
+    /// Lets a gateway answer so many attempts at once, so that it may have as many again.
+    fn has_answered(&mut self, lane: &Arc<Lane>, count: usize) {
+        (0..count).for_each(|_| self.start(lane, self.now));
+        (0..count).for_each(|_| self.end(lane, called(QUICK), self.now));
+    }
 }
 
 fn limits(in_flight: usize, per_gateway: usize) -> Limits {
@@ -52,13 +75,14 @@ fn due_attempts_start_in_order_of_due_time() {
 #[test]
 fn of_a_gateway_that_is_quick_a_few_are_begun_ahead() {
     let mut schedule = Schedule::new(limits(16, 16));
+    schedule.has_answered(&lane(1), 16);
     (0..60).for_each(|seq| schedule.merge(waiting(seq, 1, seq)));
     let first = schedule.take_due(at(100));
-    assert_eq!(first.len(), 16);
-    schedule.over(&first[0], called(Duration::from_millis(50)));
+    assert_eq!(first.len(), 14, "two of the sixteen are reserved");
+    schedule.is_over(&first[0], called(Duration::from_millis(50)));
     assert_eq!(schedule.take_due(at(100)).len(), 3, "its own slot, and two ahead");
     for (taken, left) in first[1..].iter().zip([0, 0, 1, 1, 1]) {
-        schedule.over(taken, called(QUICK));
+        schedule.is_over(taken, called(QUICK));
         assert_eq!(schedule.take_due(at(100)).len(), left, "slow again: what is ahead is not made up for");
     }
 }
@@ -77,12 +101,12 @@ fn a_new_intent_is_begun_at_once_unless_another_is_due_or_no_slot_is_free() {
     assert!(schedule.take_at_once(&lane(2), at(99)));
     assert!(!schedule.take_at_once(&lane(3), at(99)), "all slots are taken");
     assert!(schedule.take_due(at(100)).is_empty());
-    schedule.over_at_once(&lane(2), None);
-    assert!(schedule.over_at_once(gateway, None), "one waits for that");
+    schedule.is_over_at_once(&lane(2));
+    assert!(schedule.is_over_at_once(gateway), "one waits for that");
     assert_eq!(seqs(&schedule.take_due(at(100))), [0]);
     schedule.close();
     assert!(!schedule.take_at_once(&lane(2), at(99)));
-    schedule.over_at_once(gateway, None);
+    schedule.is_over_at_once(gateway);
     assert!(schedule.take_due(at(200)).is_empty());
 }
 
@@ -96,9 +120,9 @@ fn a_full_gateway_does_not_hold_up_others() {
     let first = schedule.take_due(at(100));
     assert_eq!(seqs(&first), [1, 2, 6], "two for gateway 1, then gateway 2");
     assert_eq!(schedule.next_due_in(at(100)), None, "all slots are taken");
-    schedule.over(&first[2], None);
+    schedule.is_over(&first[2], NOT_CALLED);
     assert_eq!(schedule.next_due_in(at(100)), None, "gateway 1 is still full");
-    schedule.over(&first[0], None);
+    schedule.is_over(&first[0], NOT_CALLED);
     assert_eq!(seqs(&schedule.take_due(at(100))), [3]);
 }
 
@@ -114,7 +138,7 @@ fn seen_twice_is_started_once_and_a_later_state_replaces_an_earlier_one() {
     let retry = Waiting { attempt_count: 1, ..waiting(1, 1, 20) };
     schedule.merge(retry.clone());
     assert!(schedule.take_due(at(30)).is_empty(), "not before the attempt before it is over");
-    schedule.over(&taken[0], None);
+    schedule.is_over(&taken[0], NOT_CALLED);
     schedule.merge(waiting(1, 1, 10));
     assert_eq!(schedule.take_due(at(20)), [retry], "the retry was kept although seen before the end");
 }
@@ -122,11 +146,12 @@ fn seen_twice_is_started_once_and_a_later_state_replaces_an_earlier_one() {
 #[test]
 fn a_lane_that_was_cut_while_its_page_was_loading_asks_again() {
     let mut schedule = Schedule::new(Limits { in_flight: 10, in_flight_per_gateway: 10, capacity: MIN_LANE });
+    schedule.has_answered(&lane(1), 10);
     let page = |from, limit| LanePage { lane: lane(1), from, limit };
     let all: Vec<_> = (0..20).map(|n| waiting(n, 1, 100 + n)).collect();
     schedule.merge_page(&LoadedPage { page: page(Place::START, 8), waiting: all[..8].to_vec() });
     for taken in schedule.take_due(at(104)) {
-        schedule.over(&taken, None);
+        schedule.is_over(&taken, NOT_CALLED);
     }
     let wanted = schedule.wanted_pages();
     assert_eq!(wanted, [page(Place { due: at(107), seq: IntentSeq(8) }, 5)]);
@@ -136,7 +161,7 @@ fn a_lane_that_was_cut_while_its_page_was_loading_asks_again() {
     schedule.merge_page(&LoadedPage { page: wanted[0].clone(), waiting: all[8..13].to_vec() });
     assert_eq!(schedule.held(), MIN_LANE);
     for taken in schedule.take_due(at(60)) {
-        schedule.over(&taken, None);
+        schedule.is_over(&taken, NOT_CALLED);
     }
     assert_eq!(schedule.wanted_pages(), [page(Place { due: at(50), seq: IntentSeq(58) }, 8)]);
 }
@@ -163,13 +188,13 @@ fn a_paused_target_waits_and_holds_up_nobody() {
     assert!(!schedule.take_at_once(&one, at(60)), "paused");
     let taken = schedule.take_due(at(60));
     assert_eq!(seqs(&taken), [50], "of the same gateway, and due later than all that are paused");
-    schedule.over(&taken[0], None);
+    schedule.is_over(&taken[0], NOT_CALLED);
     assert_eq!(schedule.next_due_in(at(60)), None);
     assert!(schedule.take_at_once(&other, at(60)));
     schedule.pause_targets(names(&[]));
     assert_eq!(seqs(&schedule.take_due(at(60))), [0], "goes on where it was");
     schedule.pause_target(&one.target);
-    schedule.over_at_once(&other, None);
+    schedule.is_over_at_once(&other);
     assert!(schedule.take_due(at(60)).is_empty());
 }
 
@@ -188,10 +213,10 @@ fn a_target_may_have_fewer_slots_than_its_gateway() {
     let taken = schedule.take_due(at(100));
     assert_eq!(seqs(&taken), [0, 1, 20]);
     assert!(!schedule.take_at_once(&new, at(0)), "also what comes new");
-    schedule.over(&taken[0], called(Duration::ZERO));
+    schedule.is_over(&taken[0], called(Duration::ZERO));
     let taken = schedule.take_due(at(100));
     assert_eq!(seqs(&taken), [2], "nothing ahead, though the gateway is quick");
-    schedule.over(&taken[0], None);
+    schedule.is_over(&taken[0], NOT_CALLED);
     assert_eq!(seqs(&schedule.take_due(at(100))), [10], "the other contract shares the limit");
     schedule.limit_targets(HashMap::new());
     assert_eq!(seqs(&schedule.take_due(at(100))), [11, 12], "a new registry applies to what waits");
@@ -224,8 +249,8 @@ fn attempts_that_queue_for_their_turn_hold_back_those_behind_them() {
     (0..100).for_each(|seq| schedule.merge(waiting(seq, 1, 0)));
     let first = schedule.take_due(at(0));
     // Others like it are still to leave, until then.
-    let late = Call { next_turn: Some(at(1_100_000)), ..called(QUICK).unwrap() };
-    schedule.over(&first[0], Some(late));
+    let late = Call { next_turn: Some(at(1_100_000)), ..call(QUICK) };
+    schedule.is_over(&first[0], Ended::Called(late));
     assert!(schedule.take_due(at(1_049_000)).is_empty());
     assert_eq!(schedule.next_due_in(at(1_049_000)), Some(Duration::from_millis(1)));
     assert_eq!(schedule.take_due(at(1_050_000)).len(), 1, "when those have left, ahead of its turn as ever");
@@ -245,7 +270,7 @@ fn a_target_with_a_rate_does_not_starve_behind_the_backlog_of_another() {
         // Every call takes 100 ms.
         for taken in schedule.take_due(at(1_000_000 + step * 100_000)) {
             started += usize::from(taken.lane == rated);
-            schedule.over(&taken, called(QUICK));
+            schedule.is_over(&taken, called(QUICK));
         }
     }
     assert_eq!(started, 100, "it was due before all others, as often as its rate lets it");
@@ -271,28 +296,157 @@ fn a_gateway_that_asks_for_it_is_left_alone_and_then_tried_by_one() {
     }
     let taken = schedule.take_due(at(0));
     assert_eq!(taken.len(), 4);
-    let busy = |until| Some(Call { hold_until: Some(at(until)), ..called(Duration::ZERO).unwrap() });
-    schedule.over(&taken[0], busy(1_000));
+    let busy = |until| Ended::Called(Call { hold_until: Some(at(until)), ..call(Duration::ZERO) });
+    schedule.is_over(&taken[0], busy(1_000));
     assert_eq!((schedule.gateways_on_hold(at(999)), schedule.gateways_on_hold(at(1_000))), (1, 0));
-    schedule.over(&taken[1], called(Duration::ZERO));
-    schedule.over(&taken[2], busy(500));
+    schedule.is_over(&taken[1], called(Duration::ZERO));
+    schedule.is_over(&taken[2], busy(500));
     assert!(schedule.take_due(at(999)).is_empty(), "not one of either target, and no earlier because of another");
     assert!(schedule.take_at_once(&elsewhere, at(999)), "other gateways are not concerned");
     assert!(!schedule.take_at_once(&one, at(999)));
     assert!(schedule.take_due(at(1_000)).is_empty(), "one is still there from before");
-    schedule.over(&taken[3], called(Duration::ZERO));
+    schedule.is_over(&taken[3], called(Duration::ZERO));
     assert_eq!(schedule.gateways_on_hold(at(999)), 1, "the later wish holds");
     let trying = schedule.take_due(at(1_000));
     assert_eq!(trying.len(), 1, "one tries it");
-    schedule.over(&trying[0], busy(2_000));
+    schedule.is_over(&trying[0], busy(2_000));
     assert_eq!(schedule.next_due_in(at(1_000)), Some(Duration::from_micros(1_000)));
     let trying = schedule.take_due(at(2_000));
     assert_eq!(trying.len(), 1);
-    schedule.over(&trying[0], None);
+    schedule.is_over(&trying[0], NOT_CALLED);
     let trying = schedule.take_due(at(2_000));
     assert_eq!(trying.len(), 1, "that one was not sent, so another has to try");
-    schedule.over(&trying[0], called(QUICK));
+    schedule.is_over(&trying[0], called(QUICK));
     assert_eq!((schedule.take_due(at(2_000)).len(), schedule.gateways_on_hold(at(0))), (2, 0), "all that are left");
+}
+
+#[test]
+fn a_turn_of_the_rate_that_was_not_used_is_given_back() {
+    let mut schedule = Schedule::new(limits(100, 100));
+    schedule.limit_targets(limited("t1", rate(1.0)));
+    (0..100).for_each(|seq| schedule.merge(waiting(seq, 1, 0)));
+    for _ in 0..50 {
+        // Nothing is called: what was first had ended meanwhile.
+        let taken = schedule.take_due(at(0));
+        assert_eq!(taken.len(), 1);
+        schedule.is_over(&taken[0], NOT_CALLED);
+    }
+    let taken = schedule.take_due(at(0));
+    schedule.is_over(&taken[0], called(QUICK));
+    assert!(schedule.take_due(at(900_000)).is_empty(), "that one was called");
+    assert_eq!(schedule.take_due(at(950_000)).len(), 1);
+    // One that queues in the executor says when the next could leave.
+    let taken = schedule.take_due(at(1_950_000));
+    schedule.is_over(&taken[0], Ended::NotCalled { next_turn: Some(at(9_000_000)) });
+    assert!(schedule.take_due(at(8_949_000)).is_empty());
+    assert_eq!(schedule.take_due(at(8_950_000)).len(), 1);
+}
+
+#[test]
+fn what_the_store_has_ended_is_not_started() {
+    let mut schedule = Schedule::new(limits(2, 2));
+    (0..4).for_each(|seq| schedule.merge(waiting(seq, 1, seq)));
+    schedule.forget_ended([IntentSeq(0), IntentSeq(2), IntentSeq(77)]);
+    assert_eq!(schedule.held(), 2);
+    assert_eq!(seqs(&schedule.take_due(at(100))), [1, 3]);
+}
+
+#[test]
+fn gateways_take_turns_when_slots_are_few() {
+    let mut schedule = Schedule::new(limits(7, 6));
+    schedule.has_answered(&lane(1), 6);
+    schedule.has_answered(&lane(2), 6);
+    (0..20).for_each(|seq| schedule.merge(waiting(seq, 1, seq)));
+    (50..60).for_each(|seq| schedule.merge(waiting(seq, 2, seq)));
+    let first = schedule.take_due(at(100));
+    assert_eq!(seqs(&first), [0, 1, 2, 3, 50, 51, 52], "not the seven that are due first");
+    schedule.is_over(&first[0], called(QUICK));
+    assert_eq!(seqs(&schedule.take_due(at(100))), [4], "each has three");
+    schedule.is_over(&first[1], called(QUICK));
+    schedule.is_over(&first[2], called(QUICK));
+    assert_eq!(seqs(&schedule.take_due(at(100))), [5, 6], "the first has two, then as many as the other");
+}
+
+#[test]
+fn a_gateway_gets_more_slots_as_it_answers_and_few_while_it_does_not() {
+    let mut schedule = Schedule::new(limits(256, 128));
+    (0..2_000).for_each(|seq| schedule.merge(waiting(seq, 1, 0)));
+    let second = |n: i64| at(n * 1_000_000);
+    let first = schedule.take_due(second(0));
+    assert_eq!(first.len(), 112, "half of what is not reserved, before it has ever answered");
+    schedule.is_over(&first[0], called(QUICK));
+    assert_eq!(schedule.take_due(second(1)).len(), 128 - 111, "as many as a gateway may have");
+    // From here on it is silent: what times out is replaced by far fewer.
+    for taken in &first[1..] {
+        let timed_out = Call { answered: false, ..call(QUICK) };
+        schedule.over(taken, Ended::Called(timed_out), second(36));
+    }
+    assert_eq!(schedule.in_flight(), 17);
+    assert_eq!(schedule.take_due(second(36)).len(), 17, "four times that, and a quarter, fit into what is free");
+    assert_eq!(schedule.take_due(second(37)).len(), 0);
+}
+
+#[test]
+fn busy_gateways_that_hang_together_leave_the_reserve_to_those_that_answer() {
+    let mut schedule = Schedule::new(limits(256, 128));
+    let healthy = lane(3);
+    schedule.has_answered(&healthy, 1);
+    for gateway in [1, 2] {
+        schedule.has_answered(&lane(gateway), 128);
+        (0..1_000).for_each(|seq| schedule.merge(waiting(gateway * 10_000 + seq, gateway, 0)));
+    }
+    assert_eq!(schedule.take_due(at(0)).len(), 224);
+    for _ in 0..schedule.limits.few() {
+        assert!(schedule.take_at_once(&healthy, at(1)), "what is reserved is for this one");
+    }
+    assert!(!schedule.take_at_once(&healthy, at(1)), "and not only for this one");
+    assert!(!schedule.take_at_once(&lane(4), at(1)), "a gateway that nothing is known of has to wait");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// However many gateways hang, whatever waits for them and however long that lasts: an intent of a gateway that
+    /// answers starts when it is due, and no gateway is given more than it may have.
+    #[test]
+    fn hung_gateways_delay_nobody_else(
+        in_flight in 8_usize..300,
+        hung in 1_i64..400,
+        joins in 10_i64..60,
+        backlog in 1_i64..20,
+        timeout in 2_i64..40,
+    ) {
+        let per_gateway = (in_flight / 2).max(1);
+        let mut schedule = Schedule::new(Limits { capacity: 100_000, ..limits(in_flight, per_gateway) });
+        let healthy = lane(-1);
+        schedule.has_answered(&healthy, 1);
+        let mut under_way: Vec<(i64, Waiting)> = Vec::new();
+        for second in 0..50_i64 {
+            let now = at(second * 1_000_000);
+            // Some more begin to hang each second, each with a backlog that was due long ago.
+            for gateway in (second * joins).min(hung)..((second + 1) * joins).min(hung) {
+                for number in 0..backlog {
+                    schedule.merge(waiting(1_000_000 + gateway * 1_000 + number, gateway, 0));
+                }
+            }
+            let (over, left) = under_way.into_iter().partition(|(since, _)| second - since >= timeout);
+            under_way = left;
+            for (_, taken) in over {
+                schedule.over(&taken, Ended::Called(Call { answered: false, ..call(QUICK) }), now);
+                schedule.merge(Waiting { attempt_count: taken.attempt_count + 1, ..taken });
+            }
+            under_way.extend(schedule.take_due(now).into_iter().map(|taken| (second, taken)));
+            prop_assert!(schedule.in_flight() <= in_flight, "{}", schedule.in_flight());
+            prop_assert!(schedule.gateways.values().all(|gateway| gateway.in_flight() <= per_gateway));
+            schedule.merge(waiting(second, -1, second * 1_000_000));
+            let taken = schedule.take_due(now);
+            prop_assert_eq!(seqs(&taken), [second], "the healthy one starts at once, and nothing else does");
+            schedule.over(&taken[0], called(Duration::from_millis(5)), now);
+            prop_assert!(schedule.take_at_once(&healthy, now), "so does what is new");
+            schedule.over_at_once(&healthy, called(Duration::from_millis(5)), now);
+        }
+    }
+
 }
 
 proptest! {
@@ -357,8 +511,8 @@ proptest! {
             prop_assert_eq!(schedule.in_flight(), under_way.len());
             if !under_way.is_empty() && round % 3 != 0 {
                 let hold_until = (round % holds == 0).then_some(now + Duration::from_millis(2));
-                let call = Call { hold_until, ..called(QUICK).unwrap() };
-                schedule.over(&under_way.swap_remove(round % under_way.len()), Some(call));
+                let ended = Ended::Called(Call { hold_until, ..call(QUICK) });
+                schedule.is_over(&under_way.swap_remove(round % under_way.len()), ended);
             }
             for page in schedule.wanted_pages() {
                 schedule.merge_page(&load(&store, page));

@@ -84,7 +84,22 @@ impl Faulty {
 }
 
 impl Store for Faulty {
-    fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
+    fn commit(&self, mut batch: WriteBatch) -> StoreFuture<Receipt> {
+        let begins = batch.fenced.as_mut().map(|writes| &mut writes.begins).filter(|begins| !begins.is_empty());
+        if let Some(begins) = begins
+            && self.faults.take("begin alone").is_some()
+        {
+            let refused = std::mem::take(begins).len();
+            let rest = self.inner.commit(batch);
+            return Box::pin(async move {
+                let mut receipt = rest.await?;
+                if let Some(fenced) = &mut receipt.fenced {
+                    let refusal = || Err(StoreError::Unexpected("told to refuse".to_owned()));
+                    fenced.begins = (0..refused).map(|_| refusal()).collect();
+                }
+                Ok(receipt)
+            });
+        }
         let call = match &batch.fenced {
             Some(writes) if !writes.finishes.is_empty() => "finish",
             Some(writes) if !writes.begins.is_empty() => "begin",

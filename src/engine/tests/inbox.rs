@@ -2,7 +2,7 @@
 
 use super::faulty::Fault;
 use super::*;
-use crate::core::inbox::{Channel, MAX_TRIES};
+use crate::core::inbox::{Channel, MAX_TRIES, PayloadFormat};
 use crate::core::job::SubmissionId;
 use crate::store::{InboxQuery, Message, NewSubmission, Received, Reprocess, SubmissionRow, SubmissionState};
 
@@ -19,6 +19,7 @@ fn new(number: u32, payload: &str) -> NewSubmission {
         client_slug: "acme".to_owned(),
         channel: Channel::Form,
         payload: payload.to_owned().into(),
+        format: PayloadFormat::Json,
         source_url: None,
         key_sha256: None,
     }

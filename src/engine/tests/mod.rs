@@ -56,10 +56,22 @@ struct Scripted {
     moments: Arc<Mutex<Vec<tokio::time::Instant>>>,
     /// How long each of them was allowed to take.
     timeouts: Arc<Mutex<Vec<Duration>>>,
+    /// How many of the next calls cannot be made for want of a local resource.
+    shortages: Arc<AtomicUsize>,
+}
+
+impl Scripted {
+    fn new(script: Script) -> Self {
+        let (calls, moments, timeouts, shortages) = Default::default();
+        Self { script, calls, moments, timeouts, shortages }
+    }
 }
 
 impl Gateway for Scripted {
     fn attempt(&self, attempt: &OpenAttempt, _: Bytes, timeout: Duration) -> Attempting {
+        if self.shortages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            return Box::pin(async { Err(LocalResourceError("too many open files".to_owned())) });
+        }
         let call = (attempt.intent_id.to_string(), attempt.attempt_number);
         let (delay, outcome) = (self.script)(&call.0, call.1);
         self.calls.lock().unwrap().push(call);
@@ -161,7 +173,8 @@ fn settings() -> LeaderSettings {
         timing: LeaseTiming::new(15 * SECOND, 5 * SECOND).unwrap(),
         acquire_interval: SECOND,
         refresh_interval: Duration::from_millis(250),
-        limits: Limits { in_flight: 16, in_flight_per_gateway: 8, capacity: 64 * 1024 },
+        // More than twice as many as one gateway may have, so that a gateway that is new can have all of its own.
+        limits: Limits { in_flight: 20, in_flight_per_gateway: 8, capacity: 64 * 1024 },
         retention: None,
     }
 }
@@ -215,7 +228,7 @@ impl Lab {
         courier: Couriers,
         registry: CurrentRegistry,
     ) -> Instance {
-        let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default(), timeouts: Arc::default() };
+        let gateway = Scripted::new(script);
         let made = gateway.clone();
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(made.clone()) });
         let metrics = Arc::new(Metrics::new().unwrap());

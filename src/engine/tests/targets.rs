@@ -217,3 +217,155 @@ async fn a_gateway_that_says_retry_after_is_left_alone_by_all_its_targets() {
     let spent: Vec<_> = instance.calls(14).await.into_iter().filter(|(_, number)| *number > 1).collect();
     assert!(spent.len() <= 2, "a crowd did not spend its attempts on finding out: {spent:?}");
 }
+
+/// Calls made in each of so many stretches of virtual time.
+async fn calls_per(stretch: Duration, count: usize, instance: &Instance) -> Vec<usize> {
+    let mut calls = Vec::new();
+    for _ in 0..count {
+        let before = instance.gateway.calls.lock().unwrap().len();
+        pass(stretch).await;
+        calls.push(instance.gateway.calls.lock().unwrap().len() - before);
+    }
+    calls
+}
+
+#[actix::test]
+async fn a_target_with_a_rate_and_deadlines_goes_on_delivering_when_more_comes_than_it_may_send() {
+    let lab = Lab::new();
+    let registry = limited(serde_json::json!({ "ratePerSecond": 1 }));
+    let instance = lab.start_with_registry(settings(), always(accepted()), registry);
+    instance.lease_after(0).await;
+    let contract = named("t", deadline(10));
+    // Twice the rate, by another instance, so that every intent waits its turn.
+    let elsewhere: Arc<dyn Store> = Arc::new(lab.store());
+    actix::spawn(async move {
+        for number in 0..240 {
+            submit_to(&*elsewhere, new_intent(&number.to_string(), &contract, b"")).await;
+            pass(SECOND / 2).await;
+        }
+    });
+    let calls = calls_per(20 * SECOND, 5, &instance).await;
+    assert!(calls.iter().all(|calls| (18..=21).contains(calls)), "{calls:?} in each 20 s at one a second");
+}
+
+#[actix::test]
+async fn a_paused_target_with_a_rate_and_deadlines_delivers_again_when_it_is_resumed() {
+    let lab = Lab::new();
+    let registry = limited(serde_json::json!({ "ratePerSecond": 1 }));
+    let instance = lab.start_with_registry(settings(), always(accepted()), registry);
+    instance.lease_after(0).await;
+    let contract = named("t", deadline(10));
+    instance.engine.store.pause_target(contract.target.clone()).await.unwrap();
+    for number in 0..60 {
+        instance.submit(&format!("dead {number}"), &contract).await;
+    }
+    pass(15 * SECOND).await;
+    instance.engine.store.resume_target(contract.target.clone()).await.unwrap();
+    let resumed = monotonic();
+    instance.submit("live", &contract).await;
+    assert_eq!(instance.end("live").await.intent.state.status(), Status::Accepted);
+    assert!(monotonic().duration_since(resumed) < 3 * SECOND, "nothing that had ended took a turn of the rate");
+}
+
+#[actix::test]
+async fn a_store_that_stalls_does_not_let_a_target_burst() {
+    let lab = Lab::new();
+    let registry = limited(serde_json::json!({ "ratePerSecond": 2 }));
+    let instance = lab.start_with_registry(settings(), always(accepted()), registry);
+    instance.lease_after(0).await;
+    let contract = named("t", one_shot());
+    let backlog = (0..30).map(|number| new_intent(&number.to_string(), &contract, b"")).collect();
+    lab.store().commit(WriteBatch { submits: backlog, ..WriteBatch::default() }).await.unwrap();
+    instance.calls(3).await;
+    instance.faults.add("begin", 1, Fault::SlowAnswer(5 * SECOND));
+    for number in 0..30 {
+        assert_eq!(instance.end(&number.to_string()).await.attempts.len(), 1);
+    }
+    let moments = instance.gateway.moments.lock().unwrap().clone();
+    for pair in moments.windows(3) {
+        assert!(pair[2] - pair[0] >= SECOND - Duration::from_millis(5), "three calls within {:?}", pair[2] - pair[0]);
+    }
+    instance.assert_no_number_sent_twice();
+}
+
+#[actix::test]
+async fn a_resubmission_does_not_use_up_a_turn_of_the_rate() {
+    let lab = Lab::new();
+    let registry = limited(serde_json::json!({ "ratePerSecond": 0.1 }));
+    let instance = lab.start_with_registry(settings(), always(accepted()), registry);
+    instance.lease_after(0).await;
+    let contract = named("t", one_shot());
+    instance.submit("first", &contract).await;
+    instance.end("first").await;
+    pass(10 * SECOND).await;
+    for _ in 0..5 {
+        let again = instance.engine.store.submit(new_intent("first", &contract, b"{}")).await.unwrap();
+        assert!(matches!(again, Submitted::Existing(_)));
+    }
+    let asked = monotonic();
+    instance.submit("second", &contract).await;
+    instance.end("second").await;
+    assert!(monotonic().duration_since(asked) < SECOND);
+}
+
+#[actix::test]
+async fn no_call_leaves_after_the_deadline_though_its_attempt_was_started_before() {
+    let lab = Lab::new();
+    // One call at a time, each of nine seconds: what is started ahead of its call waits that long.
+    let limits = Limits { in_flight: 1, in_flight_per_gateway: 1, capacity: 1_000 };
+    let slow = script(|_, _| (9 * SECOND, Some(accepted())));
+    let instance = lab.start(LeaderSettings { limits, ..settings() }, slow);
+    instance.lease_after(0).await;
+    instance.submit("before", &one_shot()).await;
+    instance.calls(1).await;
+    // The answer to its start comes when the deadline has passed.
+    instance.faults.add("begin", 1, Fault::SlowAnswer(6 * SECOND));
+    let late = named("late", deadline(12));
+    instance.submit("late", &late).await;
+    let history = instance.end("late").await;
+    assert_eq!(exhausted(&history), ExhaustedReason::DeadlineExceeded);
+    let [attempt] = &history.attempts[..] else { panic!("{history:?}") };
+    assert_eq!(attempt.outcome.cause(), "not sent: the deadline passed before the call could leave");
+    assert_eq!(instance.calls(1).await, [("before".to_owned(), 1)], "the gateway never saw it");
+}
+
+#[actix::test]
+async fn an_intent_that_the_store_cannot_start_is_tried_again_in_the_same_term() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    let lease = instance.lease_after(0).await;
+    instance.faults.add("begin alone", 1, Fault::Fail);
+    submit_to(&lab.store(), new_intent("a", &max_attempts(3), b"")).await;
+    assert_eq!(instance.end("a").await.intent.state.status(), Status::Accepted);
+    assert_eq!(instance.engine.board.lease().unwrap().term, lease.term);
+}
+
+#[actix::test]
+async fn hung_gateways_delay_only_their_own_intents() {
+    let lab = Lab::new();
+    let hang = script(|id, _| match id.starts_with("hung") {
+        true => (35 * SECOND, Some(Outcome::unknown("timed out"))),
+        false => (Duration::from_millis(20), Some(accepted())),
+    });
+    let limits = Limits { in_flight: 64, in_flight_per_gateway: 32, capacity: 64 * 1024 };
+    let instance = lab.start(LeaderSettings { limits, ..settings() }, hang);
+    instance.lease_after(0).await;
+    let healthy = at_gateway("healthy", named("healthy", one_shot()));
+    instance.submit("warm", &healthy).await;
+    instance.end("warm").await;
+    let mut backlog = Vec::new();
+    for gateway in 0..50 {
+        let contract = at_gateway(&format!("hung{gateway}"), named("hung", max_attempts(3)));
+        backlog.extend((0..40).map(|number| new_intent(&format!("hung {gateway} {number}"), &contract, b"")));
+    }
+    lab.store().commit(WriteBatch { submits: backlog, ..WriteBatch::default() }).await.unwrap();
+    // Before anything is known of them, while they are silent, and when their calls have timed out.
+    for round in 0..60 {
+        let (id, asked) = (format!("healthy {round}"), monotonic());
+        instance.submit(&id, &healthy).await;
+        instance.end(&id).await;
+        let took = monotonic().duration_since(asked);
+        assert!(took < Duration::from_millis(100), "{id} took {took:?}");
+        pass(2 * SECOND).await;
+    }
+}

@@ -159,6 +159,7 @@ async fn a_slow_renewal_stretches_no_lease_and_loses_no_intent() {
 
 async fn not_sent_when_answered_after_trust_ended(call: &'static str) {
     let lab = Lab::new();
+    let began = monotonic();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
     instance.faults.add(call, 1, Fault::SlowAnswer(13 * SECOND));
@@ -168,13 +169,11 @@ async fn not_sent_when_answered_after_trust_ended(call: &'static str) {
         _ => drop(submit_to(&lab.store(), new_intent("a", &max_attempts(3), b"{}")).await),
     }
     let history = instance.end("a").await;
-    assert_eq!(
-        history.attempts[0].outcome,
-        Outcome::interrupted(),
-        "written down, never sent, closed by the next term"
-    );
+    assert_eq!(history.attempts.len(), 1, "what was not sent is given back, and uses up nothing: {history:?}");
     let calls = instance.gateway.calls.lock().unwrap().clone();
-    assert_eq!(calls, [("a".to_owned(), 2)]);
+    assert_eq!(calls, [("a".to_owned(), 1)]);
+    let began = instance.gateway.moments.lock().unwrap()[0].duration_since(began);
+    assert!(began > 13 * SECOND, "called after {began:?}, in the term that lost its trust");
 }
 
 #[actix::test]
@@ -410,7 +409,7 @@ async fn a_leader_whose_executor_is_stuck_loses_the_lease_and_does_not_seek_it()
         ..settings()
     };
     let start = |settings, script: Script| {
-        let gateway = Scripted { script, calls: Arc::default(), moments: Arc::default(), timeouts: Arc::default() };
+        let gateway = Scripted::new(script);
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(gateway.clone()) });
         let outside = outside(factory, &Couriers::well(), inbox_registry());
         Engine::start(open(), settings, outside, Arc::new(Metrics::new().unwrap()), Threads::own())
@@ -477,4 +476,28 @@ async fn an_intent_given_to_a_follower_starts_within_the_refresh_interval() {
         assert_eq!(follower.engine.metrics.schedule_held.get(), 0);
     }
     assert!(follower.engine.board.lease().is_none());
+}
+
+#[actix::test]
+async fn a_drain_in_doubt_goes_on_renewing_until_calls_under_way_are_recorded() {
+    let lab = Lab::new();
+    let instance = lab.start(
+        settings(),
+        script(|id, _| (if id == "long" { 28 * SECOND } else { Duration::from_millis(1) }, Some(accepted()))),
+    );
+    let first = instance.lease_after(0).await;
+    instance.submit("long", &at_gateway("slow", one_shot())).await;
+    instance.calls(1).await;
+    // One look fails: from here on the term is in doubt. Attempts are still being handed out.
+    let backlog = (0..3_000).map(|number| new_intent(&number.to_string(), &one_shot(), b"")).collect();
+    lab.store().commit(WriteBatch { submits: backlog, ..WriteBatch::default() }).await.unwrap();
+    instance.calls(20).await;
+    instance.faults.add("refresh", 1, Fault::Fail);
+    assert_eq!(instance.end("long").await.intent.state.status(), Status::Accepted, "the gateway accepted it");
+    for number in 0..3_000 {
+        let history = instance.end(&number.to_string()).await;
+        assert_eq!(history.intent.state.status(), Status::Accepted, "{history:?}");
+    }
+    assert!(instance.lease_after(first.term.epoch).await.term.epoch > first.term.epoch, "and the term has ended");
+    instance.assert_no_number_sent_twice();
 }

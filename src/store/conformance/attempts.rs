@@ -9,10 +9,11 @@ use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
 use crate::core::intent::{ExhaustedReason, State, Status};
 use crate::core::lease::Term;
 use crate::core::outcome::Outcome;
-use crate::core::schedule::{Call, Lane, Waiting};
+use crate::core::schedule::{Ended, Lane, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::{
-    AtOnce, Begun, BegunAtOnce, FencedWrites, Finished, Permit, Places, Purged, Slot, Submitted, WriteBatch,
+    AtOnce, Begun, BegunAtOnce, FencedWrites, Finished, OpenAttempt, Permit, Places, PostponeAttempt, Purged, Slot,
+    Submitted, WriteBatch,
 };
 
 const RETRY: Duration = Duration::from_secs(5);
@@ -247,6 +248,37 @@ pub async fn the_next_term_closes_what_was_left_open(fixture: Fixture) {
     assert_eq!(fixture.finish(&new, &mine, accepted()).await, Some(Finished::Recorded));
 }
 
+pub async fn a_postponed_attempt_uses_up_nothing_and_waits_until_it_is_due(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let intent = fixture.submit("a", &one_shot()).await;
+    let attempt = fixture.begin_due(&term, &intent).await;
+    let cursor = fixture.store.build_schedule(1).await.unwrap().cursor;
+    let (now, later) = (fixture.now().await, fixture.now().await + Duration::from_secs(60));
+    let postpone = async |term: &Term, attempt: &OpenAttempt, due: Timestamp| {
+        let postpone = PostponeAttempt { seq: attempt.seq, attempt_number: attempt.attempt_number, due };
+        let receipt = fixture.fenced(FencedWrites { postpones: vec![postpone], ..writes(term) }).await?;
+        Some(*receipt.postpones[0].as_ref().unwrap())
+    };
+    let over = Term { epoch: term.epoch - 1, ..term.clone() };
+    assert_eq!(postpone(&over, &attempt, now).await, None, "its term is over");
+    assert!(fixture.intent("a").await.attempt_open);
+    assert_eq!(postpone(&term, &attempt, later).await, Some(Finished::Recorded));
+    let stored = fixture.intent("a").await;
+    assert_eq!((stored.attempt_count, stored.attempt_open, &stored.state), (0, false, &State::Pending));
+    assert!(fixture.history("a").await.attempts.is_empty(), "nothing was sent, so there is nothing to show");
+    let seen = fixture.refresh(&cursor, 10).await.changed;
+    assert_eq!(seen.iter().map(|waiting| (waiting.seq, waiting.due)).collect::<Vec<_>>(), [(intent.seq, later)]);
+    assert!(matches!(fixture.begin(&term, &seen[0]).await, Some(Begun::NotDue { due, .. }) if due == later));
+    assert_eq!(postpone(&term, &attempt, now).await, Some(Finished::NotOpen), "it is not open any more");
+
+    let other = fixture.begin_due(&term, &fixture.submit("b", &one_shot()).await).await;
+    assert_eq!(postpone(&term, &other, now).await, Some(Finished::Recorded));
+    let again = fixture.begin_due(&term, &fixture.intent("b").await).await;
+    assert_eq!(again.attempt_number, 1, "a number that was not sent is used again");
+    assert_eq!(fixture.finish(&term, &again, accepted()).await, Some(Finished::Recorded));
+    assert_eq!(fixture.intent("b").await.state.status(), Status::Accepted);
+}
+
 pub async fn one_bad_item_fails_alone(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let mut attempts = Vec::new();
@@ -284,7 +316,7 @@ impl Places for OnePlace {
 struct NoSlot;
 
 impl Slot for NoSlot {
-    fn called(&mut self, _: Call) {}
+    fn ended(&mut self, _: Ended) {}
 }
 
 /// A store may leave new intents waiting; what it begins at once must be as if begun later.

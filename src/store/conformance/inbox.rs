@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::Fixture;
-use crate::core::inbox::{Channel, Draft};
+use crate::core::inbox::{Channel, Draft, PayloadFormat};
 use crate::core::job::SubmissionId;
 use crate::core::job::fixtures::submission_id;
 use crate::core::lease::Term;
@@ -16,12 +16,13 @@ use crate::store::{
     SubmissionRow, SubmissionState, WriteBatch,
 };
 
-fn new(number: u8, client_slug: &str, payload: &[u8]) -> NewSubmission {
+pub(super) fn new(number: u8, client_slug: &str, payload: &[u8]) -> NewSubmission {
     NewSubmission {
         id: submission_id(number),
         client_slug: client_slug.to_owned(),
         channel: Channel::Form,
         payload: Bytes::copy_from_slice(payload),
+        format: PayloadFormat::Json,
         source_url: None,
         key_sha256: None,
     }
@@ -31,7 +32,7 @@ fn keyed(number: u8, key: &str, payload: &[u8]) -> NewSubmission {
     NewSubmission { key_sha256: Some(Sha256::digest(key).into()), ..new(number, "acme", payload) }
 }
 
-async fn receive(store: &dyn Store, new: Vec<NewSubmission>) -> Vec<Received> {
+pub(super) async fn receive(store: &dyn Store, new: Vec<NewSubmission>) -> Vec<Received> {
     let receipt = store.commit(WriteBatch { received: new, ..WriteBatch::default() }).await.unwrap();
     receipt.received.into_iter().map(Result::unwrap).collect()
 }
@@ -40,13 +41,13 @@ async fn due(fixture: &Fixture) -> Vec<DueSubmission> {
     fixture.store.look_into_inbox(100).await.unwrap().due
 }
 
-fn said(due: &DueSubmission, email: Option<&str>, phone: Option<&str>, body: &str) -> ProcessedSubmission {
+pub(super) fn said(due: &DueSubmission, email: Option<&str>, phone: Option<&str>, body: &str) -> ProcessedSubmission {
     let own = |text: Option<&str>| text.map(str::to_owned);
     let draft = Draft { email: own(email), phone: own(phone), name: None, body: body.to_owned() };
     ProcessedSubmission { seq: due.seq, tries: due.tries, result: Ok(draft) }
 }
 
-async fn process(fixture: &Fixture, term: &Term, processed: Vec<ProcessedSubmission>) {
+pub(super) async fn process(fixture: &Fixture, term: &Term, processed: Vec<ProcessedSubmission>) {
     let results = fixture.store.process_inbox(term.clone(), processed).await.unwrap().expect("the term lasts");
     results.into_iter().for_each(|result| result.unwrap());
 }
@@ -55,7 +56,7 @@ async fn find(fixture: &Fixture, id: SubmissionId) -> (SubmissionRow, Bytes) {
     fixture.other.find_submission(id).await.unwrap().unwrap()
 }
 
-fn of(slug: &str) -> InboxQuery {
+pub(super) fn of(slug: &str) -> InboxQuery {
     InboxQuery { client_slug: Some(slug.to_owned()), limit: 100, ..InboxQuery::default() }
 }
 
@@ -74,6 +75,19 @@ pub async fn what_comes_in_is_kept_as_it_came(fixture: Fixture) {
     assert_eq!(find(&fixture, submission_id(3)).await.1.as_ref(), b"");
     assert_eq!(fixture.store.find_submission(submission_id(9)).await.unwrap(), None);
     assert_eq!(due(&fixture).await.len(), 3, "nobody has to lead for that");
+}
+
+pub async fn how_a_payload_is_written_is_kept(fixture: Fixture) {
+    let form = |number| NewSubmission { format: PayloadFormat::Form, ..new(number, "acme", b"From=1") };
+    let keyed_form = |number, key| NewSubmission { format: PayloadFormat::Form, ..keyed(number, key, b"From=1") };
+    let submissions =
+        vec![new(1, "acme", b"{}"), form(2), keyed_form(3, "k"), keyed_form(4, "k"), keyed(5, "l", b"{}")];
+    receive(&*fixture.store, submissions).await;
+    receive(&*fixture.other, vec![keyed_form(6, "k"), form(7)]).await;
+    let formats: Vec<_> = due(&fixture).await.iter().map(|row| (row.id, row.format)).collect();
+    let (json, form) = (PayloadFormat::Json, PayloadFormat::Form);
+    let expected = [(1, json), (2, form), (3, form), (5, json), (7, form)];
+    assert_eq!(formats, expected.map(|(number, format)| (submission_id(number), format)));
 }
 
 pub async fn one_key_is_one_submission(fixture: Fixture) {

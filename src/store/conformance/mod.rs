@@ -5,6 +5,7 @@
 //! and a way to let its time pass. `for_store!` makes one test of each case.
 
 pub mod attempts;
+pub mod contacts;
 pub mod inbox;
 pub mod jobs;
 pub mod leases;
@@ -71,6 +72,7 @@ macro_rules! for_store {
                 an_expired_term_changes_nothing_even_without_a_successor,
                 submissions_do_not_care_about_the_fence,
                 the_next_term_closes_what_was_left_open,
+                a_postponed_attempt_uses_up_nothing_and_waits_until_it_is_due,
                 one_bad_item_fails_alone,
             }
             leases {
@@ -135,11 +137,21 @@ macro_rules! for_store {
             }
             inbox {
                 what_comes_in_is_kept_as_it_came,
+                how_a_payload_is_written_is_kept,
                 one_key_is_one_submission,
                 a_submission_becomes_one_message_of_one_contact,
                 what_fails_is_tried_again_then_parked_then_processed,
                 only_the_leader_processes,
                 lists_of_the_inbox_are_paged,
+            }
+            contacts {
+                a_contact_is_found_by_email_first,
+                a_contact_without_an_email_is_adopted,
+                a_phone_is_never_taken_from_another_contact,
+                a_phone_alone_goes_to_the_contact_without_an_email_else_to_the_oldest,
+                contacts_are_of_their_client,
+                any_rows_make_the_contacts_of_the_model,
+                racing_rows_make_one_contact,
             }
         }
     };
@@ -255,7 +267,7 @@ impl Fixture {
 }
 
 pub fn writes(term: &Term) -> FencedWrites {
-    FencedWrites { term: term.clone(), begins: Vec::new(), finishes: Vec::new(), expire: None }
+    FencedWrites::new(term)
 }
 
 pub fn finished(attempt: &OpenAttempt, outcome: Outcome, finished_at: Timestamp) -> Arc<FinishAttempt> {

@@ -45,12 +45,32 @@ impl OpenError {
     }
 }
 
-/// Opens the file for writing; creates it, and the directory it is to be in, if `create`.
+/// Makes the directory that the file is to be in. Only that one: where several are missing, the path is mistyped, or a
+/// disk is not mounted.
+pub fn make_directory(path: &Path) -> Result<(), OpenError> {
+    let directory = directory_of(path);
+    match std::fs::create_dir(directory) {
+        Err(error) if !directory.is_dir() => Err(OpenError::new(
+            path,
+            format!("cannot make its directory {} ({error})", directory.display()),
+            NO_DIRECTORY,
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The directory that the file is in, or is to be in.
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+pub const NO_DIRECTORY: &str = "create that directory (mkdir -p), or name another one with SM_STORE";
+
+/// Opens the file for writing; creates it if `create`.
 pub fn open_writer(path: &Path, create: bool) -> Result<Connection, OpenError> {
-    if let Some(directory) = path.parent().filter(|directory| create && !directory.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory).map_err(|error| {
-            OpenError::new(path, format!("cannot make its directory ({error})"), "name another one with SM_STORE")
-        })?;
+    if create && !directory_of(path).is_dir() {
+        let what = format!("there is no directory {}", directory_of(path).display());
+        return Err(OpenError::new(path, what, NO_DIRECTORY));
     }
     let create = if create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;

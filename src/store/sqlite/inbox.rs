@@ -10,7 +10,7 @@ use super::read::parsed;
 use super::schedule::as_limit;
 use super::write::Items;
 use crate::clock::WallClock;
-use crate::core::inbox::{Channel, Draft};
+use crate::core::inbox::{Channel, Draft, PayloadFormat};
 use crate::core::job::SubmissionId;
 use crate::core::lease::Term;
 use crate::core::time::Timestamp;
@@ -43,6 +43,10 @@ pub fn receive(
             now.micros()
         ])?;
     if inserted == 1 {
+        if new.format == PayloadFormat::Form {
+            let seq = transaction.last_insert_rowid();
+            transaction.prepare_cached("INSERT INTO inbox_forms (submission_seq) VALUES (?1)")?.execute([seq])?;
+        }
         return Ok(Received::Created(new.id));
     }
     let (id, before): (_, [u8; 32]) = transaction
@@ -56,8 +60,9 @@ pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Res
     let now = read_now(&snapshot, clock)?;
     let due: Vec<DueSubmission> = snapshot
         .prepare_cached(
-            "SELECT submission_seq, id, client_slug, channel, payload, tries FROM inbox_submissions
-             WHERE next_try_at <= ?1 ORDER BY next_try_at, submission_seq LIMIT ?2",
+            "SELECT submission_seq, id, client_slug, channel, payload, tries,
+                 EXISTS (SELECT 1 FROM inbox_forms f WHERE f.submission_seq = inbox_submissions.submission_seq)
+             FROM inbox_submissions WHERE next_try_at <= ?1 ORDER BY next_try_at, submission_seq LIMIT ?2",
         )?
         .query_map(params![now.micros(), as_limit(limit)], |row| {
             Ok(DueSubmission {
@@ -67,6 +72,7 @@ pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Res
                 channel: parsed(row, 3, Channel::parse)?,
                 payload: Bytes::from(row.get::<_, Vec<u8>>(4)?),
                 tries: row.get(5)?,
+                format: if row.get(6)? { PayloadFormat::Form } else { PayloadFormat::Json },
             })
         })?
         .collect::<Result<_, _>>()?;
@@ -147,29 +153,24 @@ fn process_one(
         .map(drop)
 }
 
-/// Who it is, by email, else by phone; made if they are new. What is not known of them yet is filled in.
+/// The contact of a draft, made if it is a new one. What was not known of it is filled in, but a phone only if no other
+/// contact of the client has it: it would take that one's messages.
 fn contact(
     transaction: &Transaction<'_>,
     client_slug: &str,
     draft: &Draft,
     now: Timestamp,
 ) -> Result<i64, rusqlite::Error> {
-    let (sql, key) = match &draft.email {
-        Some(email) => ("SELECT contact_id FROM inbox_contacts WHERE client_slug = ?1 AND email = ?2", Some(email)),
-        None => (
-            "SELECT min(contact_id) FROM inbox_contacts WHERE client_slug = ?1 AND phone = ?2 HAVING count(*) > 0",
-            draft.phone.as_ref(),
-        ),
-    };
-    let found: Option<i64> =
-        transaction.prepare_cached(sql)?.query_row(params![client_slug, key], |row| row.get(0)).optional()?;
-    if let Some(contact_id) = found {
+    if let Some(contact_id) = find_contact(transaction, client_slug, draft)? {
         transaction
             .prepare_cached(
-                "UPDATE inbox_contacts SET name = coalesce(name, ?2), phone = coalesce(phone, ?3)
-                 WHERE contact_id = ?1 AND (name IS NULL AND ?2 IS NOT NULL OR phone IS NULL AND ?3 IS NOT NULL)",
+                "UPDATE inbox_contacts SET name = coalesce(name, ?2), email = coalesce(email, ?3), phone = CASE
+                     WHEN phone IS NULL AND NOT EXISTS (SELECT 1 FROM inbox_contacts o
+                         WHERE o.client_slug = ?5 AND o.phone = ?4) THEN ?4 ELSE phone END
+                 WHERE contact_id = ?1 AND (name IS NULL AND ?2 IS NOT NULL OR email IS NULL AND ?3 IS NOT NULL
+                     OR phone IS NULL AND ?4 IS NOT NULL)",
             )?
-            .execute(params![contact_id, draft.name, draft.phone])?;
+            .execute(params![contact_id, draft.name, draft.email, draft.phone, client_slug])?;
         return Ok(contact_id);
     }
     transaction
@@ -178,6 +179,32 @@ fn contact(
         )?
         .execute(params![client_slug, draft.email, draft.phone, draft.name, now.micros()])?;
     Ok(transaction.last_insert_rowid())
+}
+
+/// By email; else the one with this phone and no email, which then gets the email. Without an email: the one with this
+/// phone and no email, else the oldest with this phone.
+fn find_contact(
+    transaction: &Transaction<'_>,
+    client_slug: &str,
+    draft: &Draft,
+) -> Result<Option<i64>, rusqlite::Error> {
+    const BY_EMAIL: &str = "SELECT contact_id FROM inbox_contacts WHERE client_slug = ?1 AND email = ?2";
+    const WITHOUT_EMAIL: &str =
+        "SELECT contact_id FROM inbox_contacts WHERE client_slug = ?1 AND phone = ?2 AND email IS NULL";
+    const BY_PHONE: &str =
+        "SELECT contact_id FROM inbox_contacts WHERE client_slug = ?1 AND phone = ?2 ORDER BY contact_id LIMIT 1";
+    let look = |sql, key: Option<&String>| match key {
+        Some(key) => transaction.prepare_cached(sql)?.query_row(params![client_slug, key], |row| row.get(0)).optional(),
+        None => Ok(None),
+    };
+    let (email, phone) = (draft.email.as_ref(), draft.phone.as_ref());
+    if let Some(found) = look(BY_EMAIL, email)? {
+        return Ok(Some(found));
+    }
+    match look(WITHOUT_EMAIL, phone)? {
+        None if email.is_none() => look(BY_PHONE, phone),
+        found => Ok(found),
+    }
 }
 
 /// Makes submissions due now, as if they had never failed; how many. Only those that are not processed.

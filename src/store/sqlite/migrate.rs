@@ -7,7 +7,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::connection::{self, OpenError};
 
 /// Each in one transaction with the version it leads to; each safe to run again.
-pub const MIGRATIONS: [&str; 8] = [
+pub const MIGRATIONS: [&str; 9] = [
     include_str!("../../../schema/sqlite/0001_spine.sql"),
     include_str!("../../../schema/sqlite/0002_fewer_indexes.sql"),
     include_str!("../../../schema/sqlite/0003_webhooks.sql"),
@@ -16,6 +16,7 @@ pub const MIGRATIONS: [&str; 8] = [
     include_str!("../../../schema/sqlite/0006_jobs.sql"),
     include_str!("../../../schema/sqlite/0007_inbox.sql"),
     include_str!("../../../schema/sqlite/0008_targets.sql"),
+    include_str!("../../../schema/sqlite/0010_inbox_forms.sql"),
 ];
 
 /// Marks a file as ours ("SMGR"), so that another program's database is never touched.

@@ -87,17 +87,24 @@ impl SqliteStore {
         })
     }
 
-    /// Whether the file, which does not exist, could be made; leaves nothing behind.
+    /// Whether the file, which does not exist, could be made at start; leaves nothing behind.
     pub fn could_be_made(path: &Path) -> Result<(), OpenError> {
-        let directories = path.ancestors().skip(1).map(|directory| match directory.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => directory,
-        });
-        let Some(directory) = directories.into_iter().find(|directory| directory.exists()) else { return Ok(()) };
+        let own = connection::directory_of(path);
+        // Its directory may be missing, that one's may not: see `make_directory`.
+        let directory = if own.exists() { own } else { connection::directory_of(own) };
+        if !directory.is_dir() {
+            let what = format!("there is no directory {}", own.display());
+            return Err(OpenError::new(path, what, connection::NO_DIRECTORY));
+        }
         let remedy = "make it writable, or name another file with SM_STORE";
         let refused =
             |error| OpenError::new(path, format!("cannot write to {} ({error})", directory.display()), remedy);
         tempfile::tempfile_in(directory).map(drop).map_err(refused)
+    }
+
+    /// Makes the directory of a new store, if that is the only one missing.
+    pub fn make_directory(path: &Path) -> Result<(), OpenError> {
+        connection::make_directory(path)
     }
 
     /// Creates the file if there is none and brings its schema up to date. Returns how many

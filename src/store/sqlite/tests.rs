@@ -127,11 +127,14 @@ async fn the_hot_queries_use_their_indexes() {
 #[test]
 fn several_processes_may_migrate_at_once() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("deep/down/test.db");
+    let path = directory.path().join("new/test.db");
     let runs: Vec<_> = (0..8)
         .map(|_| {
             let path = path.clone();
-            std::thread::spawn(move || SqliteStore::migrate(&path).unwrap())
+            std::thread::spawn(move || {
+                SqliteStore::make_directory(&path).unwrap();
+                SqliteStore::migrate(&path).unwrap()
+            })
         })
         .collect();
     let run: usize = runs.into_iter().map(|run| run.join().unwrap()).sum();
@@ -154,6 +157,7 @@ fn unusable_files_are_refused_with_what_to_do_and_left_alone() {
         ("foreign.db", "it belongs to another program"),
         ("newer.db", "start that one"),
         ("file/below.db", "name another one with SM_STORE"),
+        ("mistyped/test.db", "create that directory (mkdir -p)"),
     ] {
         let path = at(name);
         let before = std::fs::read(&path).ok();
@@ -162,6 +166,14 @@ fn unusable_files_are_refused_with_what_to_do_and_left_alone() {
         assert_eq!(error.lines().count(), 1);
         assert_eq!(std::fs::read(&path).ok(), before, "{name} was changed");
     }
+    assert!(!at("mistyped").exists(), "a directory was made");
+    assert!(SqliteStore::could_be_made(&at("new/test.db")).is_ok());
+    for name in ["mistyped/deeper/test.db", "file/below.db"] {
+        for error in [SqliteStore::make_directory(&at(name)), SqliteStore::could_be_made(&at(name))] {
+            assert!(error.unwrap_err().to_string().contains("mkdir -p"), "{name}");
+        }
+    }
+    assert!(!at("mistyped").exists() && !at("new").exists(), "a directory was made");
     let missing = SqliteStore::open(&at("missing.db"), WallClock::system()).err().unwrap().to_string();
     assert!(missing.contains("migrate"), "{missing}");
 }

@@ -26,8 +26,8 @@ use crate::core::schedule::{Lane, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
-    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt, Purged,
-    Receipt, StoreError, Submitted, WriteBatch,
+    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt,
+    PostponeAttempt, Purged, Receipt, StoreError, Submitted, WriteBatch,
 };
 
 /// Contracts that are known to be in the database, so that a submission need not look.
@@ -129,12 +129,16 @@ fn fenced(
     for finish in &writes.finishes {
         finishes.push(items.run(transaction, |tx| finish_attempt(tx, finish, now, &mut tally))?);
     }
+    let mut postpones = Vec::with_capacity(writes.postpones.len());
+    for postpone in &writes.postpones {
+        postpones.push(items.run(transaction, |tx| postpone_attempt(tx, postpone, now))?);
+    }
     let expired = match writes.expire {
         Some(limit) => expire_overdue(transaction, limit, now, items, &mut tally)?,
         None => Vec::new(),
     };
     tally.write(transaction, now)?;
-    Ok(FencedReceipt { begins, finishes, expired })
+    Ok(FencedReceipt { begins, finishes, postpones, expired })
 }
 
 impl Items {
@@ -400,6 +404,21 @@ fn finish_attempt(
     jobs::count_reach(transaction, finish, now)?;
     tally.attempt(transaction, finish)?;
     Ok(Finished::Recorded)
+}
+
+fn postpone_attempt(
+    transaction: &Transaction<'_>,
+    postpone: &PostponeAttempt,
+    now: Timestamp,
+) -> Result<Finished, rusqlite::Error> {
+    let updated = transaction
+        .prepare_cached(
+            "UPDATE submission_intents SET attempt_count = attempt_count - 1, next_attempt_at = ?3,
+                 open_lease_epoch = NULL, open_started_at = NULL, last_modified_at = ?4
+             WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL",
+        )?
+        .execute(params![postpone.seq.0, postpone.attempt_number, postpone.due.micros(), now.micros()])?;
+    Ok(if updated == 0 { Finished::NotOpen } else { Finished::Recorded })
 }
 
 fn expire_overdue(

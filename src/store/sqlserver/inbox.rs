@@ -12,7 +12,7 @@ use super::database::{Batch, Database, ResultSets, Value};
 use super::rows;
 use super::statements::{FENCE, TERM_VALUES, TICK, json_text, text};
 use super::write::term_values;
-use crate::core::inbox::{Channel, Draft};
+use crate::core::inbox::{Channel, Draft, PayloadFormat};
 use crate::core::job::SubmissionId;
 use crate::core::lease::Term;
 use crate::store::sqlserver::rows::json_moment;
@@ -35,7 +35,11 @@ FROM OPENJSON(@value0) WITH (id VARCHAR(36), slug NVARCHAR(200), channel VARCHAR
     payload_from BIGINT, payload_length BIGINT, key_from BIGINT, content_from BIGINT) AS j
 WHERE j.key_from IS NULL OR NOT EXISTS (
     SELECT 1 FROM inbox_submissions AS s WHERE s.key_sha256 IS NOT NULL AND s.key_sha256 = SUBSTRING(@value2, j.key_from, 32))
-ORDER BY j.content_from;"
+ORDER BY j.content_from;
+INSERT INTO inbox_forms (submission_seq)
+SELECT s.submission_seq FROM OPENJSON(@value0) WITH (id VARCHAR(36), is_form BIGINT) AS j
+JOIN inbox_submissions AS s ON s.id = j.id COLLATE Latin1_General_100_BIN2
+WHERE j.is_form = 1 AND NOT EXISTS (SELECT 1 FROM inbox_forms AS f WHERE f.submission_seq = s.submission_seq);"
 );
 
 /// What stands under the keys that came.
@@ -60,6 +64,7 @@ pub fn receive_values(received: &[NewSubmission]) -> Vec<Value> {
             "id": new.id.to_string(), "slug": json_text(&new.client_slug), "channel": new.channel.as_str(),
             "source": new.source_url.as_deref().map(json_text), "payload_from": payloads.len() + 1,
             "payload_length": new.payload.len(), "key_from": key_from, "content_from": content_from,
+            "is_form": u8::from(new.format == PayloadFormat::Form),
         }));
         payloads.extend_from_slice(&new.payload);
     }
@@ -93,8 +98,9 @@ pub const LOOK: &str = "
 SELECT SYSUTCDATETIME() AS now_at, (SELECT MIN(next_try_at) FROM inbox_submissions WHERE next_try_at IS NOT NULL) AS next_at,
     (SELECT TOP (1) created_at FROM inbox_submissions WHERE next_try_at IS NOT NULL ORDER BY submission_seq) AS oldest_at,
     (SELECT COUNT_BIG(*) FROM inbox_submissions WHERE next_try_at IS NULL AND processed_at IS NULL) AS parked;
-SELECT TOP (@P1) submission_seq, id, client_slug, channel, payload, tries FROM inbox_submissions
-WHERE next_try_at <= SYSUTCDATETIME() ORDER BY next_try_at, submission_seq;";
+SELECT TOP (@P1) submission_seq, id, client_slug, channel, payload, tries, CASE WHEN EXISTS (SELECT 1 FROM inbox_forms AS f
+    WHERE f.submission_seq = inbox_submissions.submission_seq) THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS is_form
+FROM inbox_submissions WHERE next_try_at <= SYSUTCDATETIME() ORDER BY next_try_at, submission_seq;";
 
 pub async fn look(database: &Database, limit: usize) -> Result<InboxLook, StoreError> {
     let values = vec![Value::Number(i64::try_from(limit).unwrap_or(i64::MAX))];
@@ -109,6 +115,7 @@ pub async fn look(database: &Database, limit: usize) -> Result<InboxLook, StoreE
             channel: rows::parsed(row, "channel", Channel::parse)?,
             payload: rows::bytes(row, "payload")?.unwrap_or_default(),
             tries: rows::attempts(row, "tries")?,
+            format: if rows::need::<i64>(row, "is_form")? == 1 { PayloadFormat::Form } else { PayloadFormat::Json },
         })
     };
     Ok(InboxLook {
@@ -124,10 +131,14 @@ pub async fn look(database: &Database, limit: usize) -> Result<InboxLook, StoreE
 
 /// One row in a transaction of its own. Its values: the row, how often it had failed, email, phone, name (each may
 /// be blank) and body.
+///
+/// Its contact: by email; else the one with this phone and no email, which then gets the email; else, without an email,
+/// the oldest with this phone; else a new one. A phone is filled in only if no other contact of the client has it: it
+/// would take that one's messages.
 fn process_row() -> String {
     format!(
         "
-SELECT @held = 0, @waits = 0, @contact = NULL;
+SELECT @held = 0, @waits = 0, @contact = NULL, @phone = NULLIF(@value3, N'');
 BEGIN TRANSACTION;{FENCE}{TICK}
 SELECT @slug = client_slug, @waits = 1 FROM inbox_submissions
 WHERE submission_seq = @value0 AND tries = @value1 AND next_try_at IS NOT NULL AND @held = 1;
@@ -135,18 +146,25 @@ IF @waits = 1
 BEGIN
     IF @value2 <> N''
         SET @contact = (SELECT MIN(contact_id) FROM inbox_contacts WHERE client_slug = @slug AND email = @value2);
-    ELSE
-        SET @contact = (SELECT MIN(contact_id) FROM inbox_contacts WHERE client_slug = @slug AND phone = @value3);
+    IF @contact IS NULL
+        SET @contact = (SELECT MIN(contact_id) FROM inbox_contacts
+            WHERE client_slug = @slug AND phone = @phone AND email IS NULL);
+    IF @contact IS NULL AND @value2 = N''
+        SET @contact = (SELECT MIN(contact_id) FROM inbox_contacts WHERE client_slug = @slug AND phone = @phone);
     IF @contact IS NULL
     BEGIN
         INSERT INTO inbox_contacts (client_slug, email, phone, name, created_at)
-        VALUES (@slug, NULLIF(@value2, N''), NULLIF(@value3, N''), NULLIF(@value4, N''), @now);
+        VALUES (@slug, NULLIF(@value2, N''), @phone, NULLIF(@value4, N''), @now);
         SET @contact = (SELECT MAX(contact_id) FROM inbox_contacts WHERE client_slug = @slug);
     END
     ELSE
+    BEGIN
+        IF EXISTS (SELECT 1 FROM inbox_contacts WHERE client_slug = @slug AND phone = @phone AND contact_id <> @contact)
+            SET @phone = NULL;
         UPDATE inbox_contacts SET name = COALESCE(name, NULLIF(@value4, N'')),
-            phone = COALESCE(phone, NULLIF(@value3, N''))
-        WHERE contact_id = @contact AND (name IS NULL OR phone IS NULL);
+            email = COALESCE(email, NULLIF(@value2, N'')), phone = COALESCE(phone, @phone)
+        WHERE contact_id = @contact AND (name IS NULL OR email IS NULL OR phone IS NULL);
+    END;
     INSERT INTO inbox_messages (submission_seq, client_slug, contact_id, channel, body, source_url, processed_at)
     SELECT submission_seq, client_slug, @contact, channel, @value5, source_url, @now FROM inbox_submissions
     WHERE submission_seq = @value0;
@@ -174,8 +192,9 @@ COMMIT TRANSACTION;"
 
 /// Several rows in one round trip, each as it turned out; then whether the term held for the last of them.
 pub fn process_statement(rows: &[bool]) -> String {
-    let mut sql =
-        String::from("DECLARE @now DATETIME2(6), @held BIGINT, @waits BIGINT, @contact BIGINT, @slug NVARCHAR(200);");
+    let mut sql = String::from(
+        "DECLARE @now DATETIME2(6), @held BIGINT, @waits BIGINT, @contact BIGINT, @slug NVARCHAR(200), @phone NVARCHAR(80);",
+    );
     let mut number = TERM_VALUES;
     for well in rows {
         let (text, values) = if *well { (process_row(), 6) } else { (fail_row(), 4) };

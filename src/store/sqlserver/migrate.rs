@@ -5,7 +5,7 @@ use super::rows;
 use crate::store::StoreError;
 
 /// Each one batch, each safe to run again.
-pub const MIGRATIONS: [&str; 7] = [
+pub const MIGRATIONS: [&str; 8] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
     include_str!("../../../schema/sqlserver/0003_minutes.sql"),
@@ -13,6 +13,7 @@ pub const MIGRATIONS: [&str; 7] = [
     include_str!("../../../schema/sqlserver/0005_jobs.sql"),
     include_str!("../../../schema/sqlserver/0006_inbox.sql"),
     include_str!("../../../schema/sqlserver/0007_targets.sql"),
+    include_str!("../../../schema/sqlserver/0009_inbox_forms.sql"),
 ];
 
 pub const VERSION: &str = "

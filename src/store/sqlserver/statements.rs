@@ -34,6 +34,7 @@ pub struct Parts {
     pub submits: bool,
     pub begins: bool,
     pub finishes: bool,
+    pub postpones: bool,
     pub expire: bool,
     pub exhaust: bool,
     /// Something came in for the inbox.
@@ -71,6 +72,7 @@ pub fn writes(parts: Parts) -> String {
     part(parts.begins, 1, BEGIN_ATTEMPTS, BEGUN);
     let reach = if parts.nodes { jobs::count_reach() } else { String::new() };
     part(parts.finishes, 1, &format!("{FINISH_ATTEMPTS}{}{}{reach}", owe(OF_THE_LIST), count(ATTEMPT_KINDS)), FINISHED);
+    part(parts.postpones, 1, POSTPONE_ATTEMPTS, FINISHED);
     part(parts.expire, 1, &format!("{EXPIRE_OVERDUE}{}{}", owe(ENDED_NOW), count(&end_kinds(ENDED_NOW))), &expired());
     part(parts.exhaust, 1, &format!("{EXHAUST}{}{}", owe(OF_THE_LIST), count(&end_kinds(OF_THE_LIST))), &exhausted());
     sql.push_str("\nCOMMIT TRANSACTION;");
@@ -180,6 +182,13 @@ JOIN OPENJSON(@value0) WITH (seq BIGINT, number BIGINT, status VARCHAR(10), due 
     rejected NVARCHAR(400), exhausted VARCHAR(20)) AS j ON i.intent_seq = j.seq
 WHERE @held = 1 AND i.attempt_count = j.number AND i.open_lease_epoch IS NOT NULL;"
 );
+
+const POSTPONE_ATTEMPTS: &str = "
+UPDATE i SET attempt_count = i.attempt_count - 1, next_attempt_at = j.due, open_lease_epoch = NULL,
+    open_started_at = NULL, last_modified_at = @now
+FROM submission_intents AS i
+JOIN OPENJSON(@value0) WITH (seq BIGINT, number BIGINT, due DATETIME2(6)) AS j ON i.intent_seq = j.seq
+WHERE @held = 1 AND i.attempt_count = j.number AND i.open_lease_epoch IS NOT NULL;";
 
 /// Writes down the events of intents that were just ended, if their contracts have webhooks.
 fn owe(ended: &str) -> String {

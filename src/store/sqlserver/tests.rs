@@ -274,7 +274,7 @@ fn all_statements() -> Vec<String> {
         migrate::MAKE_VERSIONS.to_owned(),
     ];
     all.extend((0..migrate::MIGRATIONS.len()).map(migrate::migration));
-    all.extend((0..1024).map(|n| {
+    all.extend((0..2048).map(|n| {
         statements::writes(statements::Parts {
             fenced: bit(n, 0),
             submits: bit(n, 1),
@@ -286,6 +286,7 @@ fn all_statements() -> Vec<String> {
             traces: bit(n, 7),
             nodes: bit(n, 8),
             received: bit(n, 9),
+            postpones: bit(n, 10),
         })
     }));
     all.extend((0..256).map(|n| {

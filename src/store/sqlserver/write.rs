@@ -23,8 +23,8 @@ use crate::core::schedule::Waiting;
 use crate::core::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
-    Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, NewIntent, NewJob, Receipt, StoreError,
-    Submitted, WriteBatch, minute_of,
+    Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, NewIntent, NewJob, PostponeAttempt, Receipt,
+    StoreError, Submitted, WriteBatch, minute_of,
 };
 
 pub async fn commit(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<Receipt, StoreError> {
@@ -56,13 +56,12 @@ async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatc
         });
     }
     let Some(writes) = batch.fenced else { return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None }) };
-    let alone = |begins: Vec<Waiting>, finishes: Vec<Arc<FinishAttempt>>, expire| {
-        let fenced = FencedWrites { term: writes.term.clone(), begins, finishes, expire };
-        WriteBatch { fenced: Some(fenced), ..WriteBatch::default() }
-    };
-    let mut all = FencedReceipt { begins: Vec::new(), finishes: Vec::new(), expired: Vec::new() };
+    let term = writes.term.clone();
+    let none = || FencedWrites::new(&term);
+    let alone = |fenced: FencedWrites| WriteBatch { fenced: Some(fenced), ..WriteBatch::default() };
+    let mut all = FencedReceipt::default();
     for waiting in writes.begins {
-        match try_commit(database, contracts, &alone(vec![waiting], Vec::new(), None)).await {
+        match try_commit(database, contracts, &alone(FencedWrites { begins: vec![waiting], ..none() })).await {
             Ok(Receipt { fenced: Some(done), .. }) => all.begins.extend(done.begins),
             Ok(Receipt { fenced: None, .. }) => {
                 return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None });
@@ -71,7 +70,7 @@ async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatc
         }
     }
     for finish in writes.finishes {
-        match try_commit(database, contracts, &alone(Vec::new(), vec![finish], None)).await {
+        match try_commit(database, contracts, &alone(FencedWrites { finishes: vec![finish], ..none() })).await {
             Ok(Receipt { fenced: Some(done), .. }) => all.finishes.extend(done.finishes),
             Ok(Receipt { fenced: None, .. }) => {
                 return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None });
@@ -79,8 +78,17 @@ async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatc
             Err(error) => all.finishes.push(Err(error)),
         }
     }
+    for postpone in writes.postpones {
+        match try_commit(database, contracts, &alone(FencedWrites { postpones: vec![postpone], ..none() })).await {
+            Ok(Receipt { fenced: Some(done), .. }) => all.postpones.extend(done.postpones),
+            Ok(Receipt { fenced: None, .. }) => {
+                return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None });
+            }
+            Err(error) => all.postpones.push(Err(error)),
+        }
+    }
     if writes.expire.is_some() {
-        match try_commit(database, contracts, &alone(Vec::new(), Vec::new(), writes.expire)).await? {
+        match try_commit(database, contracts, &alone(FencedWrites { expire: writes.expire, ..none() })).await? {
             Receipt { fenced: Some(done), .. } => all.expired = done.expired,
             Receipt { fenced: None, .. } => return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None }),
         }
@@ -95,6 +103,7 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
         submits: !batch.submits.is_empty(),
         begins: fenced.is_some_and(|writes| !writes.begins.is_empty()),
         finishes: fenced.is_some_and(|writes| !writes.finishes.is_empty()),
+        postpones: fenced.is_some_and(|writes| !writes.postpones.is_empty()),
         expire: fenced.is_some_and(|writes| writes.expire.is_some()),
         exhaust: false,
         received: !batch.received.is_empty(),
@@ -115,6 +124,9 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
         }
         if parts.finishes {
             values.push(finish_value(&writes.finishes));
+        }
+        if parts.postpones {
+            values.push(postpone_value(&writes.postpones));
         }
         values.extend(writes.expire.map(|limit| Value::Number(i64::try_from(limit).unwrap_or(i64::MAX))));
     }
@@ -137,9 +149,19 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
     } else {
         Vec::new()
     };
-    let finishes = if parts.finishes { finished(&writes.finishes, &results.next()?)? } else { Vec::new() };
+    let finishes = if parts.finishes {
+        finished(writes.finishes.iter().map(|finish| finish.attempt.seq), &results.next()?)?
+    } else {
+        Vec::new()
+    };
+    let postpones = if parts.postpones {
+        finished(writes.postpones.iter().map(|postpone| postpone.seq), &results.next()?)?
+    } else {
+        Vec::new()
+    };
     let expired = if parts.expire { intents(&results.next()?)? } else { Vec::new() };
-    Ok(Receipt { submits, received, begun: Vec::new(), fenced: Some(FencedReceipt { begins, finishes, expired }) })
+    let fenced = Some(FencedReceipt { begins, finishes, postpones, expired });
+    Ok(Receipt { submits, received, begun: Vec::new(), fenced })
 }
 
 /// The result sets of a batch of writes, taken in order.
@@ -386,13 +408,21 @@ fn finish_value(finishes: &[Arc<FinishAttempt>]) -> Value {
     Value::Text(Json::Array(items.collect()).to_string())
 }
 
-fn finished(finishes: &[Arc<FinishAttempt>], rows: &[Row]) -> Result<Vec<Result<Finished, StoreError>>, StoreError> {
+fn postpone_value(postpones: &[PostponeAttempt]) -> Value {
+    let items = postpones.iter().map(|postpone| {
+        json!({ "seq": postpone.seq.0, "number": postpone.attempt_number, "due": json_moment(postpone.due) })
+    });
+    Value::Text(Json::Array(items.collect()).to_string())
+}
+
+/// Which of these attempts were open and are not any more.
+fn finished(
+    attempts: impl Iterator<Item = IntentSeq>,
+    rows: &[Row],
+) -> Result<Vec<Result<Finished, StoreError>>, StoreError> {
     let recorded: HashSet<IntentSeq> = rows.iter().map(rows::seq).collect::<Result<_, _>>()?;
-    let answer = |finish: &Arc<FinishAttempt>| match recorded.contains(&finish.attempt.seq) {
-        true => Ok(Finished::Recorded),
-        false => Ok(Finished::NotOpen),
-    };
-    Ok(finishes.iter().map(answer).collect())
+    let answer = |seq| if recorded.contains(&seq) { Finished::Recorded } else { Finished::NotOpen };
+    Ok(attempts.map(|seq| Ok(answer(seq))).collect())
 }
 
 fn intents(rows: &[Row]) -> Result<Vec<Intent>, StoreError> {
