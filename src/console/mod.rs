@@ -8,11 +8,13 @@ pub mod access;
 mod asked;
 mod assets;
 mod chart;
+mod guesses;
 pub mod history;
 mod inbox;
 mod intent;
 mod intents;
 mod jobs;
+mod login;
 mod overview;
 mod payload;
 mod targets;
@@ -25,7 +27,8 @@ use actix_web::middleware::from_fn;
 use actix_web::{HttpResponse, ResponseError, web};
 use askama::Template;
 
-pub use self::access::{Access, Login};
+pub use self::access::Access;
+pub use self::login::Login;
 use crate::http::{read, resource};
 use crate::store::StoreError;
 

@@ -12,6 +12,7 @@ mod leaving;
 mod measure;
 mod openapi;
 mod ops;
+pub mod origin;
 pub mod query;
 pub mod targets;
 pub mod tls;
@@ -34,6 +35,7 @@ use crate::clock::WallClock;
 use crate::console::{self, Console};
 use crate::http::auth::AuthMode;
 use crate::http::error::ApiError;
+use crate::http::origin::Listener;
 use crate::leader::LeadershipBoard;
 use crate::metrics::Metrics;
 use crate::notices::Notices;
@@ -58,6 +60,7 @@ pub struct HttpParts {
     /// Whether front doors other than that of jobs ask for tokens.
     pub auth: AuthMode,
     pub console: Console,
+    pub listener: Listener,
     /// Where the secrets of hooks are looked up.
     pub variables: Variables,
     /// For how recent the hooks of others are, and for spans; nothing else asks for the host's time here.
