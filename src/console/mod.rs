@@ -48,7 +48,6 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
             .app_data(web::Data::new(console))
             .wrap(from_fn(access::guard))
             .service(resource("", "GET, HEAD").route(read().to(overview::show)))
-            .service(resource("/", "GET, HEAD").route(read().to(overview::show)))
             .service(resource("/intents", "GET, HEAD").route(read().to(intents::show)))
             .service(resource("/intents/{intentId}", "GET, HEAD").route(read().to(intent::show)))
             .service(resource("/intents/{intentId}/payload", "GET, HEAD").route(read().to(intent::payload)))

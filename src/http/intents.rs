@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::body;
 use super::error::ApiError;
 use super::json::{ErrorJson, HistoryJson, IntentJson, IntentListJson, Refused, SubmitRequest};
-use super::query::Query;
+use super::query::{Query, whole_number};
 use super::wait::{self, MAX_WAIT_SECONDS};
 use super::{ENVELOPE_BYTES, HttpParts, auth, trace};
 use crate::core::client::Scope;
@@ -48,9 +48,7 @@ pub async fn submit(
 ) -> Result<HttpResponse, ApiError> {
     auth::allow(&request, &parts, Scope::IntentsWrite)?;
     let query = Query::parse(request.query_string(), &["waitSeconds"])?;
-    let patience = query.get("waitSeconds", "a whole number of seconds", |text| {
-        text.parse::<i64>().ok().and_then(|seconds| u64::try_from(seconds).ok())
-    })?;
+    let patience = query.get("waitSeconds", "a whole number of seconds", whole_number)?;
     let (body, room) = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
     let (id, target, payload) = parse_submission(&body, parts.max_payload_bytes)?;
 
@@ -220,7 +218,7 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
 /// How many on a page of any list.
 pub fn page_limit(query: &Query) -> Result<usize, ApiError> {
     let limit = query.get("limit", "a whole number from 1 on", |text| {
-        text.parse::<i64>().ok().filter(|limit| *limit >= 1).map(|limit| usize::try_from(limit).unwrap_or(MAX_PAGE))
+        whole_number(text).filter(|limit| *limit >= 1).map(|limit| usize::try_from(limit).unwrap_or(MAX_PAGE))
     })?;
     Ok(limit.unwrap_or(DEFAULT_PAGE).min(MAX_PAGE))
 }
@@ -341,7 +339,9 @@ mod tests {
         assert_eq!((query.status, query.limit), (None, MAX_PAGE));
         assert_eq!(query.target.unwrap().as_str(), "a b");
         assert!(query.created_after.is_some());
+        assert_eq!(list_query("limit=99999999999999999999999").unwrap().limit, MAX_PAGE);
         for text in [
+            "limit=-99999999999999999999999",
             "q=a&cursor=t1.YQ",
             "cursor=iYQ",
             "status=done",

@@ -104,6 +104,13 @@ async fn errors_have_one_format() {
         ("POST", "/healthz", "", 405, "method_not_allowed"),
         ("GET", "/ui/history", "", 405, "method_not_allowed"),
         ("POST", "/ui/history", "intentId=", 400, "invalid_request"),
+        ("POST", "/v1/intents?waitSeconds=-99999999999999999999999", fine, 400, "invalid_request"),
+        ("POST", "/openapi.json", "", 405, "method_not_allowed"),
+        ("OPTIONS", "/openapi.json", "", 405, "method_not_allowed"),
+        ("PUT", "/docs", "", 405, "method_not_allowed"),
+        ("POST", "/docs/", "", 405, "method_not_allowed"),
+        ("OPTIONS", "/docs/swagger-ui.css", "", 405, "method_not_allowed"),
+        ("GET", "/docs/nothing", "", 404, "not_found"),
     ];
     for (method, path, body, status, code) in cases {
         let answer = api.call(method, path, body).await;
@@ -112,6 +119,36 @@ async fn errors_have_one_format() {
         assert_eq!(answer.header("allow").is_some(), status == 405, "{method} {path}");
     }
     assert_eq!(api.get("/v1/intents/fine").await.status.as_u16(), 404, "a refused request leaves nothing behind");
+}
+
+#[actix::test]
+async fn a_slash_at_the_end_of_a_path_changes_nothing() {
+    let (site, _gateway) = site();
+    let instance = site.start();
+    let api = instance.api();
+    let body = r#"{"intentId":"a/","submissionTarget":"once"}"#;
+    let forever = "waitSeconds=99999999999999999999999";
+    let submitted = api.call("POST", &format!("/v1/intents/?{forever}"), body).await.json();
+    assert_eq!((field(&submitted, "intentId"), field(&submitted, "status")), ("a/", "accepted"), "{submitted}");
+    for (plain, with_slash) in [
+        ("/v1/intents?limit=99999999999999999999999", "/v1/intents/?limit=1"),
+        ("/v1/intents/a%2F", "/v1/intents/a%2F/"),
+        ("/v1/intents/a%2F/history", "/v1/intents/a%2F/history/"),
+        ("/v1/targets", "/v1/targets/"),
+        ("/ui/targets", "/ui/targets/"),
+        ("/ui", "/ui/"),
+    ] {
+        let (one, other) = (api.get(plain).await, api.get(with_slash).await);
+        assert_eq!((one.status.as_u16(), other.status.as_u16()), (200, 200), "{plain}");
+        if plain.starts_with("/v1") {
+            assert_eq!(one.json(), other.json(), "{plain}");
+        }
+    }
+    assert_eq!(api.call("POST", "/v1/targets/once/pause/", "").await.json()["state"], "paused");
+    assert_eq!(api.get("/v1/intents/a//").await.error(), "not_found");
+    let metrics = api.get("/metrics").await.text();
+    assert!(metrics.contains("route=\"/v1/intents/{intentId}\""), "{metrics}");
+    assert!(!metrics.contains("/\",status_class"), "one name a route: {metrics}");
 }
 
 #[actix::test]
@@ -250,7 +287,20 @@ async fn the_contract_and_its_page_come_from_the_binary() {
     assert!(!page.contains("https://") && !page.contains("http://"), "needs no network: {page}");
     let script = api.get("/docs/swagger-ui-bundle.js").await;
     assert!(script.status.is_success() && script.body.len() > 100_000);
-    for (path, body) in [("/healthz", "ok\n"), ("/readyz", "mode="), ("/metrics", "# HELP")] {
+    let policy = redirect.header("content-security-policy").unwrap();
+    assert!(policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"), "{policy}");
+    let settings = api.get("/docs/swagger-initializer.js").await.text();
+    assert!(settings.contains(r#""validatorUrl": "none""#) && settings.contains("/openapi.json"), "{settings}");
+    let text = "{\"openapi\"";
+    for (path, body) in [
+        ("/healthz", "ok\n"),
+        ("/readyz", "mode="),
+        ("/metrics", "# HELP"),
+        ("/openapi.json", text),
+        ("/openapi.json/", text),
+        ("/docs/", "<!--"),
+        ("/metrics/", "# HELP"),
+    ] {
         assert!(api.get(path).await.text().starts_with(body), "{path}");
         let head = api.call("HEAD", path, "").await;
         assert!(head.status.is_success() && head.body.is_empty(), "HEAD {path}");
