@@ -34,7 +34,7 @@ use crate::registry::CurrentRegistry;
 use crate::spans::{Attribute, Kind, Span, Tracer};
 use crate::store::actor::{AttemptsBegun, FencedError, FencedResult};
 use crate::store::client::StoreClient;
-use crate::store::{self, Begun, BegunAtOnce, FencedWrites, FinishAttempt, OpenAttempt, StoreError};
+use crate::store::{self, Begun, BegunAtOnce, FencedWrites, FinishAttempt, JobFacts, OpenAttempt, StoreError};
 use crate::supervise::Alive;
 use crate::trust::Trust;
 
@@ -177,6 +177,7 @@ impl Attempts {
     }
 
     async fn make(&self, mut attempt: OpenAttempt, payload: Bytes, slot: Slot) {
+        attempt.job = JobFacts::of_payload(&attempt.intent_id, &payload).map(Arc::new);
         let calling = self.calls.enter(&attempt.contract.gateway_url).await;
         // Last, so that nothing can hold it up after its turn.
         let target = &attempt.contract.target;

@@ -12,6 +12,7 @@ mod columns;
 pub mod conformance;
 mod inbox;
 mod insight;
+mod job_log;
 mod jobs;
 mod owed;
 pub mod sqlite;
@@ -302,6 +303,8 @@ pub struct OpenAttempt {
     pub started_at: Timestamp,
     /// Not known of attempts that an earlier term left open.
     pub trace: Option<TraceContext>,
+    /// Of a job, for the log. Stores leave it empty; the executor reads it from the payload.
+    pub job: Option<Arc<JobFacts>>,
 }
 
 #[derive(Clone, Debug)]

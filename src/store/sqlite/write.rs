@@ -237,6 +237,7 @@ fn submit(
             lease_epoch,
             started_at: now,
             trace: new.trace,
+            job: None,
         };
         BegunAtOnce { attempt, payload: new.payload.bytes().clone(), permit }
     });
@@ -343,6 +344,7 @@ fn begin_attempt(
         lease_epoch: epoch,
         started_at: now,
         trace,
+        job: None,
     };
     Ok(Begun::Started { attempt, payload, due })
 }
