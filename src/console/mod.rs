@@ -29,7 +29,7 @@ use askama::Template;
 
 pub use self::access::Access;
 pub use self::login::Login;
-use crate::http::{read, resource};
+use crate::http::{read, resource, with_and_without_slash};
 use crate::store::StoreError;
 
 /// How the console is to behave.
@@ -43,7 +43,10 @@ pub struct Console {
 }
 
 pub fn routes(config: &mut web::ServiceConfig, console: Console) {
-    config.service(resource("/ui/history", "POST").route(web::post().to(history::fragment))).service(
+    let history = web::resource(with_and_without_slash("/ui/history"))
+        .route(web::post().to(history::fragment))
+        .default_service(web::to(history::refuse_method));
+    config.service(history).service(
         web::scope("/ui")
             .app_data(web::Data::new(console))
             .wrap(from_fn(access::guard))

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{AdditionalProperties, Schema};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
@@ -19,7 +21,7 @@ use crate::{inbox, jobs};
         description = "Hand in an intent; it is attempted at once, retried as its target's contract allows, ends in \
                        exactly one outcome, and every attempt is kept."
     ),
-    modifiers(&Bearer),
+    modifiers(&Bearer, &Closed),
     paths(
         intents::submit,
         intents::list,
@@ -64,6 +66,22 @@ impl Modify for Bearer {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         document.components.get_or_insert_default().add_security_scheme("bearer", scheme);
+    }
+}
+
+/// Says of a job's command what the parser does: fields that are not named here are refused. The type itself is also read
+/// from what was forwarded to nodes, which has one more.
+struct Closed;
+
+impl Modify for Closed {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let schemas = document.components.get_or_insert_default().schemas.iter_mut();
+        let parts = ["JobCommand", "ExecutionProfile", "ResourceShape", "PayloadRef", "RequestedBy"];
+        for (_, schema) in schemas.filter(|(name, _)| parts.contains(&name.as_str())) {
+            if let RefOr::T(Schema::Object(object)) = schema {
+                object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+            }
+        }
     }
 }
 

@@ -33,7 +33,7 @@ const MAX_COMMAND_BYTES: usize = 64 * 1024;
         (status = 202, body = AcceptedJson, description = "The job was taken, now or before"),
         (status = 400, body = JobErrorJson, description = "The command is not right; every fault is named"),
         JobRefused,
-        (status = 404, body = JobErrorJson, description = "No such node, or none that this tenant may use"),
+        (status = 404, body = JobErrorJson, description = "No such node, or none that this tenant may use; or jobs are not enabled"),
         (status = 408, body = JobErrorJson, description = "The body did not arrive in time"),
         (status = 409, body = JobErrorJson, description = "The key was used for another command"),
         (status = 413, body = JobErrorJson, description = "The command is too large"),
