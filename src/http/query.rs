@@ -1,7 +1,6 @@
 //! Query strings: known names only, each at most once, empty values count as absent.
 
 use std::collections::HashMap;
-use std::num::IntErrorKind;
 
 use url::form_urlencoded;
 
@@ -41,11 +40,8 @@ impl Query {
 
 /// A whole number of zero or more. One that is too large to hold is larger than any limit, and counts as such.
 pub fn whole_number(text: &str) -> Option<u64> {
-    match text.parse::<u64>() {
-        Ok(number) => Some(number),
-        Err(error) if *error.kind() == IntErrorKind::PosOverflow => Some(u64::MAX),
-        Err(_) => None,
-    }
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -65,6 +61,8 @@ mod tests {
             (&format!("-{long}"), None),
             (&format!("{long}.5"), None),
             ("1e3", None),
+            ("+1", None),
+            ("١", None),
             ("", None),
         ] {
             assert_eq!(whole_number(text), number, "{text}");
