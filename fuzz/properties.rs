@@ -814,7 +814,7 @@ pub fn cursors(data: &[u8]) {
                 |query| {
                     let behind = query.behind.as_ref();
                     assert!(
-                        behind.is_none_or(|behind| matches!(behind, Behind::Id(_)) != q.is_empty()),
+                        behind.is_none_or(|behind| matches!(behind, Behind::Newer { .. }) == q.is_empty()),
                         "of another list"
                     );
                     behind.map(intents::cursor_text)
@@ -834,9 +834,10 @@ pub fn cursors(data: &[u8]) {
         let newer = Behind::Newer { created_at: moment, id: id.clone() };
         let made = |behind: &Behind| encoded(&[("cursor", Some(intents::cursor_text(behind)))]);
         assert_eq!(intents::list_query(&made(&newer)).ok().and_then(|query| query.behind), Some(newer));
-        let by_id = Behind::Id(id);
-        let list = intents::list_query(&format!("q=a&{}", made(&by_id)));
-        assert_eq!(list.ok().and_then(|query| query.behind), Some(by_id));
+        for behind in [Behind::Message { created_at: moment, id: id.clone() }, Behind::Id(id)] {
+            let list = intents::list_query(&format!("q=a&{}", made(&behind)));
+            assert_eq!(list.ok().and_then(|query| query.behind), Some(behind));
+        }
     }
     let mut random = [0; 16];
     random.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);

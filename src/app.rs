@@ -18,6 +18,7 @@ use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
 use crate::gateway::client::HttpGateway;
 use crate::http::auth::AuthMode;
+use crate::http::origin::Listener;
 use crate::http::tls::{self, TlsError};
 use crate::http::{self, HttpParts, Leaving};
 use crate::leader::{CourierFactory, GatewayFactory, Outside};
@@ -114,6 +115,7 @@ impl Service {
             max_payload_bytes: config.max_payload_bytes,
             auth,
             console: config.console.console(address.ip())?,
+            listener: Listener::new(address.ip()),
             variables,
             clock: WallClock::system(),
             tracer: tracer.clone(),

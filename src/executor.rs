@@ -36,7 +36,7 @@ use crate::spans::{Attribute, Kind, Span, Tracer};
 use crate::store::actor::{AttemptsBegun, FencedError, FencedResult};
 use crate::store::client::StoreClient;
 use crate::store::{
-    self, Begun, BegunAtOnce, FencedWrites, FinishAttempt, Finished, OpenAttempt, PostponeAttempt, StoreError,
+    self, Begun, BegunAtOnce, FencedWrites, FinishAttempt, Finished, JobFacts, OpenAttempt, PostponeAttempt, StoreError,
 };
 use crate::supervise::Alive;
 use crate::trust::Trust;
@@ -204,6 +204,7 @@ impl Attempts {
     /// Calls the gateway for an attempt that is written down, and records what came of it. What may no longer be
     /// sent when the call could leave is given back or finished without a call.
     async fn make(&self, mut attempt: OpenAttempt, payload: Bytes, slot: Slot) {
+        attempt.job = JobFacts::of_payload(&attempt.intent_id, &payload).map(Arc::new);
         let target = &attempt.contract.target;
         // First, because nothing else may be held while an attempt waits for its turn.
         let turn = match self.parts.registry.get().limits(target).rate {

@@ -95,8 +95,12 @@ impl JwtVerifier {
     }
 
     fn identify(&self, token: &str) -> Option<ApiClient> {
-        let kid = decode_header(token).ok()?.kid?;
-        let (key, validation) = self.keys.get(&kid)?;
+        let header = decode_header(token).ok()?;
+        // Names extensions that must be understood (RFC 7515, section 4.1.11), and none is.
+        if header.crit.is_some() {
+            return None;
+        }
+        let (key, validation) = self.keys.get(&header.kid?)?;
         let claims = decode::<Map<String, Value>>(token, key, validation).ok()?.claims;
         let tenant = claims.get(&self.claims.tenant)?.as_str()?;
         let workspaces = Workspaces::of(words(claims.get(&self.claims.workspaces)?))?;
@@ -225,6 +229,11 @@ mod tests {
                 "with a key for secrets",
                 signed(&EncodingKey::from_secret(set.as_bytes()), Algorithm::HS256, Some("e"), &claims(&|_| ())),
             ),
+            ("with an extension that is not known", {
+                let crit = Some(vec!["exp".to_owned()]);
+                let header = Header { kid: Some("e".to_owned()), crit, ..Header::new(Algorithm::ES256) };
+                encode(&header, &claims(&|_| ()), &ec).unwrap()
+            }),
             ("without signature", {
                 let token = signed(&ec, Algorithm::ES256, Some("e"), &claims(&|_| ()));
                 format!("{}.", token.rsplit_once('.').unwrap().0)

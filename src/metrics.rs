@@ -57,6 +57,7 @@ pub struct Metrics {
     store_connection_wait: Histogram,
     http_requests: IntCounterVec,
     http_duration: HistogramVec,
+    console_logins: IntCounterVec,
 }
 
 /// Seconds from half a millisecond to the longest timeout that a target may set.
@@ -137,6 +138,7 @@ impl Metrics {
             )?,
             http_requests: make.counters("http_requests_total", "Requests answered", &["route", "status_class"])?,
             http_duration: make.histograms("http_request_seconds", "Time to answer", &SECONDS, &["route"])?,
+            console_logins: make.counters("console_logins_total", "Passwords given to the console", &["result"])?,
             registry: registry.clone(),
         };
         let info = Gauge::with_opts(
@@ -287,6 +289,10 @@ impl Metrics {
     }
 
     /// `result`: accepted, replayed, or the code of the error.
+    pub fn console_login(&self, result: &str) {
+        self.console_logins.with_label_values(&[result]).inc();
+    }
+
     pub fn job_answered(&self, result: &str) {
         self.jobs.with_label_values(&[result]).inc();
     }

@@ -8,11 +8,13 @@ pub mod access;
 mod asked;
 mod assets;
 mod chart;
+mod guesses;
 pub mod history;
 mod inbox;
 mod intent;
 mod intents;
 mod jobs;
+mod login;
 mod overview;
 mod payload;
 mod targets;
@@ -25,8 +27,9 @@ use actix_web::middleware::from_fn;
 use actix_web::{HttpResponse, ResponseError, web};
 use askama::Template;
 
-pub use self::access::{Access, Login};
-use crate::http::{read, resource};
+pub use self::access::Access;
+pub use self::login::Login;
+use crate::http::{read, resource, with_and_without_slash};
 use crate::store::StoreError;
 
 /// How the console is to behave.
@@ -40,12 +43,14 @@ pub struct Console {
 }
 
 pub fn routes(config: &mut web::ServiceConfig, console: Console) {
-    config.service(resource("/ui/history", "POST").route(web::post().to(history::fragment))).service(
+    let history = web::resource(with_and_without_slash("/ui/history"))
+        .route(web::post().to(history::fragment))
+        .default_service(web::to(history::refuse_method));
+    config.service(history).service(
         web::scope("/ui")
             .app_data(web::Data::new(console))
             .wrap(from_fn(access::guard))
             .service(resource("", "GET, HEAD").route(read().to(overview::show)))
-            .service(resource("/", "GET, HEAD").route(read().to(overview::show)))
             .service(resource("/intents", "GET, HEAD").route(read().to(intents::show)))
             .service(resource("/intents/{intentId}", "GET, HEAD").route(read().to(intent::show)))
             .service(resource("/intents/{intentId}/payload", "GET, HEAD").route(read().to(intent::payload)))

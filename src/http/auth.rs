@@ -1,15 +1,15 @@
 //! Bearer tokens: who is calling, and whether that may be done.
 //!
-//! With `SM_AUTH=required` every `/v1` call needs a token with its scope. Jobs always do, and check
-//! tenants besides: that is theirs.
+//! With `SM_AUTH=required` every `/v1` call needs a token with its scope. While it is off, requests that pages of
+//! other sites send are refused instead. Jobs always need a token, and check tenants besides: that is theirs.
 
 use std::sync::Arc;
 
 use actix_web::HttpRequest;
 use actix_web::http::header;
 
-use super::HttpParts;
 use super::error::ApiError;
+use super::{HttpParts, origin};
 use crate::core::client::{ApiClient, Scope};
 use crate::registry::Registry;
 
@@ -33,10 +33,11 @@ fn bearer(request: &HttpRequest) -> Option<&str> {
     Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }
 
-/// Whether the caller may do what needs this scope; anyone may while tokens are not asked for.
+/// Whether the caller may do what needs this scope. While no tokens are asked for, every program may, and pages of other
+/// sites may not.
 pub fn allow(request: &HttpRequest, parts: &HttpParts, scope: Scope) -> Result<(), ApiError> {
     match parts.auth {
-        AuthMode::Off => Ok(()),
+        AuthMode::Off => origin::check(request, parts),
         AuthMode::Required => in_scope(caller(request, &parts.registry.get())?.as_ref(), scope),
     }
 }

@@ -28,7 +28,7 @@ pub enum ApiError {
     #[error("there is no such management node")]
     ManagementNodeNotFound,
     #[error("this idempotency_key was used for a command with another {}", fields.join(", "))]
-    JobConflict { fields: Vec<&'static str>, status: Status },
+    JobConflict { id: SubmissionId, fields: Vec<&'static str>, status: Status },
     #[error("this Idempotency-Key came before with something else, which is submission {id}")]
     KeyConflict { id: SubmissionId },
     #[error("submission {id} is processed; there is nothing to do again")]
@@ -100,7 +100,7 @@ impl ApiError {
                     "existingStatus": conflict.existing.state.status().as_str(),
                 }))
             }
-            Self::JobConflict { fields, status } => {
+            Self::JobConflict { fields, status, .. } => {
                 Some(json!({ "conflicting_fields": fields, "existing_status": status.as_str() }))
             }
             Self::PolicyRejected(breaches) => {

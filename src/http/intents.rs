@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::body;
 use super::error::ApiError;
 use super::json::{ErrorJson, HistoryJson, IntentJson, IntentListJson, Refused, SubmitRequest};
-use super::query::Query;
+use super::query::{Query, whole_number};
 use super::wait::{self, MAX_WAIT_SECONDS};
 use super::{ENVELOPE_BYTES, HttpParts, auth, trace};
 use crate::core::client::Scope;
@@ -48,9 +48,7 @@ pub async fn submit(
 ) -> Result<HttpResponse, ApiError> {
     auth::allow(&request, &parts, Scope::IntentsWrite)?;
     let query = Query::parse(request.query_string(), &["waitSeconds"])?;
-    let patience = query.get("waitSeconds", "a whole number of seconds", |text| {
-        text.parse::<i64>().ok().and_then(|seconds| u64::try_from(seconds).ok())
-    })?;
+    let patience = query.get("waitSeconds", "a whole number of seconds", whole_number)?;
     let (body, room) = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
     let (id, target, payload) = parse_submission(&body, parts.max_payload_bytes)?;
 
@@ -172,7 +170,7 @@ pub fn no_such_intent(id: &str) -> ApiError {
 #[utoipa::path(get, path = "/v1/intents", tag = "intents", operation_id = "listIntents",
     security((), ("bearer" = ["intents:read"])),
     params(
-        ("q" = Option<String>, Query, description = "Only those whose id is this or begins with it, in the order of ids; before them, those to which a gateway gave exactly this id"),
+        ("q" = Option<String>, Query, description = "Only those that a gateway gave exactly this id, newest first, and then those whose own id begins with it, in the order of ids; each once"),
         ("status" = Option<super::json::StatusName>, Query, description = "Only these"),
         ("submissionTarget" = Option<String>, Query, description = "Only of this target"),
         ("createdAfter" = Option<String>, Query, description = "Only created after this moment, such as 2026-11-16T09:00:00Z"),
@@ -203,7 +201,7 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
     let prefix = query.get("q", "an id or how it begins", |text| Some(text.trim().to_owned()))?;
     let prefix = prefix.filter(|prefix| !prefix.is_empty());
     let behind = query.get("cursor", "the nextCursor of a page before", cursor_of)?;
-    if behind.as_ref().is_some_and(|behind| matches!(behind, Behind::Id(_)) != prefix.is_some()) {
+    if behind.as_ref().is_some_and(|behind| matches!(behind, Behind::Newer { .. }) == prefix.is_some()) {
         return Err(ApiError::InvalidRequest("cursor is of another list: with q, or without".to_owned()));
     }
     Ok(ListQuery {
@@ -220,17 +218,19 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
 /// How many on a page of any list.
 pub fn page_limit(query: &Query) -> Result<usize, ApiError> {
     let limit = query.get("limit", "a whole number from 1 on", |text| {
-        text.parse::<i64>().ok().filter(|limit| *limit >= 1).map(|limit| usize::try_from(limit).unwrap_or(MAX_PAGE))
+        whole_number(text).filter(|limit| *limit >= 1).map(|limit| usize::try_from(limit).unwrap_or(MAX_PAGE))
     })?;
     Ok(limit.unwrap_or(DEFAULT_PAGE).min(MAX_PAGE))
 }
 
 /// A cursor is opaque to clients; its letter says of which kind it is.
 pub fn cursor_text(behind: &Behind) -> String {
+    let moment_and_id = |created_at: &Timestamp, id: &IntentId| {
+        format!("{:x}.{}", created_at.micros(), URL_SAFE_NO_PAD.encode(id.as_str()))
+    };
     match behind {
-        Behind::Newer { created_at, id } => {
-            format!("t{:x}.{}", created_at.micros(), URL_SAFE_NO_PAD.encode(id.as_str()))
-        }
+        Behind::Newer { created_at, id } => format!("t{}", moment_and_id(created_at, id)),
+        Behind::Message { created_at, id } => format!("m{}", moment_and_id(created_at, id)),
         Behind::Id(id) => format!("i{}", URL_SAFE_NO_PAD.encode(id.as_str())),
     }
 }
@@ -248,9 +248,16 @@ fn cursor_of(text: &str) -> Option<Behind> {
         let id = URL_SAFE_NO_PAD.decode(encoded).ok()?;
         IntentId::parse(std::str::from_utf8(&id).ok()?).ok().filter(|id| !id.is_reserved())
     };
-    let behind = if let Some(rest) = text.strip_prefix('t') {
+    let moment_and_id = |rest: &str| {
         let (micros, id) = rest.split_once('.')?;
-        Behind::Newer { created_at: moment_of(micros)?, id: id_of(id)? }
+        Some((moment_of(micros)?, id_of(id)?))
+    };
+    let behind = if let Some(rest) = text.strip_prefix('t') {
+        let (created_at, id) = moment_and_id(rest)?;
+        Behind::Newer { created_at, id }
+    } else if let Some(rest) = text.strip_prefix('m') {
+        let (created_at, id) = moment_and_id(rest)?;
+        Behind::Message { created_at, id }
     } else {
         Behind::Id(id_of(text.strip_prefix('i')?)?)
     };
@@ -309,7 +316,8 @@ mod tests {
     fn cursors_are_taken_back_only_as_they_were_given() {
         let id = IntentId::parse("é/ order").unwrap();
         let newer = Behind::Newer { created_at: Timestamp::from_micros(4711), id: id.clone() };
-        for behind in [newer, Behind::Id(id)] {
+        let message = Behind::Message { created_at: Timestamp::from_micros(4711), id: id.clone() };
+        for behind in [newer, message, Behind::Id(id)] {
             assert_eq!(cursor_of(&cursor_text(&behind)), Some(behind));
         }
         for text in [
@@ -321,6 +329,8 @@ mod tests {
             "t+1.YQ",
             "t01.YQ",
             "tFF.YQ",
+            "mFF.YQ",
+            "m1",
             "tffffffffffffffff.YQ",
             "t1.YQ ",
             "i",
@@ -341,9 +351,12 @@ mod tests {
         assert_eq!((query.status, query.limit), (None, MAX_PAGE));
         assert_eq!(query.target.unwrap().as_str(), "a b");
         assert!(query.created_after.is_some());
+        assert_eq!(list_query("limit=99999999999999999999999").unwrap().limit, MAX_PAGE);
         for text in [
+            "limit=-99999999999999999999999",
             "q=a&cursor=t1.YQ",
             "cursor=iYQ",
+            "cursor=m1.YQ",
             "status=done",
             "limit=0",
             "limit=x",

@@ -239,6 +239,11 @@ pub struct ErrorJson {
 
 #[derive(ToSchema)]
 pub struct ErrorBody {
+    /// For programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`, `management_node_not_found`,
+    /// `method_not_allowed`, `request_timeout`, `idempotency_conflict`, `already_processed`, `not_terminal`,
+    /// `payload_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`, `execution_unavailable` or
+    /// `internal_error`. A proxy in front may add its own: that of `deploy/haproxy.cfg` answers 502, 503 and 504 with
+    /// `unavailable`.
     #[schema(example = "invalid_request")]
     pub code: String,
     /// For people; may change.
@@ -303,10 +308,10 @@ pub struct TargetListJson {
 /// What every call may be answered that asks the store, and for a token where those are asked for.
 #[derive(IntoResponses)]
 pub enum Refused {
-    /// A token is needed, and there is none or not one that is known
+    /// Missing or invalid bearer token, where one is needed
     #[response(status = 401)]
     Unauthorized(ErrorJson),
-    /// The token lacks the scope
+    /// The token lacks the scope; or without tokens: the request comes from a web page of another site
     #[response(status = 403)]
     Forbidden(ErrorJson),
     /// Overloaded, or the store is gone; try again

@@ -53,7 +53,9 @@ impl SpanOfRequest {
         let context = match parent {
             Some(parent) => parts.tracer.begin(parent)?,
             // Every job belongs to a trace, whether its client has one or not.
-            None if request.method() == Method::POST && request.path() == "/v1/jobs" => trace::new(),
+            None if request.method() == Method::POST && request.path().trim_end_matches('/') == "/v1/jobs" => {
+                trace::new()
+            }
             None => return None,
         };
         request.extensions_mut().insert(Answering(context));

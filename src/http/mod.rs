@@ -12,6 +12,7 @@ mod leaving;
 mod measure;
 mod openapi;
 mod ops;
+pub mod origin;
 pub mod query;
 pub mod targets;
 pub mod tls;
@@ -34,6 +35,7 @@ use crate::clock::WallClock;
 use crate::console::{self, Console};
 use crate::http::auth::AuthMode;
 use crate::http::error::ApiError;
+use crate::http::origin::Listener;
 use crate::leader::LeadershipBoard;
 use crate::metrics::Metrics;
 use crate::notices::Notices;
@@ -58,6 +60,7 @@ pub struct HttpParts {
     /// Whether front doors other than that of jobs ask for tokens.
     pub auth: AuthMode,
     pub console: Console,
+    pub listener: Listener,
     /// Where the secrets of hooks are looked up.
     pub variables: Variables,
     /// For how recent the hooks of others are, and for spans; nothing else asks for the host's time here.
@@ -157,10 +160,23 @@ pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {
         }));
 }
 
-/// A resource that answers other methods in our format.
+/// A resource that answers other methods in our format, at its path with or without a slash at the end.
 pub fn resource(path: &str, allowed: &'static str) -> Resource {
-    web::resource(path)
-        .default_service(web::to(move || async move { Err::<(), _>(ApiError::MethodNotAllowed { allowed }) }))
+    refusing(web::resource(with_and_without_slash(path)), allowed)
+}
+
+/// The same at this path alone.
+fn exact_resource(path: &str, allowed: &'static str) -> Resource {
+    refusing(web::resource(path), allowed)
+}
+
+/// The first is what the path is called in metrics and spans.
+pub fn with_and_without_slash(path: &str) -> [String; 2] {
+    [path.to_owned(), format!("{path}/")]
+}
+
+fn refusing(resource: Resource, allowed: &'static str) -> Resource {
+    resource.default_service(web::to(move || async move { Err::<(), _>(ApiError::MethodNotAllowed { allowed }) }))
 }
 
 /// GET, and HEAD, which is GET without the body.

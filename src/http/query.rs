@@ -37,3 +37,35 @@ impl Query {
             .ok_or_else(|| ApiError::InvalidRequest(format!("{name} must be {expected}, not {text:?}")))
     }
 }
+
+/// A whole number of zero or more. One that is too large to hold is larger than any limit, and counts as such.
+pub fn whole_number(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_of_any_length() {
+        let long = "9".repeat(100);
+        for (text, number) in [
+            ("0", Some(0)),
+            ("007", Some(7)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", Some(u64::MAX)),
+            (long.as_str(), Some(u64::MAX)),
+            ("-1", None),
+            (&format!("-{long}"), None),
+            (&format!("{long}.5"), None),
+            ("1e3", None),
+            ("+1", None),
+            ("١", None),
+            ("", None),
+        ] {
+            assert_eq!(whole_number(text), number, "{text}");
+        }
+    }
+}

@@ -23,7 +23,7 @@ pub async fn for_first_attempt(parts: &HttpParts, mut intent: Intent, watch: &Wa
     while !intent.first_attempt_finished() && monotonic() < end && !parts.notices.is_closed() {
         let look = (monotonic() + pause).min(end);
         let _either_is_a_reason_to_look = tokio::time::timeout_at(look, watch.changed()).await;
-        match parts.store.find(intent.id.clone()).await {
+        match parts.store.find_if_idle(intent.id.clone()).await {
             Ok(Some(found)) => intent = found.intent,
             // Deleted by retention meanwhile; what was true when it was answered stays so.
             Ok(None) => break,

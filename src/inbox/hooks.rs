@@ -28,7 +28,8 @@ use crate::store::NewSubmission;
     ),
     request_body(content = Vec<u8>, description = "Anything; kept byte for byte. Processed as JSON, or as form fields if the content type is application/x-www-form-urlencoded", content_type = "application/octet-stream"),
     responses(
-        (status = 202, body = ReceivedJson, description = "It is kept"),
+        (status = 202, body = ReceivedJson, description = "It is kept",
+            headers(("Idempotent-Replayed" = String, description = "true when it was kept before"))),
         (status = 401, body = ErrorJson, description = "Not signed, not with this client's secret, or not recently"),
         (status = 404, body = ErrorJson, description = "No such client or channel, or it takes no hooks"),
         (status = 408, body = ErrorJson, description = "The body did not arrive in time"),

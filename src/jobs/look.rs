@@ -97,6 +97,7 @@ fn no_such_job(id: &str) -> ApiError {
     responses(
         (status = 200, body = JobListJson, description = "A page of jobs"),
         (status = 400, body = JobErrorJson, description = "A parameter is not right"),
+        (status = 404, body = JobErrorJson, description = "Jobs are not enabled: SM_NODES or SM_API_CLIENTS is not set"),
         JobRefused,
     ))]
 pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, JobError> {

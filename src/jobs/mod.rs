@@ -15,8 +15,8 @@ use actix_web::{HttpRequest, HttpResponse, Resource, ResponseError, web};
 
 use crate::core::trace::TraceContext;
 use crate::http::error::ApiError;
-use crate::http::read;
 use crate::http::trace::{TRACEPARENT, child, given_or_new};
+use crate::http::{read, with_and_without_slash};
 
 pub use self::json::*;
 pub use self::look::*;
@@ -26,7 +26,10 @@ pub fn routes(config: &mut web::ServiceConfig) {
     config
         .service(resource("/v1/jobs", "GET, HEAD, POST").route(read().to(list)).route(web::post().to(submit)))
         .service(resource("/v1/jobs/{submission_id}", "GET, HEAD").route(read().to(get)))
-        .service(resource("/v1/jobs/{submission_id}/history", "GET, HEAD").route(read().to(history)));
+        .service(resource("/v1/jobs/{submission_id}/history", "GET, HEAD").route(read().to(history)))
+        .service(web::resource("/v1/jobs/{path:.*}").to(|request: HttpRequest| async move {
+            within(given_or_new(&request), Err(ApiError::NotFound("there is nothing at this path".to_owned())))
+        }));
 }
 
 /// A resource that answers other methods in our format, within their trace.
@@ -34,7 +37,7 @@ fn resource(path: &str, allowed: &'static str) -> Resource {
     let refuse = move |request: HttpRequest| async move {
         within(given_or_new(&request), Err(ApiError::MethodNotAllowed { allowed }))
     };
-    web::resource(path).default_service(web::to(refuse))
+    web::resource(with_and_without_slash(path)).default_service(web::to(refuse))
 }
 
 /// An error of this door: says in which trace it happened.

@@ -5,7 +5,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use super::command;
 use super::json::{AcceptedJson, JobErrorJson, JobRefused};
 use super::{JobError, closed, within};
-use crate::core::client::Scope;
+use crate::core::client::{ApiClient, Scope};
 use crate::core::intent::{IntentId, Payload};
 use crate::core::job::{JobCommand, SubmissionId};
 use crate::core::node::{ManagementNode, NodeState};
@@ -15,6 +15,7 @@ use crate::http::auth;
 use crate::http::body;
 use crate::http::error::ApiError;
 use crate::http::trace::given_or_new;
+use crate::registry::Registry;
 use crate::store::{FoundJob, Job, JobFacts, JobLookup, NewIntent, NewJob, Submitted};
 
 /// A command is names and one URI.
@@ -32,7 +33,7 @@ const MAX_COMMAND_BYTES: usize = 64 * 1024;
         (status = 202, body = AcceptedJson, description = "The job was taken, now or before"),
         (status = 400, body = JobErrorJson, description = "The command is not right; every fault is named"),
         JobRefused,
-        (status = 404, body = JobErrorJson, description = "No such node, or none that this tenant may use"),
+        (status = 404, body = JobErrorJson, description = "No such node, or none that this tenant may use; or jobs are not enabled"),
         (status = 408, body = JobErrorJson, description = "The body did not arrive in time"),
         (status = 409, body = JobErrorJson, description = "The key was used for another command"),
         (status = 413, body = JobErrorJson, description = "The command is too large"),
@@ -71,17 +72,27 @@ async fn take(
     let client = auth::caller(request, &registry)?;
     let (body, _room) = body::read(payload, MAX_COMMAND_BYTES).await?;
     let command = command::parse(&body)?;
-    auth::in_scope(&client, Scope::JobsSubmit)?;
+    let result = take_command(parts, &registry, &client, &command, trace).await;
+    log_answer(&client.id, &command, trace, &result);
+    result
+}
+
+async fn take_command(
+    parts: &HttpParts,
+    registry: &Registry,
+    client: &ApiClient,
+    command: &JobCommand,
+    trace: TraceContext,
+) -> Result<(Job, Taken), ApiError> {
+    auth::in_scope(client, Scope::JobsSubmit)?;
     if !client.acts_for(&command.tenant_id, &command.workspace_id) {
         return Err(ApiError::not_for_that_tenant());
     }
     let node = registry.node(&command.management_node_id).filter(|node| node.is_open_to(&command.tenant_id));
-    let result = match parts.store.find_job(JobLookup::Key(command.key())).await? {
-        Some(found) => replayed(&command, found, node.is_some()),
-        None => submit_new(parts, &command, node.as_deref(), trace).await,
-    };
-    log_answer(&client.id, &command, trace, &result);
-    result
+    match parts.store.find_job(JobLookup::Key(command.key())).await? {
+        Some(found) => replayed(command, found, node.is_some()),
+        None => submit_new(parts, command, node.as_deref(), trace).await,
+    }
 }
 
 /// The first answer again, if the command asks for the same.
@@ -91,7 +102,10 @@ fn replayed(command: &JobCommand, found: FoundJob, node_is_known: bool) -> Resul
     match (fields.is_empty(), node_is_known) {
         (true, _) => Ok((found.job, Taken::Before)),
         (false, false) => Err(ApiError::ManagementNodeNotFound),
-        (false, true) => Err(ApiError::JobConflict { fields, status: found.job.intent.state.status() }),
+        (false, true) => {
+            let Job { id, intent, .. } = found.job;
+            Err(ApiError::JobConflict { id, fields, status: intent.state.status() })
+        }
     }
 }
 
@@ -146,12 +160,16 @@ async fn submit_new(
     }
 }
 
-/// One line for every command that was understood and whose caller may give it.
+/// One line for every command that was understood, whatever was answered. Of a refused one the id is that of the job which
+/// has its key, if there is one.
 fn log_answer(client_id: &str, command: &JobCommand, trace: TraceContext, result: &Result<(Job, Taken), ApiError>) {
     let tags = |id| JobFacts::from(command).tags(Some(trace), id);
     match result {
         Ok((job, Taken::Now)) => log::info!("job_accepted {} client_id={client_id:?}", tags(Some(job.id))),
         Ok((job, Taken::Before)) => log::info!("job_replayed {} client_id={client_id:?}", tags(Some(job.id))),
-        Err(error) => log::info!("job_refused {} client_id={client_id:?} code={}", tags(None), error.code()),
+        Err(error) => {
+            let id = if let ApiError::JobConflict { id, .. } = error { Some(*id) } else { None };
+            log::info!("job_refused {} client_id={client_id:?} code={}", tags(id), error.code());
+        }
     }
 }

@@ -18,12 +18,14 @@ use std::time::Duration;
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
 use tokio::sync::{Notify, oneshot};
 
+use super::job_log::JobLog;
 use super::{
-    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, JobLookup, NewIntent,
-    NewSubmission, Receipt, Received, Store, StoreError, StoreFuture, Submitted, WriteBatch,
+    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, NewSubmission,
+    Receipt, Received, Store, StoreError, StoreFuture, Submitted, WriteBatch,
 };
 use crate::clock::monotonic;
-use crate::core::intent::{Intent, IntentId};
+use crate::core::intent::Intent;
+use crate::core::job::SubmissionId;
 use crate::core::lease::Term;
 use crate::core::policy::Decision;
 use crate::metrics::Metrics;
@@ -42,6 +44,8 @@ const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 const MAX_RECEIVED_BATCH_BYTES: usize = 2 * 1024 * 1024;
 /// Reads under way or waiting for a connection.
 pub const MAX_READS: usize = 1024;
+/// Of those, reads that their callers can do without: half, so that any number of waiting clients leaves room for others.
+pub const MAX_OPTIONAL_READS: usize = MAX_READS / 2;
 
 pub type Reply<T> = oneshot::Sender<T>;
 
@@ -86,13 +90,23 @@ type Question = Box<dyn FnOnce(Result<&dyn Store, StoreError>, Option<ReadPermit
 #[rtype(result = "()")]
 pub struct Ask {
     question: Question,
-    /// Counted against [`MAX_READS`]; the few calls of the leader are not.
-    counted: bool,
+    kind: AskKind,
+}
+
+/// Which limit a call of the store is held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskKind {
+    /// One of the few calls of the leader; not limited.
+    OfLeader,
+    /// Counted against [`MAX_READS`].
+    Needed,
+    /// Counted against [`MAX_OPTIONAL_READS`]. A refusal is no failure of the store.
+    Optional,
 }
 
 impl Ask {
     pub fn new<T: Send + 'static>(
-        counted: bool,
+        kind: AskKind,
         reply: Reply<Result<T, StoreError>>,
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Self {
@@ -104,13 +118,14 @@ impl Ask {
                     Err(refused) => Err(refused),
                 };
                 drop(permit);
-                if let Err(error) = &answer {
+                let refused = kind == AskKind::Optional && matches!(answer, Err(StoreError::Overloaded));
+                if let Some(error) = answer.as_ref().err().filter(|_| !refused) {
                     metrics.store_failed(error);
                 }
                 let _caller_may_be_gone = reply.send(answer);
             });
         });
-        Self { question, counted }
+        Self { question, kind }
     }
 }
 
@@ -209,6 +224,7 @@ pub struct StoreActor {
     fenced: VecDeque<Fenced>,
     committing: bool,
     reads: Arc<AtomicUsize>,
+    job_log: JobLog,
     _alive: Alive,
 }
 
@@ -223,6 +239,7 @@ impl StoreActor {
         alive: Alive,
     ) -> Self {
         Self {
+            job_log: JobLog::new(Arc::clone(&store)),
             store,
             metrics,
             notices,
@@ -322,7 +339,7 @@ impl StoreActor {
         (batch, callers)
     }
 
-    fn answer(&self, callers: Callers, receipt: Receipt, watcher: Option<&Watcher>) {
+    fn answer(&mut self, callers: Callers, receipt: Receipt, watcher: Option<&Watcher>) {
         // Attempts first: whoever waits for an answer has it a moment later all the same.
         receipt.begun.iter().for_each(|_| self.metrics.attempt_started(Duration::ZERO));
         if let Some(watcher) = watcher.filter(|_| !receipt.begun.is_empty()) {
@@ -362,7 +379,7 @@ impl StoreActor {
     }
 
     /// Gives everyone their part. Whether an intent waits for another attempt.
-    fn answer_fenced(&self, callers: Vec<FencedCaller>, done: FencedReceipt) -> bool {
+    fn answer_fenced(&mut self, callers: Vec<FencedCaller>, done: FencedReceipt) -> bool {
         let mut waits = false;
         let (mut begins, mut finishes) = (done.begins.into_iter(), done.finishes.into_iter());
         let mut postpones = done.postpones.into_iter();
@@ -390,7 +407,7 @@ impl StoreActor {
         waits
     }
 
-    fn note_begun(&self, begun: &Result<Begun, StoreError>) {
+    fn note_begun(&mut self, begun: &Result<Begun, StoreError>) {
         match begun {
             Ok(Begun::Started { attempt, due, .. }) => self.metrics.attempt_started(attempt.started_at.since(*due)),
             Ok(Begun::Ended(intent)) => self.expired(intent),
@@ -399,16 +416,14 @@ impl StoreActor {
         }
     }
 
-    fn note_finished(&self, finish: &FinishAttempt, result: &Result<Finished, StoreError>) {
+    fn note_finished(&mut self, finish: &FinishAttempt, result: &Result<Finished, StoreError>) {
         match result {
             Ok(Finished::Recorded) => {
                 self.metrics.attempt_finished(finish);
                 self.notices.publish(&finish.attempt.intent_id);
-                let FinishAttempt { attempt, outcome, decision, .. } = finish;
-                self.log_job(&attempt.intent_id, || {
-                    let number = attempt.attempt_number;
-                    format!("job_attempt_finished attempt={number} outcome={} decision={decision:?}", outcome.kind())
-                });
+                if let Some(id) = finish.attempt.intent_id.submission_id() {
+                    self.log_job(finish, id);
+                }
                 let ended = !matches!(finish.decision, Decision::RetryAt(_));
                 if ended && finish.attempt.contract.webhook.is_some() {
                     self.webhooks_owed.notify_one();
@@ -419,24 +434,25 @@ impl StoreActor {
         }
     }
 
-    fn expired(&self, intent: &Intent) {
+    fn expired(&mut self, intent: &Intent) {
         log::debug!("intent_expired intent_id={:?}", intent.id);
-        self.log_job(&intent.id, || "job_expired".to_owned());
+        if let Some(id) = intent.id.submission_id() {
+            self.job_log.write("job_expired".to_owned(), id);
+        }
         self.metrics.intent_expired(intent);
         self.notices.publish(&intent.id);
         self.webhooks_owed.notify_one();
     }
 
-    /// Says what became of a job, with all that is to be said of one; nothing of other intents.
-    fn log_job(&self, id: &IntentId, event: impl FnOnce() -> String) {
-        let Some(id) = id.submission_id() else { return };
-        let (event, found) = (event(), self.store.find_job(JobLookup::Id(id)));
-        actix::spawn(async move {
-            match found.await {
-                Ok(Some(found)) => log::info!("{event} {}", found.job.tags()),
-                _ => log::info!("{event} submission_id={id}"),
-            }
-        });
+    /// Says what came of an attempt of a job, with all that is to be said of one.
+    fn log_job(&mut self, finish: &FinishAttempt, id: SubmissionId) {
+        let FinishAttempt { attempt, outcome, decision, .. } = finish;
+        let (number, kind) = (attempt.attempt_number, outcome.kind());
+        let event = format!("job_attempt_finished attempt={number} outcome={kind} decision={decision:?}");
+        match &attempt.job {
+            Some(facts) => log::info!("{event} {}", facts.tags(attempt.trace, Some(id))),
+            None => self.job_log.write(event, id),
+        }
     }
 
     fn failed_alone(&self, error: &StoreError) {
@@ -527,11 +543,17 @@ impl Handler<Ask> for StoreActor {
     type Result = ();
 
     fn handle(&mut self, ask: Ask, _: &mut Self::Context) {
-        let permit = ask.counted.then(|| {
+        let most = match ask.kind {
+            AskKind::OfLeader => None,
+            AskKind::Needed => Some(MAX_READS),
+            AskKind::Optional => Some(MAX_OPTIONAL_READS),
+        };
+        let full = most.is_some_and(|most| self.reads.load(Ordering::Relaxed) >= most);
+        // One that is refused takes no room from others.
+        let permit = most.filter(|_| !full).map(|_| {
             self.reads.fetch_add(1, Ordering::Relaxed);
             ReadPermit(Arc::clone(&self.reads))
         });
-        let full = permit.is_some() && self.reads.load(Ordering::Relaxed) > MAX_READS;
         let store = if full { Err(StoreError::Overloaded) } else { Ok(self.store.as_ref()) };
         (ask.question)(store, permit, Arc::clone(&self.metrics));
     }

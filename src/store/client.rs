@@ -12,7 +12,9 @@ use actix::{Addr, Handler, Message};
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-use super::actor::{Arrivals, Ask, Fenced, FencedError, FencedResult, Receive, Reply, StoreActor, Submit, Watcher};
+use super::actor::{
+    Arrivals, Ask, AskKind, Fenced, FencedError, FencedResult, Receive, Reply, StoreActor, Submit, Watcher,
+};
 use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, FoundJob, History,
     InboxLook, InboxPage, InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message as InboxMessage,
@@ -148,6 +150,11 @@ impl StoreClient {
         self.read(move |store| store.find(id)).await
     }
 
+    /// The same for who can do without an answer: `Overloaded` if the store has others to answer.
+    pub async fn find_if_idle(&self, id: IntentId) -> Result<Option<Found>, StoreError> {
+        self.call(|reply| Ask::new(AskKind::Optional, reply, move |store| store.find(id))).await?
+    }
+
     pub async fn history(&self, id: IntentId) -> Result<Option<History>, StoreError> {
         self.read(move |store| store.history(id)).await
     }
@@ -268,14 +275,14 @@ impl StoreClient {
         &self,
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.call(|reply| Ask::new(true, reply, call)).await?
+        self.call(|reply| Ask::new(AskKind::Needed, reply, call)).await?
     }
 
     async fn leader_call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.call(|reply| Ask::new(false, reply, call)).await?
+        self.call(|reply| Ask::new(AskKind::OfLeader, reply, call)).await?
     }
 
     async fn call<M, T>(&self, message: impl FnOnce(Reply<T>) -> M) -> Result<T, StoreError>

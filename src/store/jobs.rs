@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::core::intent::{Intent, Status};
+use crate::core::intent::{Intent, IntentId, Status};
 use crate::core::job::{JobCommand, JobKey, SubmissionId};
 use crate::core::time::Timestamp;
 use crate::core::trace::TraceContext;
@@ -18,6 +18,12 @@ pub struct JobFacts {
 }
 
 impl JobFacts {
+    /// Those of the job that an intent is, out of what is sent to its node; none if it is no job.
+    pub fn of_payload(id: &IntentId, payload: &[u8]) -> Option<Self> {
+        id.submission_id()?;
+        JobCommand::of_forwarded(payload).map(|command| Self::from(&command))
+    }
+
     /// What every line of the log about a job says, as far as it is known.
     pub fn tags(&self, trace: Option<TraceContext>, id: Option<SubmissionId>) -> String {
         format!(

@@ -12,6 +12,7 @@ mod columns;
 pub mod conformance;
 mod inbox;
 mod insight;
+mod job_log;
 mod jobs;
 mod owed;
 pub mod sqlite;
@@ -306,6 +307,8 @@ pub struct OpenAttempt {
     pub started_at: Timestamp,
     /// Not known of attempts that an earlier term left open.
     pub trace: Option<TraceContext>,
+    /// Of a job, for the log. Stores leave it empty; the executor reads it from the payload.
+    pub job: Option<Arc<JobFacts>>,
 }
 
 #[derive(Clone, Debug)]
@@ -426,7 +429,7 @@ pub struct History {
 /// Which intents to list, without those of jobs, which are their tenants' alone; newest first, or in the order of their ids if those have to begin with something.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
-    /// Only those whose id begins with this; and first of all those that a gateway gave this id.
+    /// Only those that a gateway gave this id, newest first, and then those whose own id begins with it; each once.
     pub prefix: Option<String>,
     pub status: Option<Status>,
     pub target: Option<TargetName>,
@@ -440,29 +443,24 @@ pub struct ListQuery {
 }
 
 impl ListQuery {
+    fn page_size(&self) -> usize {
+        self.limit.max(1)
+    }
+
     /// Whether anything but the id is asked for.
     fn filters(&self) -> bool {
         self.status.is_some() || self.target.is_some() || self.created_after.is_some() || self.created_before.is_some()
     }
-
-    /// Whether an intent passes the filters, whatever its id.
-    fn admits(&self, intent: &Intent) -> bool {
-        !intent.id.is_reserved()
-            && self.status.is_none_or(|status| intent.state.status() == status)
-            && self.target.as_ref().is_none_or(|target| intent.target == *target)
-            && self.created_after.is_none_or(|moment| intent.created_at > moment)
-            && self.created_before.is_none_or(|moment| intent.created_at < moment)
-    }
 }
 
-/// Where a page ended: in the order of arrival, or in that of ids.
+/// Where a page ended: in the order of arrival, or in that of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// What came later was on the page, this one the last. Not by its number, which counts others too.
-    Newer {
-        created_at: Timestamp,
-        id: IntentId,
-    },
+    Newer { created_at: Timestamp, id: IntentId },
+    /// The same among those that a gateway gave the id; behind them come those whose own id begins so.
+    Message { created_at: Timestamp, id: IntentId },
+    /// Among those whose own id begins so.
     Id(IntentId),
 }
 
@@ -506,23 +504,30 @@ pub struct IntentPage {
     pub next: Option<Behind>,
 }
 
-/// Intents that share one id of a gateway, and are shown: more than one is odd.
-const MOST_SHARING: usize = 10;
-
 impl IntentPage {
-    /// A page of what was found, which may be one more than asked for, behind what was found by a
-    /// gateway's id.
-    fn of(query: &ListQuery, mut by_message: Vec<Intent>, mut intents: Vec<Intent>) -> Self {
-        by_message.retain(|intent| query.admits(intent));
-        let limit = query.limit.max(1);
-        let more = intents.len() > limit;
-        intents.truncate(limit);
-        let next = intents.last().filter(|_| more).map(|last| match &query.prefix {
-            Some(_) => Behind::Id(last.id.clone()),
-            None => Behind::Newer { created_at: last.created_at, id: last.id.clone() },
-        });
-        intents.retain(|intent| by_message.iter().all(|found| found.seq != intent.seq));
-        Self { intents: by_message.into_iter().chain(intents).collect(), next }
+    /// A page of what was found in the order of arrival, which may be one more than asked for.
+    fn of_newest(query: &ListQuery, mut intents: Vec<Intent>) -> Self {
+        let more = intents.len() > query.page_size();
+        intents.truncate(query.page_size());
+        let next = intents.last().filter(|_| more);
+        let next = next.map(|last| Behind::Newer { created_at: last.created_at, id: last.id.clone() });
+        Self { intents, next }
+    }
+
+    /// A page of what a search found by a gateway's id and then by the own one, which together may be one more than asked
+    /// for. If they are not, `horizon` is up to where was looked, unless that is to the end.
+    fn of_search(query: &ListQuery, by_message: Vec<Intent>, mut by_id: Vec<Intent>, horizon: Option<Behind>) -> Self {
+        let own_from = by_message.len();
+        let mut intents = by_message;
+        intents.append(&mut by_id);
+        let more = intents.len() > query.page_size();
+        intents.truncate(query.page_size());
+        let next = match intents.last().filter(|_| more) {
+            Some(last) if intents.len() > own_from => Some(Behind::Id(last.id.clone())),
+            Some(last) => Some(Behind::Message { created_at: last.created_at, id: last.id.clone() }),
+            None => horizon,
+        };
+        Self { intents, next }
     }
 }
 

@@ -104,6 +104,13 @@ async fn errors_have_one_format() {
         ("POST", "/healthz", "", 405, "method_not_allowed"),
         ("GET", "/ui/history", "", 405, "method_not_allowed"),
         ("POST", "/ui/history", "intentId=", 400, "invalid_request"),
+        ("POST", "/v1/intents?waitSeconds=-99999999999999999999999", fine, 400, "invalid_request"),
+        ("POST", "/openapi.json", "", 405, "method_not_allowed"),
+        ("OPTIONS", "/openapi.json", "", 405, "method_not_allowed"),
+        ("PUT", "/docs", "", 405, "method_not_allowed"),
+        ("POST", "/docs/", "", 405, "method_not_allowed"),
+        ("OPTIONS", "/docs/swagger-ui.css", "", 405, "method_not_allowed"),
+        ("GET", "/docs/nothing", "", 404, "not_found"),
     ];
     for (method, path, body, status, code) in cases {
         let answer = api.call(method, path, body).await;
@@ -112,6 +119,36 @@ async fn errors_have_one_format() {
         assert_eq!(answer.header("allow").is_some(), status == 405, "{method} {path}");
     }
     assert_eq!(api.get("/v1/intents/fine").await.status.as_u16(), 404, "a refused request leaves nothing behind");
+}
+
+#[actix::test]
+async fn a_slash_at_the_end_of_a_path_changes_nothing() {
+    let (site, _gateway) = site();
+    let instance = site.start();
+    let api = instance.api();
+    let body = r#"{"intentId":"a/","submissionTarget":"once"}"#;
+    let forever = "waitSeconds=99999999999999999999999";
+    let submitted = api.call("POST", &format!("/v1/intents/?{forever}"), body).await.json();
+    assert_eq!((field(&submitted, "intentId"), field(&submitted, "status")), ("a/", "accepted"), "{submitted}");
+    for (plain, with_slash) in [
+        ("/v1/intents?limit=99999999999999999999999", "/v1/intents/?limit=1"),
+        ("/v1/intents/a%2F", "/v1/intents/a%2F/"),
+        ("/v1/intents/a%2F/history", "/v1/intents/a%2F/history/"),
+        ("/v1/targets", "/v1/targets/"),
+        ("/ui/targets", "/ui/targets/"),
+        ("/ui", "/ui/"),
+    ] {
+        let (one, other) = (api.get(plain).await, api.get(with_slash).await);
+        assert_eq!((one.status.as_u16(), other.status.as_u16()), (200, 200), "{plain}");
+        if plain.starts_with("/v1") {
+            assert_eq!(one.json(), other.json(), "{plain}");
+        }
+    }
+    assert_eq!(api.call("POST", "/v1/targets/once/pause/", "").await.json()["state"], "paused");
+    assert_eq!(api.get("/v1/intents/a//").await.error(), "not_found");
+    let metrics = api.get("/metrics").await.text();
+    assert!(metrics.contains("route=\"/v1/intents/{intentId}\""), "{metrics}");
+    assert!(!metrics.contains("/\",status_class"), "one name a route: {metrics}");
 }
 
 #[actix::test]
@@ -193,6 +230,50 @@ async fn the_history_fragment_shows_hostile_text_as_text() {
     let missing = api.call("POST", "/ui/history", "intentId=%3Cb%3E").await;
     assert_eq!(missing.status.as_u16(), 404);
     assert!(missing.text().contains("&#60;b&#62;"));
+    for stable in [
+        "<h2>Intent summary</h2>",
+        "<h2>Attempts</h2>",
+        "<dl class=\"kv\">",
+        "<table class=\"table\">",
+        "<span class=\"status status-exhausted\">exhausted</span>",
+        "<span class=\"status status-rejected\">rejected</span>",
+    ] {
+        assert!(html.contains(stable), "no {stable} in {html}");
+    }
+}
+
+#[actix::test]
+async fn the_history_is_plain_text_for_whoever_wants_that() {
+    let (site, _gateway) = site();
+    let instance = site.start();
+    let api = instance.api();
+    api.submit("<b>", "once", json!({ "simulate": "reject:<i>\nStatus: accepted" }), "?waitSeconds=30").await;
+    let plain = |accept: &'static str| [("Accept", accept)];
+    let asked = api.call_with("POST", "/ui/history", &plain("text/plain"), "intentId=%3Cb%3E").await;
+    assert_eq!((asked.status.as_u16(), asked.header("content-type")), (200, Some("text/plain; charset=utf-8")));
+    let text = asked.text();
+    assert!(text.starts_with("Intent summary\nIntent: <b>\nStatus: exhausted\nTarget: once\nCreated: "), "{text}");
+    assert!(text.contains("\nExhausted because: one_shot\n\nAttempts\n1: rejected, from "), "{text}");
+    assert!(text.contains("<i> Status: accepted"), "on one line: {text}");
+    for (method, form, status, body) in [
+        ("POST", "intentId=nobody", 404, "not_found: there is no intent \"nobody\"\n"),
+        ("POST", "", 400, "invalid_request: the form must have an intentId\n"),
+        ("GET", "", 405, "method_not_allowed: this path takes POST\n"),
+    ] {
+        let answer = api.call_with(method, "/ui/history", &plain("text/plain;q=0.9, text/html;q=0.1"), form).await;
+        assert_eq!((answer.status.as_u16(), answer.text().as_str()), (status, body));
+        assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));
+    }
+    let large = api.call_with("POST", "/ui/history", &plain("text/plain"), "x".repeat(10_000)).await;
+    assert_eq!(large.status.as_u16(), 413);
+    assert!(large.text().starts_with("payload_too_large: "), "{}", large.text());
+    let foreign = [("Accept", "text/plain"), ("Origin", "http://evil.example")];
+    let refused = api.call_with("POST", "/ui/history", &foreign, "intentId=a").await;
+    assert!(refused.status.as_u16() == 403 && refused.text().starts_with("forbidden: "), "{}", refused.text());
+    for accept in ["text/html, text/plain;q=0.9", "*/*", "application/json"] {
+        let answer = api.call_with("POST", "/ui/history", &plain(accept), "intentId=nobody").await;
+        assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"), "{accept}");
+    }
 }
 
 #[actix::test]
@@ -244,13 +325,40 @@ async fn the_contract_and_its_page_come_from_the_binary() {
     }
     let statuses = document["components"]["schemas"]["StatusName"]["enum"].clone();
     assert_eq!(statuses, json!(["pending", "accepted", "rejected", "exhausted"]));
+    for part in ["JobCommand", "ExecutionProfile", "ResourceShape", "PayloadRef", "RequestedBy", "SubmitRequest"] {
+        assert_eq!(document["components"]["schemas"][part]["additionalProperties"], false, "{part}");
+    }
+    let answers = |path: &str, method: &str| document["paths"][path][method]["responses"].as_object().unwrap().clone();
+    assert!(answers("/v1/jobs", "get").contains_key("404"), "jobs may not be enabled");
+    let fragment = answers("/ui/history", "post");
+    assert!(["408", "413"].iter().all(|status| fragment.contains_key(*status)), "{fragment:?}");
+    let hook = answers("/v1/inbox/hooks/{client_slug}/{channel}", "post");
+    assert!(hook["202"]["headers"]["Idempotent-Replayed"].is_object(), "{hook:?}");
+    let codes = document["components"]["schemas"]["ErrorBody"]["properties"]["code"]["description"].clone();
+    let proxy = include_str!("../../deploy/haproxy.cfg").split("\"code\":\"").skip(1);
+    for code in proxy.map(|rest| rest.split('"').next().unwrap()).chain(["not_terminal", "policy_rejected"]) {
+        assert!(codes.as_str().unwrap().contains(&format!("`{code}`")), "{code} is not among {codes}");
+    }
     let redirect = api.call("GET", "/docs/", "").await;
     let page = redirect.text();
     assert!(redirect.status.is_success() && page.contains("swagger-ui"), "{page}");
     assert!(!page.contains("https://") && !page.contains("http://"), "needs no network: {page}");
     let script = api.get("/docs/swagger-ui-bundle.js").await;
     assert!(script.status.is_success() && script.body.len() > 100_000);
-    for (path, body) in [("/healthz", "ok\n"), ("/readyz", "mode="), ("/metrics", "# HELP")] {
+    let policy = redirect.header("content-security-policy").unwrap();
+    assert!(policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"), "{policy}");
+    let settings = api.get("/docs/swagger-initializer.js").await.text();
+    assert!(settings.contains(r#""validatorUrl": "none""#) && settings.contains("/openapi.json"), "{settings}");
+    let text = "{\"openapi\"";
+    for (path, body) in [
+        ("/healthz", "ok\n"),
+        ("/readyz", "mode="),
+        ("/metrics", "# HELP"),
+        ("/openapi.json", text),
+        ("/openapi.json/", text),
+        ("/docs/", "<!--"),
+        ("/metrics/", "# HELP"),
+    ] {
         assert!(api.get(path).await.text().starts_with(body), "{path}");
         let head = api.call("HEAD", path, "").await;
         assert!(head.status.is_success() && head.body.is_empty(), "HEAD {path}");

@@ -54,12 +54,13 @@ impl Browser {
             "--disable-component-update",
             "--disable-dev-shm-usage",
             "--window-size=1100,900",
+            "--host-resolver-rules=MAP submissions.example 127.0.0.1",
         ]
         .map(str::to_owned)
         .to_vec();
         args.push(format!("--user-data-dir={}", profile.path().display()));
         let wanted = json!({ "capabilities": { "alwaysMatch": {
-            "goog:chromeOptions": { "args": args }, "goog:loggingPrefs": { "browser": "ALL" },
+            "goog:chromeOptions": { "args": args }, "goog:loggingPrefs": { "browser": "ALL", "performance": "ALL" },
         }}});
         let client = awc::Client::builder().timeout(PATIENCE).finish();
         let base = format!("http://127.0.0.1:{port}/session");
@@ -143,9 +144,25 @@ impl Browser {
         assert!(width.as_u64().unwrap() <= 360, "{name} is {width} wide on a phone");
         self.screenshot(&format!("{name}-phone")).await;
         self.protocol("Emulation.clearDeviceMetricsOverride", json!({})).await;
+        self.is_without_errors(name).await;
+    }
+
+    /// Nothing went wrong since this was asked last, nor was anything against the page's policy.
+    async fn is_without_errors(&self, name: &str) {
         let log = self.call("POST", "/se/log", json!({ "type": "browser" })).await;
         let severe: Vec<_> = log.as_array().unwrap().iter().filter(|entry| entry["level"] == "SEVERE").collect();
         assert!(severe.is_empty(), "{name}: {severe:#?}");
+    }
+
+    /// What pages have asked for since this was asked last.
+    async fn requests(&self) -> Vec<String> {
+        let log = self.call("POST", "/se/log", json!({ "type": "performance" })).await;
+        let events = log.as_array().unwrap().iter().map(|entry| {
+            let event: Value = serde_json::from_str(entry["message"].as_str().unwrap()).unwrap();
+            event["message"].clone()
+        });
+        let sent = events.filter(|event| event["method"] == "Network.requestWillBeSent");
+        sent.map(|event| event["params"]["request"]["url"].as_str().unwrap().to_owned()).collect()
     }
 
     async fn axe(&self, name: &str) {
@@ -238,4 +255,43 @@ async fn a_person_finds_out_what_happened() {
     browser.run("document.querySelector('tbody a').focus()").await;
     browser.click("tbody a").await;
     browser.until("return location.pathname === '/ui/intents'").await;
+}
+
+#[actix::test]
+async fn no_page_asks_another_host_for_anything() {
+    let demo = Demo::start();
+    let url = &demo.url;
+    Api::new(url).submit("a", "sms.otp", json!({}), "?waitSeconds=30").await;
+    let browser = Browser::open().await;
+    // Under a name that does not say that it is this machine: what would be told to others is told only then.
+    let named = url.replace("127.0.0.1", "submissions.example");
+    let pages = [
+        (format!("{named}/docs/"), "Submit an intent"),
+        (format!("{url}/docs"), "Submit an intent"),
+        (format!("{url}/ui"), "Led by"),
+        (format!("{url}/ui/intents"), "sms.otp"),
+        (format!("{url}/ui/intents/a"), "Accepted by the gateway"),
+        (format!("{url}/ui/jobs"), "Jobs"),
+        (format!("{url}/ui/inbox"), "Inbox"),
+        (format!("{url}/ui/inbox/contacts"), "Contacts"),
+        (format!("{url}/ui/targets"), "sms.realtime"),
+        (format!("{url}/ui/nothing"), "Not found"),
+    ];
+    browser.go("about:blank").await;
+    let _of_the_browser_itself = browser.requests().await;
+    for (page, text) in pages {
+        browser.go(&page).await;
+        browser.until("return document.readyState === 'complete'").await;
+        browser.until_text(text).await;
+        if page.contains("/docs") {
+            browser.click(".opblock-summary-control").await;
+            browser.until("return document.querySelector('.try-out button') !== null").await;
+            browser.is_without_errors(&page).await;
+        }
+        let requests = browser.requests().await;
+        assert!(requests.contains(&page), "{page} is not among {requests:?}");
+        for request in requests.iter().filter(|request| !request.starts_with("data:")) {
+            assert!(request.starts_with(url) || request.starts_with(&named), "{page} asks for {request}");
+        }
+    }
 }

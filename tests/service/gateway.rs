@@ -43,6 +43,7 @@ fn attempt(url: &str) -> OpenAttempt {
         lease_epoch: 1,
         started_at: Timestamp::from_micros(0),
         trace: None,
+        job: None,
     }
 }
 

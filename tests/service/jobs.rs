@@ -200,7 +200,9 @@ async fn checks_come_in_order_and_each_says_its_trace() {
     let jobs = Jobs::new();
     let instance = jobs.start();
     let api = instance.api();
-    assert_eq!(post(&api, "acme", &command()).await.status, StatusCode::ACCEPTED);
+    let accepted = post(&api, "acme", &command()).await;
+    assert_eq!(accepted.status, StatusCode::ACCEPTED);
+    let first = accepted.json()["submission_id"].as_str().unwrap().to_owned();
     let bad = with(&[("/resource_shape/cpu", json!(0)), ("/tenant_id", json!("globex"))]);
     let foreign = with(&[("/tenant_id", json!("globex")), ("/management_node_id", json!("nowhere"))]);
     let unknown = with(&[("/management_node_id", json!("nowhere")), ("/resource_shape/cpu", json!(65))]);
@@ -253,6 +255,15 @@ async fn checks_come_in_order_and_each_says_its_trace() {
         assert_eq!(code(&get(&api, token, path).await), expected, "{path} by {token:?}");
     }
     assert_eq!(code(&send(&api, "acme", "DELETE", "/v1/jobs", &Value::Null).await), "405 method_not_allowed");
+    for path in ["/v1/jobs/a/b", "/v1/jobs/a/b/c", "/v1/jobs/a/history/b", "/v1/jobs//"] {
+        assert_eq!(code(&get(&api, "acme", path).await), "404 not_found", "{path}");
+    }
+    assert_eq!(code(&get(&api, "acme", "/v1/jobs/").await), "400 invalid_request", "as without the slash");
+    assert!(instance.wait_for_log("code=idempotency_conflict").contains(&format!("submission_id=\"{first}\"")));
+    let forbidden = instance.wait_for_log("code=forbidden");
+    for tag in [TRACE, "tenant_id=\"globex\"", "job_id=\"job-1\"", "submission_id=\"\"", "client_id=\"acme\""] {
+        assert!(forbidden.contains(tag), "no {tag} in {forbidden}");
+    }
     let made = api.call_with("POST", "/v1/jobs", &[("traceparent", "00-zz")], "").await.json();
     assert!(made["trace_id"].as_str().is_some_and(|id| id.len() == 32 && id != TRACE), "{made}");
 

@@ -2,6 +2,7 @@
 //! gateway that keeps a ledger of what reached it.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+mod access;
 mod api;
 mod backup;
 mod browser;

@@ -30,9 +30,9 @@ async fn slow_heads_slow_bodies_and_idle_connections_keep_nobody_waiting() {
     let started = {
         let address = address.clone();
         actix_web::rt::task::spawn_blocking(move || {
-            let head = "POST /v1/intents HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
+            let head = "POST /v1/intents HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
             let idle = connections(&address, "");
-            let heads = connections(&address, "POST /v1/intents HTTP/1.1\r\nHost: x\r\nX-Slow: ");
+            let heads = connections(&address, "POST /v1/intents HTTP/1.1\r\nHost: localhost\r\nX-Slow: ");
             let bodies: Vec<_> = connections(&address, head).into_iter().chain(connections(&address, head)).collect();
             (idle, heads, bodies)
         })

@@ -29,6 +29,11 @@ class Error(TypedDict):
 
 
 class _ErrorBody(TypedDict):
+    # For programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`, `management_node_not_found`,
+    # `method_not_allowed`, `request_timeout`, `idempotency_conflict`, `already_processed`, `not_terminal`,
+    # `payload_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`, `execution_unavailable` or
+    # `internal_error`. A proxy in front may add its own: that of `deploy/haproxy.cfg` answers 502, 503 and 504 with
+    # `unavailable`.
     code: str
     # For people; may change.
     message: str

@@ -22,7 +22,7 @@ class Operations(Transport):
         return cast(str, self._call("GET", "/readyz", "text"))
 
     def history_fragment(self, body: models.HistoryForm) -> str:
-        """The history of an intent as an HTML fragment"""
+        """The history of an intent as an HTML fragment, or as plain text for `Accept: text/plain`"""
         return cast(str, self._call(
             "POST",
             "/ui/history",
@@ -189,8 +189,8 @@ class Operations(Transport):
     ) -> models.IntentList:
         """List intents, newest first
 
-        q: Only those whose id is this or begins with it, in the order of ids; before them, those to which a gateway
-        gave exactly this id
+        q: Only those that a gateway gave exactly this id, newest first, and then those whose own id begins with it,
+        in the order of ids; each once
         status: Only these
         submission_target: Only of this target
         created_after: Only created after this moment, such as 2026-11-16T09:00:00Z

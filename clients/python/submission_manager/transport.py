@@ -36,6 +36,9 @@ SHOWN_CHARACTERS = 200
 # Scheme, a name or an address in brackets, perhaps a port and a path: a query would end up in the middle.
 SERVICE_URL = r"https?://([^/?#@:\[\]\s]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?(/[^?#\s]*)?"
 
+# What every server and every proxy takes in a header.
+HEADER_VALUE = r"[\x20-\x7e]*"
+
 # Called with every answer: method, URL, status and headers (names in lower case).
 OnAnswer = Callable[[str, str, int, Mapping[str, str]], None]
 Answer = Tuple[int, Dict[str, str], bytes]
@@ -45,8 +48,9 @@ class SubmissionManagerError(Exception):
     """The service said no, or nothing.
 
     status: of the answer; 0 if there was none
-    code: what programs decide by, such as `idempotency_conflict`; `unreachable` if there was no answer, and
-        `unexpected_answer` if it is not how a Submission Manager answers
+    code: what programs decide by, such as `idempotency_conflict`; `unreachable` if there was no answer,
+        `unexpected_answer` if it is not how a Submission Manager answers, and `invalid_request` with status 0 for what
+        cannot be sent: a body that is no JSON, half a surrogate pair, a header with characters that headers do not have
     message: for people
     details: what else the service said for programs, such as `conflictingFields`
     retry_after: after how many seconds the service wants to be asked again, if it said so
@@ -98,6 +102,8 @@ class Transport:
             raise ValueError(f"{url!r} is not where a service can be; give a URL such as http://127.0.0.1:8082")
         if tries < 1:
             raise ValueError("tries must be at least 1")
+        if token is not None and not re.fullmatch(HEADER_VALUE, token):
+            raise ValueError("the token must be of printable ASCII characters")
         self._url = url.rstrip("/")
         self._token = token
         self._timeout = timeout
@@ -127,7 +133,7 @@ class Transport:
                 # Without one, a repetition would be something new.
                 value = str(uuid.uuid4())
             if value is not None:
-                request.add_header(name, str(value))
+                request.add_header(name, _header(name, str(value)))
         if content_type:
             # Once, so that every repetition has the same bytes: the service compares them.
             request.data = _encoded(body, content_type)
@@ -180,8 +186,21 @@ def _filled(template: str, path: Mapping[str, Any], query: Mapping[str, Any]) ->
         return urllib.parse.quote(text, safe="")
 
     given = {name: _text(value) for name, value in query.items() if value is not None}
-    filled = re.sub(r"{([^}]+)}", segment, template)
-    return filled + ("?" + urllib.parse.urlencode(given, doseq=True) if given else "")
+    try:
+        filled = re.sub(r"{([^}]+)}", segment, template)
+        return filled + ("?" + urllib.parse.urlencode(given, doseq=True) if given else "")
+    except UnicodeEncodeError as error:
+        raise _unsendable("an id or a parameter", error) from None
+
+
+def _header(name: str, value: str) -> str:
+    if not re.fullmatch(HEADER_VALUE, value):
+        raise _unsendable(name, "it must be of printable ASCII characters")
+    return value
+
+
+def _unsendable(what: str, why: object) -> SubmissionManagerError:
+    return SubmissionManagerError(0, "invalid_request", f"{what} cannot be sent: {why}")
 
 
 def _text(value: Any) -> Any:
@@ -191,12 +210,15 @@ def _text(value: Any) -> Any:
 
 
 def _encoded(body: Any, content_type: str) -> bytes:
-    if content_type == "application/json":
-        # As other languages write it, so that a repetition from there has the same bytes.
-        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    if content_type == "application/x-www-form-urlencoded":
-        return urllib.parse.urlencode(body).encode()
-    return bytes(body)
+    try:
+        if content_type == "application/json":
+            # As other languages write it, so that a repetition from there has the same bytes.
+            return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        if content_type == "application/x-www-form-urlencoded":
+            return urllib.parse.urlencode(body).encode()
+        return bytes(body)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _unsendable("the body", error) from None
 
 
 def _decoded(answer: Answer, expects: str) -> Any:

@@ -9,7 +9,7 @@ import json
 import threading
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from unittest import mock
 
 from submission_manager import Client, SubmissionManagerError, models
@@ -132,6 +132,40 @@ class TransportTest(unittest.TestCase):
         self.assertEqual(self.asked[0].path, "/v1/intents/a%2F..%2Fb%3Fc%20%C3%A5%252F")
         for text in ("", ".", ".."):
             self.assertRaises(ValueError, Client(self.url).get_intent, text)
+
+    def test_what_cannot_be_sent_is_an_error_of_the_client(self) -> None:
+        half = "\ud83d"
+        circle: List[Any] = []
+        circle.append(circle)
+        client = Client(self.url)
+
+        def submit(payload: Any) -> None:
+            client.submit_intent({"intentId": "a", "submissionTarget": "t", "payload": payload})
+
+        def to_inbox(key: str) -> None:
+            client.submit_to_inbox({"client_slug": "acme", "channel": "form", "payload": {}}, idempotency_key=key)
+
+        def jobs_of(tenant: str) -> None:
+            client.list_jobs(tenant_id=tenant)
+
+        calls: List[Tuple[Callable[[Any], Any], Any]] = [
+            (submit, {"text": half}),
+            (submit, {half: 1}),
+            (submit, float("nan")),
+            (submit, {1, 2}),
+            (submit, circle),
+            (to_inbox, "schlüssel-€"),
+            (to_inbox, half),
+            (to_inbox, "a\r\nX-Other: b"),
+            (client.get_intent, half),
+            (jobs_of, half),
+        ]
+        for call, value in calls:
+            with self.assertRaises(SubmissionManagerError) as caught:
+                call(value)
+            self.assertEqual((caught.exception.status, caught.exception.code), (0, "invalid_request"), repr(value))
+        self.assertEqual(self.asked, [])
+        self.assertRaises(ValueError, Client, self.url, "schlüssel")
 
     def test_every_answer_is_told(self) -> None:
         told: List[Tuple[str, str, int, Optional[str]]] = []

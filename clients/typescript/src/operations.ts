@@ -20,7 +20,7 @@ export class Operations extends Transport {
     return this.call("GET", "/readyz", "text", options, {});
   }
 
-  /** The history of an intent as an HTML fragment */
+  /** The history of an intent as an HTML fragment, or as plain text for `Accept: text/plain` */
   historyFragment(body: models.HistoryForm, options: CallOptions = {}): Promise<string> {
     return this.call("POST", "/ui/history", "text", options, {
       body,
@@ -153,8 +153,8 @@ export class Operations extends Transport {
   listIntents(
     options: CallOptions & {
       /**
-       * Only those whose id is this or begins with it, in the order of ids; before them, those to which a gateway
-       * gave exactly this id
+       * Only those that a gateway gave exactly this id, newest first, and then those whose own id begins with it,
+       * in the order of ids; each once
        */
       q?: string;
       /** Only these */

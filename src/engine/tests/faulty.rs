@@ -161,7 +161,7 @@ impl Store for Faulty {
     }
 
     fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
-        self.inner.find(id)
+        self.with("find", |store| store.find(id))
     }
 
     fn history(&self, id: IntentId) -> StoreFuture<Option<History>> {
@@ -201,7 +201,7 @@ impl Store for Faulty {
     }
 
     fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>> {
-        self.inner.find_job(by)
+        self.with("find job", |store| store.find_job(by))
     }
 
     fn list_jobs(&self, query: JobQuery) -> StoreFuture<JobPage> {

@@ -5,6 +5,7 @@
 mod attempts;
 mod faulty;
 mod inbox;
+mod reads;
 mod targets;
 mod terms;
 mod webhooks;

@@ -174,6 +174,58 @@ pub async fn intents_are_found_by_what_gateways_call_them(fixture: Fixture) {
     assert!(find("gw-9").await.is_empty());
 }
 
+pub async fn a_search_shows_every_match_once_on_pages_of_the_asked_size(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    // Twelve that a gateway called "ref", half of them with ids that begin so; and more that begin so.
+    let mut expected = Vec::new();
+    for n in 0..12 {
+        let id = if n % 2 == 0 { format!("ref-{n:02}") } else { format!("other-{n:02}") };
+        let contract = if n % 3 == 0 { one_shot() } else { max_attempts(2) };
+        let intent = fixture.submit(&id, &contract).await;
+        fixture.attempt(&term, &intent, Outcome::Accepted { gateway_message_id: Some("ref".to_owned()) }).await;
+        expected.insert(0, id);
+    }
+    for n in 0..5 {
+        let id = format!("ref-a{n}");
+        fixture.submit(&id, &one_shot()).await;
+        expected.push(id);
+    }
+    let search = async |limit: usize, filter: fn(&mut ListQuery)| {
+        let (mut seen, mut behind) = (Vec::new(), None);
+        for _ in 0..100 {
+            let mut query = ListQuery { prefix: Some("ref".to_owned()), behind, ..query(limit) };
+            filter(&mut query);
+            let page = fixture.store.list(query).await.unwrap();
+            assert!(page.intents.len() <= limit, "{} on a page of {limit}", page.intents.len());
+            seen.extend(ids(&page).into_iter().map(str::to_owned));
+            behind = page.next;
+            if behind.is_none() {
+                return seen;
+            }
+        }
+        panic!("pages without end");
+    };
+    for limit in [1, 2, 3, 5, 11, 12, 13, 16, 17, 18, 50] {
+        assert_eq!(search(limit, |_| ()).await, expected, "pages of {limit}");
+    }
+    let only = |wanted: &dyn Fn(&str) -> bool| expected.iter().filter(|id| wanted(id)).cloned().collect::<Vec<_>>();
+    for limit in [1, 4, 50] {
+        let pending = search(limit, |query| query.status = Some(Status::Pending)).await;
+        assert_eq!(pending, only(&|id| id.starts_with("ref-a")), "pages of {limit}");
+        let target = search(limit, |query| query.target = Some(one_shot().target)).await;
+        let thirds = ["00", "03", "06", "09"];
+        assert_eq!(target, only(&|id| id.starts_with("ref-a") || thirds.iter().any(|end| id.ends_with(end))));
+    }
+    // The last one of a page is gone when the next is asked for.
+    let first = fixture.store.list(ListQuery { prefix: Some("ref".to_owned()), ..query(1) }).await.unwrap();
+    assert_eq!(ids(&first), ["other-11"]);
+    fixture.pass(2 * fixture.short).await;
+    fixture.store.purge(term, fixture.short, 99).await.unwrap();
+    let behind = first.next;
+    let rest = fixture.store.list(ListQuery { prefix: Some("ref".to_owned()), behind, ..query(9) }).await.unwrap();
+    assert_eq!(ids(&rest), ["ref-a0", "ref-a1", "ref-a2", "ref-a3", "ref-a4"]);
+}
+
 pub async fn an_intent_can_be_looked_at_in_full(fixture: Fixture) {
     assert!(fixture.store.detail(intent_id("nobody")).await.unwrap().is_none());
     assert_eq!(fixture.store.payload(intent_id("nobody")).await, Ok(None));

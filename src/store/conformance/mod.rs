@@ -108,6 +108,7 @@ macro_rules! for_store {
                 pages_stay_stable_while_intents_arrive,
                 ids_are_found_by_how_they_begin,
                 intents_are_found_by_what_gateways_call_them,
+                a_search_shows_every_match_once_on_pages_of_the_asked_size,
                 an_intent_can_be_looked_at_in_full,
                 the_overview_shows_who_leads_and_what_waits,
                 what_became_of_attempts_is_added_up,

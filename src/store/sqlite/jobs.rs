@@ -180,19 +180,13 @@ pub enum Reach {
 }
 
 pub fn reach(connection: &Connection, clock: &WallClock, gateway: &GatewayUrl) -> Result<Reach, rusqlite::Error> {
-    let tried_at: Option<i64> = connection
-        .prepare_cached(
-            "SELECT tried_at FROM submission_gateway_reach JOIN submission_gateways USING (gateway_id)
-             WHERE gateway_url = ?1 AND unreachable >= ?2",
-        )?
-        .query_row(params![gateway.as_str(), FAILURES_UNTIL_GONE], |row| row.get(0))
-        .optional()?;
-    let Some(tried_at) = tried_at.map(Timestamp::from_micros) else { return Ok(Reach::Answers) };
+    let Some(tried_at) = tried_at(connection, gateway)? else { return Ok(Reach::Answers) };
     let rested = read_now(connection, clock)?.since(tried_at) >= REST_BEFORE_PROBE;
     Ok(if rested { Reach::GoneForLong } else { Reach::Gone })
 }
 
-/// Takes leave to try a gateway that is gone, which one caller gets every now and then.
+/// Takes leave to try a gateway that is gone, which one caller gets every now and then. One that has answered since
+/// [`reach`] looked is open to everybody.
 pub fn take_probe(
     connection: &mut Connection,
     clock: &WallClock,
@@ -203,11 +197,25 @@ pub fn take_probe(
     let taken = transaction
         .prepare_cached(
             "UPDATE submission_gateway_reach SET tried_at = ?2
-             WHERE gateway_id = (SELECT gateway_id FROM submission_gateways WHERE gateway_url = ?1) AND tried_at <= ?3",
+             WHERE gateway_id = (SELECT gateway_id FROM submission_gateways WHERE gateway_url = ?1)
+                 AND unreachable >= ?4 AND tried_at <= ?3",
         )?
-        .execute(params![gateway.as_str(), now.micros(), now.micros().saturating_sub(rest)])?;
+        .execute(params![gateway.as_str(), now.micros(), now.micros().saturating_sub(rest), FAILURES_UNTIL_GONE])?;
+    let admitted = taken > 0 || tried_at(&transaction, gateway)?.is_none();
     transaction.commit()?;
-    Ok(taken > 0)
+    Ok(admitted)
+}
+
+/// When a gateway that is gone was tried last; none if it is not gone.
+fn tried_at(connection: &Connection, gateway: &GatewayUrl) -> Result<Option<Timestamp>, rusqlite::Error> {
+    let tried_at = connection
+        .prepare_cached(
+            "SELECT tried_at FROM submission_gateway_reach JOIN submission_gateways USING (gateway_id)
+             WHERE gateway_url = ?1 AND unreachable >= ?2",
+        )?
+        .query_row(params![gateway.as_str(), FAILURES_UNTIL_GONE], |row| row.get(0))
+        .optional()?;
+    Ok(tried_at.map(Timestamp::from_micros))
 }
 
 /// Deletes what was kept of the job of an intent, if it was one's.

@@ -4,12 +4,12 @@
 //! buckets of intents that came together, and a search looks into all of them: at ten million intents
 //! some ten thousand quick looks.
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::types::Value;
+use rusqlite::{Connection, Transaction, params, params_from_iter};
 use sha2::{Digest, Sha256};
 
-use super::read;
+use super::read::{self, Filters};
 use crate::core::intent::{Intent, IntentSeq};
-use crate::store::MOST_SHARING;
 
 /// Intents of one bucket, as a power of two.
 const BUCKET_BITS: u32 = 10;
@@ -34,36 +34,61 @@ pub fn forget(transaction: &Transaction<'_>, seq: i64) -> Result<(), rusqlite::E
     Ok(())
 }
 
-/// The latest intents to which a gateway gave this id.
-pub fn find(snapshot: &Connection, message_id: &str) -> Result<Vec<Intent>, rusqlite::Error> {
-    let newest: Option<i64> =
-        snapshot.query_row("SELECT max(bucket) FROM submission_gateway_messages", [], |row| row.get(0))?;
-    let oldest: Option<i64> =
-        snapshot.query_row("SELECT min(bucket) FROM submission_gateway_messages", [], |row| row.get(0))?;
-    let (Some(newest), Some(oldest)) = (newest, oldest) else { return Ok(Vec::new()) };
-    let hash = hash(message_id);
+/// A condition on an intent `i`: a gateway gave it this id, and [`find`] finds it by that. Others may share the hash.
+pub const HAS_MESSAGE: &str = "(EXISTS (SELECT 1 FROM submission_gateway_messages m
+        WHERE m.bucket = i.intent_seq >> ? AND m.hash = ? AND m.intent_seq = i.intent_seq)
+    AND EXISTS (SELECT 1 FROM submission_attempts a
+        WHERE a.intent_seq = i.intent_seq AND a.gateway_message_id = ?))";
+
+/// The values of [`HAS_MESSAGE`].
+pub fn has_message(message_id: &str) -> [Value; 3] {
+    [Value::Integer(BUCKET_BITS.into()), Value::Integer(hash(message_id)), Value::Text(message_id.to_owned())]
+}
+
+/// Intents before this number to which a gateway gave this id and that pass the filters, newest first, at most so many;
+/// and up to which was looked, if that is not all.
+pub fn find(
+    snapshot: &Connection,
+    message_id: &str,
+    before: i64,
+    filters: &Filters,
+    wanted: usize,
+) -> Result<(Vec<Intent>, Option<Intent>), rusqlite::Error> {
+    let ends = "SELECT min(bucket), max(bucket) FROM submission_gateway_messages";
+    let ends = snapshot.prepare_cached(ends)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (Some(oldest), Some(newest)): (Option<i64>, Option<i64>) = ends else { return Ok((Vec::new(), None)) };
+    let newest = newest.min(before.saturating_sub(1) >> BUCKET_BITS);
     let mut look = snapshot.prepare_cached(
-        "SELECT intent_seq FROM submission_gateway_messages WHERE bucket = ?1 AND hash = ?2 ORDER BY intent_seq DESC",
+        "SELECT intent_seq FROM submission_gateway_messages WHERE bucket = ?1 AND hash = ?2 AND intent_seq < ?3
+         ORDER BY intent_seq DESC",
     )?;
-    // Others may share the hash.
     let sql = format!(
-        "SELECT {} FROM {} WHERE i.intent_seq = ?1 AND EXISTS (SELECT 1 FROM submission_attempts a
-             WHERE a.intent_seq = i.intent_seq AND a.gateway_message_id = ?2)",
+        "SELECT {}, {HAS_MESSAGE} AND {} FROM {} WHERE i.intent_seq = ?",
         read::INTENT_COLUMNS,
+        filters.sql(),
         read::INTENT_TABLES
     );
     let mut verify = snapshot.prepare_cached(&sql)?;
-    let mut found = Vec::new();
+    let (mut found, mut examined) = (Vec::new(), 0);
     for bucket in (oldest..=newest).rev() {
-        let candidates: Vec<i64> = look.query_map([bucket, hash], |row| row.get(0))?.collect::<Result<_, _>>()?;
-        for seq in candidates {
-            let intents = verify.query_map(params![seq, message_id], read::intent_of)?;
-            found.extend(intents.collect::<Result<Vec<_>, _>>()?);
-        }
-        if found.len() >= MOST_SHARING {
-            found.truncate(MOST_SHARING);
-            break;
+        let candidates = look.query_map([bucket, hash(message_id), before], |row| row.get(0))?;
+        for seq in candidates.collect::<Result<Vec<i64>, _>>()? {
+            let mut values = has_message(message_id).to_vec();
+            values.extend(filters.values.iter().cloned());
+            values.push(Value::Integer(seq));
+            let (intent, passes) = verify
+                .query_row(params_from_iter(values), |row| Ok((read::intent_of(row)?, row.get::<_, bool>(10)?)))?;
+            examined += 1;
+            if passes {
+                found.push(intent.clone());
+            }
+            if found.len() >= wanted {
+                return Ok((found, None));
+            }
+            if examined >= read::EXAMINED {
+                return Ok((found, Some(intent)));
+            }
         }
     }
-    Ok(found)
+    Ok((found, None))
 }

@@ -46,20 +46,40 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
     let snapshot = connection.transaction()?;
     let filters = Filters::of(&snapshot, query)?;
     let Some(text) = &query.prefix else {
-        return Ok(IntentPage::of(query, Vec::new(), newest(&snapshot, query, filters)?));
+        return Ok(IntentPage::of_newest(query, newest(&snapshot, query, filters)?));
     };
-    let by_message = if query.behind.is_none() { messages::find(&snapshot, text)? } else { Vec::new() };
-    let (intents, horizon) = by_id(&snapshot, query, text, &filters)?;
-    let mut page = IntentPage::of(query, by_message, intents);
-    page.next = page.next.or(horizon.map(Behind::Id));
-    Ok(page)
+    let wanted = query.page_size().saturating_add(1);
+    let before = match &query.behind {
+        Some(Behind::Message { created_at, id }) => Some(seq_of(&snapshot, *created_at, id)?),
+        Some(Behind::Id(_)) => None,
+        Some(Behind::Newer { .. }) | None => Some(i64::MAX),
+    };
+    let (by_message, horizon) = match before {
+        Some(before) => messages::find(&snapshot, text, before, &filters, wanted)?,
+        None => (Vec::new(), None),
+    };
+    if by_message.len() >= wanted || horizon.is_some() {
+        let horizon = horizon.map(|last| Behind::Message { created_at: last.created_at, id: last.id });
+        return Ok(IntentPage::of_search(query, by_message, Vec::new(), horizon));
+    }
+    let (by_id, horizon) = by_id(&snapshot, query, text, &filters, wanted - by_message.len())?;
+    Ok(IntentPage::of_search(query, by_message, by_id, horizon.map(Behind::Id)))
+}
+
+/// The number of an intent that was on a page. If it is gone meanwhile, of the first one after its moment: all of that
+/// moment are shown, some of them again.
+fn seq_of(snapshot: &Connection, created_at: Timestamp, id: &IntentId) -> Result<i64, rusqlite::Error> {
+    match find(snapshot, id)? {
+        Some(found) => Ok(found.intent.seq.0),
+        None => first_seq_from(snapshot, next_moment(created_at)),
+    }
 }
 
 /// Conditions and their values, in order.
 #[derive(Clone, Default)]
-struct Filters {
+pub struct Filters {
     conditions: Vec<&'static str>,
-    values: Vec<Value>,
+    pub values: Vec<Value>,
 }
 
 impl Filters {
@@ -96,7 +116,7 @@ impl Filters {
         self.values.push(value);
     }
 
-    fn sql(&self) -> String {
+    pub fn sql(&self) -> String {
         self.conditions.join(" AND ")
     }
 }
@@ -108,12 +128,7 @@ fn next_moment(moment: Timestamp) -> Timestamp {
 /// The newest first, one more than asked for.
 fn newest(snapshot: &Connection, query: &ListQuery, mut filters: Filters) -> Result<Vec<Intent>, rusqlite::Error> {
     if let Some(Behind::Newer { created_at, id }) = &query.behind {
-        // Gone meanwhile: all of that moment are shown, some of them again.
-        let seq = match find(snapshot, id)? {
-            Some(found) => found.intent.seq.0,
-            None => first_seq_from(snapshot, next_moment(*created_at))?,
-        };
-        filters.add("i.intent_seq < ?", Value::Integer(seq));
+        filters.add("i.intent_seq < ?", Value::Integer(seq_of(snapshot, *created_at, id)?));
     }
     // What has a status that is rare is found by that, and put in order: also if it is of a target that is
     // common. What is pending may be few and old, or a million, but is all in one index.
@@ -134,20 +149,21 @@ fn newest(snapshot: &Connection, query: &ListQuery, mut filters: Filters) -> Res
         }
         None => format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE {filter} {ORDER} LIMIT ?"),
     };
-    filters.values.push(Value::Integer(as_limit(query.limit.max(1).saturating_add(1))));
+    filters.values.push(Value::Integer(as_limit(query.page_size().saturating_add(1))));
     snapshot.prepare_cached(&sql)?.query_map(params_from_iter(filters.values), intent_of)?.collect()
 }
 
-/// Those whose ids begin so, in their order, one more than asked for; and up to where was looked, if that is
-/// not the end.
+/// Those whose ids begin so and that are not found by a gateway's id, in their order, at most so many; and up to where was
+/// looked, if that is not the end.
 fn by_id(
     snapshot: &Connection,
     query: &ListQuery,
     prefix: &str,
     filters: &Filters,
+    wanted: usize,
 ) -> Result<(Vec<Intent>, Option<IntentId>), rusqlite::Error> {
-    let wanted = query.limit.max(1).saturating_add(1);
     let mut intents = Vec::new();
+    let mut passed_over = 0;
     for range in IdRange::of(prefix, query.behind.as_ref()) {
         let horizon = if query.filters() { horizon(snapshot, &range)? } else { None };
         let mut filters = filters.clone();
@@ -159,24 +175,38 @@ fn by_id(
             (None, None) => {}
         }
         let sql = format!(
-            "SELECT {INTENT_COLUMNS} FROM submission_intents i INDEXED BY sqlite_autoindex_submission_intents_1
-                 JOIN submission_contracts c USING (contract_id) WHERE {} ORDER BY i.intent_id LIMIT ?",
+            "SELECT {INTENT_COLUMNS}, {}
+             FROM submission_intents i INDEXED BY sqlite_autoindex_submission_intents_1
+                 JOIN submission_contracts c USING (contract_id) WHERE {} ORDER BY i.intent_id",
+            messages::HAS_MESSAGE,
             filters.sql()
         );
-        filters.values.push(Value::Integer(as_limit(wanted - intents.len())));
+        let values = messages::has_message(prefix).into_iter().chain(filters.values);
         let mut statement = snapshot.prepare_cached(&sql)?;
-        for intent in statement.query_map(params_from_iter(filters.values), intent_of)? {
-            intents.push(intent?);
+        let mut rows = statement.query(params_from_iter(values))?;
+        while let Some(row) = rows.next()? {
+            let intent = intent_of(row)?;
+            if row.get::<_, bool>(10)? {
+                passed_over += 1;
+                if passed_over >= EXAMINED {
+                    return Ok((intents, Some(intent.id)));
+                }
+                continue;
+            }
+            intents.push(intent);
+            if intents.len() >= wanted {
+                return Ok((intents, None));
+            }
         }
-        if horizon.is_some() || intents.len() >= wanted {
+        if horizon.is_some() {
             return Ok((intents, horizon));
         }
     }
     Ok((intents, None))
 }
 
-/// Ids that are looked at for one page, when few of those that begin so may pass the other filters.
-const EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
+/// Intents that are looked at for one page, when few of those with the id may pass the other filters.
+pub const EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
 
 /// Up to where a page looks; the next one looks further. `None` if that is to the end.
 fn horizon(connection: &Connection, ids: &IdRange) -> Result<Option<IntentId>, rusqlite::Error> {

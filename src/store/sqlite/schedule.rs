@@ -48,6 +48,7 @@ fn open_attempt_of(row: &Row<'_>) -> Result<OpenAttempt, rusqlite::Error> {
         lease_epoch: row.get(5)?,
         started_at: Timestamp::from_micros(row.get(6)?),
         trace: None,
+        job: None,
     })
 }
 

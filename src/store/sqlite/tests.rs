@@ -197,3 +197,27 @@ async fn the_log_is_copied_into_the_file_beside_the_writer() {
     };
     tokio::time::timeout(Duration::from_secs(60), copied).await.expect("far below what the writer would wait for");
 }
+
+#[tokio::test]
+async fn a_node_that_answered_before_its_probe_refuses_nobody() {
+    use super::jobs::{reach, take_probe};
+    use crate::core::node::REST_BEFORE_PROBE;
+    let fixture = open().await;
+    let gateway = one_shot().gateway_url;
+    fixture.submit("a", &one_shot()).await;
+    let mut connection = Connection::open(path_in(&fixture)).unwrap();
+    let clock = WallClock::from_fn(|| Timestamp::from_micros(1_790_000_000_000_000));
+    let gone = "INSERT INTO submission_gateway_reach (gateway_id, unreachable, tried_at)
+        SELECT gateway_id, 5, ?1 FROM submission_gateways";
+    let long_ago = clock.now().micros() - i64::try_from(REST_BEFORE_PROBE.as_micros()).unwrap();
+    connection.execute(gone, [long_ago]).unwrap();
+    assert!(matches!(reach(&connection, &clock, &gateway).unwrap(), Reach::GoneForLong));
+    // Another job's attempt is answered between the look and the probe.
+    connection.execute("DELETE FROM submission_gateway_reach", []).unwrap();
+    for _ in 0..2 {
+        assert!(take_probe(&mut connection, &clock, &gateway).unwrap(), "it answers, so anybody may");
+    }
+    connection.execute(gone, [long_ago]).unwrap();
+    assert!(take_probe(&mut connection, &clock, &gateway).unwrap(), "one may try");
+    assert!(!take_probe(&mut connection, &clock, &gateway).unwrap(), "and no more than one");
+}

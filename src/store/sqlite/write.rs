@@ -241,6 +241,7 @@ fn submit(
             lease_epoch,
             started_at: now,
             trace: new.trace,
+            job: None,
         };
         BegunAtOnce { attempt, payload: new.payload.bytes().clone(), permit }
     });
@@ -347,6 +348,7 @@ fn begin_attempt(
         lease_epoch: epoch,
         started_at: now,
         trace,
+        job: None,
     };
     Ok(Begun::Started { attempt, payload, due })
 }

@@ -208,38 +208,50 @@ pub fn history_of(results: &[Vec<Row>]) -> Result<Option<History>, StoreError> {
 }
 
 pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, StoreError> {
-    let wanted = query.limit.max(1).saturating_add(1);
+    let wanted = query.page_size().saturating_add(1);
     let Some(text) = &query.prefix else {
-        let intents = list_part(database, &query, None, wanted).await?;
-        return Ok(IntentPage::of(&query, Vec::new(), intents));
+        let intents = list_part(database, &query, Part::All, wanted).await?;
+        return Ok(IntentPage::of_newest(&query, intents));
     };
-    let mut intents = Vec::new();
+    let by_message = match &query.behind {
+        Some(Behind::Id(_)) => Vec::new(),
+        _ => list_part(database, &query, Part::ByMessage(text), wanted).await?,
+    };
+    let mut by_id = Vec::new();
     for range in IdRange::of(text, query.behind.as_ref()) {
-        intents.extend(list_part(database, &query, Some(range), wanted - intents.len()).await?);
-        if intents.len() >= wanted {
+        let left = wanted - by_message.len() - by_id.len();
+        if left == 0 {
             break;
         }
+        by_id.extend(list_part(database, &query, Part::ById(text, range), left).await?);
     }
-    let by_message = if query.behind.is_none() {
-        let found = run(database, statements::by_message(), vec![Value::Text(text.clone())]).await?;
-        all(set(&found, 0), rows::intent)?
-    } else {
-        Vec::new()
-    };
-    Ok(IntentPage::of(&query, by_message, intents))
+    Ok(IntentPage::of_search(&query, by_message, by_id, None))
 }
 
-/// Intents that pass the filters, in the order of arrival or those of a range of ids.
+/// Which intents are looked at.
+enum Part<'a> {
+    /// All, in the order of arrival.
+    All,
+    /// Those that a gateway gave this id, in the order of arrival.
+    ByMessage(&'a str),
+    /// Those in a range of ids that no gateway gave this id, in the order of ids.
+    ById(&'a str, IdRange),
+}
+
+/// Intents of a part that pass the filters.
 async fn list_part(
     database: &Database,
     query: &ListQuery,
-    ids: Option<IdRange>,
+    part: Part<'_>,
     limit: usize,
 ) -> Result<Vec<Intent>, StoreError> {
     let moment = |moment: Timestamp| Value::Text(json_moment(moment));
-    let newer = match &query.behind {
-        Some(Behind::Newer { created_at, id }) => Some([moment(*created_at), Value::Text(id.to_string())]),
-        Some(Behind::Id(_)) | None => None,
+    let newer = match (&query.behind, &part) {
+        (Some(Behind::Newer { created_at, id }), Part::All)
+        | (Some(Behind::Message { created_at, id }), Part::ByMessage(_)) => {
+            Some([moment(*created_at), Value::Text(id.to_string())])
+        }
+        _ => None,
     };
     let parts = ListParts {
         status: query.status.is_some(),
@@ -247,14 +259,23 @@ async fn list_part(
         created_after: query.created_after.is_some(),
         created_before: query.created_before.is_some(),
         newer: newer.is_some(),
-        ids: ids.as_ref().map(|ids| IdParts { behind: ids.behind, before: ids.before.is_some() }),
+        message: matches!(part, Part::ByMessage(_)),
+        ids: match &part {
+            Part::ById(_, ids) => Some(IdParts { behind: ids.behind, before: ids.before.is_some() }),
+            Part::All | Part::ByMessage(_) => None,
+        },
     };
     let mut values = vec![number(limit)];
     values.extend(query.status.map(|status| Value::Text(status.as_str().to_owned())));
     values.extend(query.target.as_ref().map(|target| Value::Text(target.to_string())));
     values.extend([query.created_after, query.created_before].into_iter().flatten().map(moment));
     values.extend(newer.into_iter().flatten());
-    values.extend(ids.into_iter().flat_map(|ids| [Some(ids.from), ids.before]).flatten().map(Value::Text));
+    let texts = match part {
+        Part::All => [None, None, None],
+        Part::ByMessage(text) => [Some(text.to_owned()), None, None],
+        Part::ById(text, ids) => [Some(text.to_owned()), Some(ids.from), ids.before],
+    };
+    values.extend(texts.into_iter().flatten().map(Value::Text));
     let results = run(database, statements::list(parts), values).await?;
     all(set(&results, 0), rows::intent)
 }

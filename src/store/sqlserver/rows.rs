@@ -133,6 +133,7 @@ pub fn open_attempt(
         lease_epoch: need(row, "open_lease_epoch")?,
         started_at: need_moment(row, "open_started_at")?,
         trace,
+        job: None,
     })
 }
 

@@ -9,7 +9,7 @@ use super::rows::INTENT_COLUMNS;
 use super::targets::PAUSED;
 use super::{inbox, jobs, webhooks};
 use crate::core::intent::IntentId;
-use crate::store::{KEPT_MINUTES, MOST_SHARING};
+use crate::store::KEPT_MINUTES;
 
 /// Parameters that a batch of writes always has: the term, or blanks.
 pub const TERM_VALUES: usize = 3;
@@ -460,16 +460,6 @@ WHERE i.intent_id = @P1 ORDER BY a.attempt_number;{}",
     )
 }
 
-/// Intents to which a gateway gave this id.
-pub fn by_message() -> String {
-    format!(
-        "SELECT TOP ({MOST_SHARING}) {INTENT_COLUMNS} FROM submission_gateway_messages AS m
-JOIN submission_intents AS i ON i.intent_seq = m.intent_seq
-JOIN submission_contracts AS c ON c.contract_id = i.contract_id
-WHERE m.gateway_message_id = @P1 ORDER BY i.intent_seq DESC;"
-    )
-}
-
 /// Which filters a list has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListParts {
@@ -479,6 +469,9 @@ pub struct ListParts {
     pub created_before: bool,
     /// Behind one in the order of arrival: its time, and its id.
     pub newer: bool,
+    /// Those that a gateway gave an id.
+    pub message: bool,
+    /// Those in a range of ids that no gateway gave the id which is looked for.
     pub ids: Option<IdParts>,
 }
 
@@ -493,8 +486,12 @@ pub struct IdParts {
 /// Behind an intent; if it is gone, behind all of its time.
 const NEWER: &str =
     "i.intent_seq < COALESCE((SELECT b.intent_seq FROM submission_intents AS b WHERE b.intent_id = @value1),
-    (SELECT TOP (1) m.intent_seq FROM submission_intents AS m WHERE m.created_at > @value0
-        ORDER BY m.created_at, m.intent_seq), 9223372036854775807)";
+    (SELECT TOP (1) n.intent_seq FROM submission_intents AS n WHERE n.created_at > @value0
+        ORDER BY n.created_at, n.intent_seq), 9223372036854775807)";
+
+/// What a search by a gateway's id has shown already.
+const NOT_BY_MESSAGE: &str = "NOT EXISTS (SELECT 1 FROM submission_gateway_messages AS m
+    WHERE m.intent_seq = i.intent_seq AND m.gateway_message_id = @value0)";
 
 /// A page of intents, newest first, or by id if those begin with something. The first value is the limit, then those of the filters.
 pub fn list(parts: ListParts) -> String {
@@ -505,6 +502,8 @@ pub fn list(parts: ListParts) -> String {
         (parts.created_after, "i.created_at > @value0"),
         (parts.created_before, "i.created_at < @value0"),
         (parts.newer, NEWER),
+        (parts.message, "m.gateway_message_id = @value0"),
+        (parts.ids.is_some(), NOT_BY_MESSAGE),
         (ids(|ids| ids.behind), "i.intent_id > @value0"),
         (ids(|ids| !ids.behind), "i.intent_id >= @value0"),
         (ids(|ids| ids.before), "i.intent_id < @value0"),
@@ -512,9 +511,17 @@ pub fn list(parts: ListParts) -> String {
     let mut conditions = numbered(filters);
     conditions.push(format!("i.intent_id NOT LIKE '{}%'", IntentId::OF_JOBS));
     let conditions = conditions.join(" AND ");
-    let order = if parts.ids.is_some() { "i.intent_id" } else { "i.intent_seq DESC" };
+    // In the order of the index that has the ids of gateways.
+    let (from, order) = match (parts.message, parts.ids) {
+        (true, _) => (
+            "submission_gateway_messages AS m JOIN submission_intents AS i ON i.intent_seq = m.intent_seq",
+            "m.intent_seq DESC",
+        ),
+        (false, Some(_)) => ("submission_intents AS i", "i.intent_id"),
+        (false, None) => ("submission_intents AS i", "i.intent_seq DESC"),
+    };
     format!(
-        "SELECT TOP (@P1) {INTENT_COLUMNS} FROM submission_intents AS i
+        "SELECT TOP (@P1) {INTENT_COLUMNS} FROM {from}
 JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE {conditions} ORDER BY {order};"
     )
 }

@@ -246,7 +246,6 @@ fn all_statements() -> Vec<String> {
         statements::refresh_schedule(true),
         statements::purge(),
         statements::find(),
-        statements::by_message(),
         statements::history(),
         insight::detail_statement(),
         insight::PAYLOAD.to_owned(),
@@ -289,7 +288,7 @@ fn all_statements() -> Vec<String> {
             postpones: bit(n, 10),
         })
     }));
-    all.extend((0..256).map(|n| {
+    all.extend((0..512).map(|n| {
         statements::list(statements::ListParts {
             status: bit(n, 0),
             target: bit(n, 1),
@@ -297,6 +296,7 @@ fn all_statements() -> Vec<String> {
             created_before: bit(n, 3),
             newer: bit(n, 4),
             ids: bit(n, 5).then(|| statements::IdParts { behind: bit(n, 6), before: bit(n, 7) }),
+            message: bit(n, 8) && !bit(n, 5),
         })
     }));
     for list in [inbox_statements::SUBMISSIONS, inbox_statements::CONTACTS, inbox_statements::MESSAGES] {

@@ -1,0 +1,92 @@
+//! Reads of the store that nobody may have to wait for, and that must not be taken for its failures.
+
+use futures_util::future::join_all;
+
+use super::*;
+use crate::core::contract::{GatewayType, TerminalOutcomes};
+use crate::core::intent::Payload;
+use crate::core::job::SubmissionId;
+use crate::core::job::fixtures::{command, submission_id};
+use crate::store::actor::MAX_OPTIONAL_READS;
+use crate::store::{JobFacts, NewIntent, NewJob, StoreError};
+
+fn overloads(instance: &Instance) -> String {
+    let text = String::from_utf8(instance.engine.metrics.text().unwrap()).unwrap();
+    let line = text.lines().find(|line| line.starts_with("submission_store_errors_total{kind=\"overloaded\"}"));
+    line.map_or("0".to_owned(), |line| line.rsplit_once(' ').unwrap().1.to_owned())
+}
+
+#[actix::test]
+async fn clients_that_wait_leave_room_for_others_and_are_no_store_errors() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.submit("a", &one_shot()).await;
+    instance.end("a").await;
+    let store = &instance.engine.store;
+    instance.faults.add("find", 5000, Fault::SlowAnswer(60 * SECOND));
+    let mut looks = Box::pin(join_all((0..5000).map(|_| store.find_if_idle(intent_id("a")))));
+    assert!(futures_util::poll!(&mut looks).is_pending());
+    assert!(store.history(intent_id("a")).await.unwrap().is_some(), "while they wait");
+    let answers = looks.await;
+    let answered = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!(answered, MAX_OPTIONAL_READS);
+    assert!(answers.iter().all(|answer| answer.is_ok() || *answer == Err(StoreError::Overloaded)));
+    assert_eq!(overloads(&instance), "0");
+    // Reads that are needed count when they are refused.
+    let needed = join_all((0..5000).map(|_| store.find(intent_id("a")))).await;
+    let refused = needed.iter().filter(|answer| **answer == Err(StoreError::Overloaded)).count();
+    assert!(refused > 0);
+    assert_eq!(overloads(&instance), refused.to_string());
+}
+
+fn job(number: u8, contract: &Contract) -> NewIntent {
+    let id: SubmissionId = submission_id(number);
+    let command = command("acme", "w1", &number.to_string());
+    let terminal_outcomes = TerminalOutcomes::new(GatewayType::Node, ["quota_exceeded"]).unwrap();
+    let contract = Contract { gateway_type: GatewayType::Node, terminal_outcomes, ..contract.clone() };
+    let payload = command.forwarded(id).unwrap();
+    NewIntent {
+        id: IntentId::of_job(id),
+        job: Some(NewJob { id, key: command.key(), facts: JobFacts::from(&command) }),
+        payload: Payload::new(payload.into()),
+        ..new_intent("x", &contract, b"")
+    }
+}
+
+#[actix::test]
+async fn the_log_of_finished_job_attempts_reads_nothing() {
+    let lab = Lab::new();
+    let instance =
+        lab.start(settings(), script(|_, number| (SECOND, Some(if number < 3 { error() } else { accepted() }))));
+    instance.lease_after(0).await;
+    instance.faults.add("find job", 1000, Fault::Fail);
+    for number in 0..20 {
+        let submitted = instance.engine.store.submit(job(number, &max_attempts(5))).await.unwrap();
+        assert!(matches!(submitted, Submitted::Created(_)));
+    }
+    for number in 0..20 {
+        let history = instance.end(IntentId::of_job(submission_id(number)).as_str()).await;
+        assert_eq!(history.attempts.len(), 3);
+    }
+    assert_eq!(instance.faults.left("find job"), 1000);
+}
+
+#[actix::test]
+async fn jobs_that_expire_together_are_looked_up_one_at_a_time() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    let target = deadline(10).target;
+    instance.engine.store.pause_target(target).await.unwrap();
+    for number in 0..20 {
+        instance.engine.store.submit(job(number, &deadline(10))).await.unwrap();
+    }
+    instance.faults.add("find job", 20, Fault::SlowAnswer(60 * SECOND));
+    for number in 0..20 {
+        let history = instance.end(IntentId::of_job(submission_id(number)).as_str()).await;
+        assert_eq!(exhausted(&history), ExhaustedReason::DeadlineExceeded);
+    }
+    assert!(instance.faults.left("find job") >= 19, "one at a time");
+    pass(3600 * SECOND).await;
+    assert_eq!(instance.faults.left("find job"), 0, "and all in the end");
+}
