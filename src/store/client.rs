@@ -16,9 +16,9 @@ use super::actor::{Arrivals, Ask, Fenced, FencedError, FencedResult, Receive, Re
 use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, FoundJob, History,
     InboxLook, InboxPage, InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message as InboxMessage,
-    NewIntent, NewSubmission, OpenAttempt, OpenTry, Overview, ProcessedSubmission, Purged, Received, Redelivery,
-    Refresh, RefreshRequest, Reprocess, Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, Submitted,
-    TargetHealth, WebhookLook,
+    NewIntent, NewSubmission, OpenAttempt, OpenTry, Overview, ProcessedSubmission, PurgeRequest, Purged,
+    Received, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError, StoreFuture, StoredTarget,
+    SubmissionRow, Submitted, TargetHealth, WebhookLook,
 };
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq, TargetName};
@@ -71,9 +71,9 @@ impl StoreClient {
         Ok(done.expired.len())
     }
 
-    pub async fn purge(&self, term: &Term, older_than: Duration, limit: usize) -> Result<Purged, StoreError> {
+    pub async fn purge(&self, term: &Term, request: PurgeRequest) -> Result<Purged, StoreError> {
         let term = term.clone();
-        self.leader_call(move |store| store.purge(term, older_than, limit)).await
+        self.leader_call(move |store| store.purge(term, request)).await
     }
 
     pub async fn acquire_lease(

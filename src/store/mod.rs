@@ -15,6 +15,7 @@ mod insight;
 mod jobs;
 mod owed;
 pub mod sqlite;
+mod purge;
 pub mod sqlserver;
 mod targets;
 
@@ -42,6 +43,7 @@ pub use self::jobs::*;
 pub use self::owed::*;
 pub use self::targets::*;
 
+pub use self::purge::*;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A queue in front of the store is full; nothing was tried.
@@ -79,8 +81,9 @@ pub trait Store: Send + Sync + 'static {
     fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh>;
     /// How much waits in all.
     fn backlog(&self) -> StoreFuture<Backlog>;
-    /// Deletes terminal intents that were completed longer than `older_than` ago, a few at a time.
-    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged>;
+    /// Deletes old terminal intents with all that belongs to them, a few in each transaction, the oldest first; not
+    /// those whose webhook event is pending.
+    fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged>;
 
     /// Webhook events to be tried now, those of each receiver in order of when they are due.
     fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks>;
@@ -382,14 +385,6 @@ pub struct Backlog {
     pub webhooks: u64,
     /// How long the oldest of those has been owed.
     pub oldest_webhook: Option<Duration>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purged {
-    /// The term was over; nothing was done.
-    Fenced,
-    /// So many were deleted; `more` if the limit stopped it.
-    Deleted { intents: usize, more: bool },
 }
 
 /// One line of the audit log.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{Fixture, LONG, accepted, acquire_from, finished, new_intent, rejected, writes};
+use super::{Fixture, LONG, accepted, acquire_from, finished, new_intent, purge_all, rejected, writes};
 use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
 use crate::core::intent::{ExhaustedReason, State, Status};
 use crate::core::lease::Term;
@@ -160,7 +160,7 @@ async fn assert_fenced(fixture: &Fixture, stale: &Term) {
         assert!(fixture.fenced(FencedWrites { finishes, ..writes(stale) }).await.is_none(), "finish");
         assert!(fixture.intent("open").await.attempt_open);
     }
-    assert_eq!(fixture.store.purge(stale.clone(), Duration::ZERO, 10).await, Ok(Purged::Fenced), "purge");
+    assert_eq!(fixture.store.purge(stale.clone(), purge_all()).await, Ok(Purged::Fenced), "purge");
     assert_eq!(fixture.store.renew_lease(stale.clone(), LONG).await, Ok(None), "renew");
     fixture.store.release_lease(stale.clone()).await.unwrap();
     if let Some(term) = term_now {
@@ -195,7 +195,7 @@ pub async fn a_stale_term_changes_nothing(fixture: Fixture) {
 pub async fn an_expired_term_changes_nothing_even_without_a_successor(fixture: Fixture) {
     let stale = a_term_with_something_to_do(&fixture, fixture.short).await;
     fixture.pass(fixture.short).await;
-    let purge = fixture.store.purge(stale.clone(), Duration::ZERO, 10).await;
+    let purge = fixture.store.purge(stale.clone(), purge_all()).await;
     assert_eq!(purge, Ok(Purged::Fenced));
     assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(&stale) }).await.is_none());
     assert_eq!(fixture.intent("overdue").await.state, State::Pending);

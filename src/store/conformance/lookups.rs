@@ -6,7 +6,7 @@ use super::{Fixture, accepted, intent_id, rejected, writes};
 use crate::core::contract::fixtures::{max_attempts, one_shot};
 use crate::core::intent::{Status, TargetName};
 use crate::core::outcome::Outcome;
-use crate::store::{FencedWrites, IntentPage, ListQuery, Purged};
+use crate::store::{FencedWrites, IntentPage, ListQuery};
 
 pub async fn unknown_ids_are_not_found(fixture: Fixture) {
     assert_eq!(fixture.store.find(intent_id("nobody")).await, Ok(None));
@@ -169,8 +169,8 @@ pub async fn intents_are_found_by_what_gateways_call_them(fixture: Fixture) {
     assert_eq!(ids(&fixture.store.list(only(Status::Rejected)).await.unwrap()), ["e"]);
     assert!(fixture.store.list(only(Status::Accepted)).await.unwrap().intents.is_empty());
     fixture.pass(2 * fixture.short).await;
-    let purged = fixture.store.purge(term, fixture.short, 9).await.unwrap();
-    assert_eq!(purged, Purged::Deleted { intents: 6, more: false });
+    let purged = fixture.purge(&term, fixture.short, 9).await;
+    assert_eq!(purged.iter().sum::<usize>(), 6);
     assert!(find("gw-9").await.is_empty());
 }
 
@@ -288,10 +288,9 @@ pub async fn retention_deletes_old_terminal_intents_only(fixture: Fixture) {
     fixture.pass(2 * fixture.short).await;
     let young = fixture.submit("young", &one_shot()).await;
     fixture.attempt(&term, &young, accepted()).await;
-    let purge = async |limit| fixture.store.purge(term.clone(), fixture.short, limit).await.unwrap();
-    assert_eq!(purge(3).await, Purged::Deleted { intents: 3, more: true });
-    assert_eq!(purge(3).await, Purged::Deleted { intents: 2, more: false });
-    assert_eq!(purge(3).await, Purged::Deleted { intents: 0, more: false });
+    let steps = fixture.purge(&term, fixture.short, 3).await;
+    assert!(steps.iter().all(|deleted| *deleted <= 3) && steps.iter().sum::<usize>() == 5, "{steps:?}");
+    assert_eq!(fixture.purge(&term, fixture.short, 3).await, [0]);
     let left = fixture.store.list(query(9)).await.unwrap();
     assert_eq!(ids(&left), ["young", "waiting"]);
     assert_eq!(fixture.store.history(intent_id("old0")).await, Ok(None));

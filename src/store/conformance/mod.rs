@@ -23,7 +23,7 @@ use bytes::Bytes;
 
 use super::{
     Begun, ChangeCursor, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, History, NewIntent, OpenAttempt,
-    Refresh, RefreshRequest, Store, Submitted, WriteBatch,
+    PurgeRequest, Purged, Refresh, RefreshRequest, Store, Submitted, WriteBatch,
 };
 use crate::core::contract::fixtures::deadline;
 use crate::core::contract::{Contract, ContractSnapshot};
@@ -122,6 +122,7 @@ macro_rules! for_store {
                 tries_under_way_are_not_closed,
                 an_event_that_cannot_be_read_holds_up_nobody,
                 retention_waits_for_what_is_owed,
+                a_purge_steps_over_what_is_owed_and_does_not_come_back_to_it,
                 the_age_of_what_is_owed_is_known,
             }
             jobs {
@@ -225,6 +226,24 @@ impl Fixture {
         assert_eq!(self.finish(term, &attempt, outcome).await, Some(Finished::Recorded));
     }
 
+    /// Purges to the end, examining at most `limit` intents in each step; how many each step deleted.
+    pub async fn purge(&self, term: &Term, older_than: Duration, limit: usize) -> Vec<usize> {
+        let (mut steps, mut after) = (Vec::new(), None);
+        loop {
+            match self.store.purge(term.clone(), PurgeRequest { older_than, after, limit }).await.unwrap() {
+                Purged::Deleted { intents, next, .. } => {
+                    assert!(next.is_none() || next != after, "a purge goes on");
+                    steps.push(intents);
+                    after = next;
+                }
+                Purged::Fenced => panic!("the term is over"),
+            }
+            if after.is_none() {
+                return steps;
+            }
+        }
+    }
+
     pub async fn now(&self) -> Timestamp {
         self.store.build_schedule(1).await.unwrap().now
     }
@@ -261,6 +280,11 @@ pub fn writes(term: &Term) -> FencedWrites {
 pub fn finished(attempt: &OpenAttempt, outcome: Outcome, finished_at: Timestamp) -> Arc<FinishAttempt> {
     let decision = policy::decide(&attempt.contract, attempt.created_at, attempt.attempt_number, &outcome, finished_at);
     Arc::new(FinishAttempt { attempt: attempt.clone(), finished_at, outcome, decision })
+}
+
+/// A purge of all that has ended.
+pub fn purge_all() -> PurgeRequest {
+    PurgeRequest { older_than: Duration::ZERO, after: None, limit: 10 }
 }
 
 pub fn intent_id(text: &str) -> IntentId {

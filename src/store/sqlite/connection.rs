@@ -72,7 +72,7 @@ pub fn open_existing(path: &Path) -> Result<Connection, OpenError> {
         return Err(OpenError::new(path, "there is no such file", "run 'submission-manager migrate' first"));
     }
     let connection = open_writer(path, false)?;
-    set_durable(&connection)
+    set_durable(&connection, true)
         .and_then(|()| connection.pragma_update(None, "cache_size", -CACHE_KIB))
         .and_then(|()| connection.pragma_update(None, "wal_autocheckpoint", WRITERS_CHECKPOINT))
         .map_err(|error| OpenError::from_sqlite(path, &error))?;
@@ -85,9 +85,9 @@ pub fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// Every commit is synced to disk before it is answered.
-pub fn set_durable(connection: &Connection) -> Result<(), rusqlite::Error> {
-    connection.pragma_update(None, "synchronous", "FULL")
+/// Whether commits are synced to disk before they are answered. Those that are not are still atomic and in order.
+pub fn set_durable(connection: &Connection, durable: bool) -> Result<(), rusqlite::Error> {
+    connection.pragma_update(None, "synchronous", if durable { "FULL" } else { "NORMAL" })
 }
 
 /// Memory for the writer's pages: enough for the inner pages of every index over tens of millions

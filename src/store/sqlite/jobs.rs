@@ -208,13 +208,3 @@ pub fn take_probe(
     transaction.commit()?;
     Ok(taken > 0)
 }
-
-/// Deletes what was kept of the job of an intent, if it was one's.
-pub fn forget(transaction: &Transaction<'_>, seq: i64) -> Result<(), rusqlite::Error> {
-    for sql in
-        ["DELETE FROM submission_jobs WHERE intent_seq = ?1", "DELETE FROM submission_traces WHERE intent_seq = ?1"]
-    {
-        transaction.prepare_cached(sql)?.execute([seq])?;
-    }
-    Ok(())
-}

@@ -12,6 +12,7 @@ mod jobs;
 mod leases;
 mod messages;
 mod migrate;
+mod purge;
 mod read;
 mod schedule;
 mod tally;
@@ -37,10 +38,10 @@ use self::write::ContractCache;
 use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
     InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
-    ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
-    StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess,
+    Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
-use crate::clock::WallClock;
+use crate::clock::{WallClock, monotonic};
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq, TargetName};
 use crate::core::job::SubmissionId;
@@ -67,6 +68,8 @@ struct Writer {
 }
 
 struct Readers {
+    /// How long a commit takes, averaged over the last few.
+    commit_time: Duration,
     permits: Arc<Semaphore>,
     idle: std::sync::Mutex<Vec<Connection>>,
 }
@@ -76,7 +79,11 @@ impl SqliteStore {
     pub fn open(path: &Path, clock: WallClock) -> Result<Self, OpenError> {
         let connection = connection::open_existing(path)?;
         migrate::require_current(&connection, path)?;
-        let writer = Arc::new(Mutex::new(Writer { connection, contracts: ContractCache::default() }));
+        let writer = Arc::new(Mutex::new(Writer {
+            connection,
+            contracts: ContractCache::default(),
+            commit_time: Duration::ZERO,
+        }));
         Ok(Self {
             file: Arc::new(DatabaseFile::of(path)),
             clock,
@@ -221,7 +228,10 @@ impl Store for SqliteStore {
         let received: usize = batch.received.iter().map(|new| new.payload.len()).sum();
         let payload = batch.submits.iter().map(|new| new.payload.bytes().len()).sum::<usize>() + received;
         let commit = move |writer: &mut Writer, clock: &WallClock| {
-            write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch)
+            let started = monotonic();
+            let receipt = write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch);
+            writer.commit_time = (writer.commit_time * 7 + monotonic().duration_since(started)) / 8;
+            receipt
         };
         self.write_with(payload, commit)
     }
@@ -254,8 +264,19 @@ impl Store for SqliteStore {
         self.read_reserved(schedule::backlog)
     }
 
-    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
-        self.write(move |writer, clock| write::purge(&mut writer.connection, clock, &term, older_than, limit))
+    fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged> {
+        let purge = move |writer: &mut Writer, clock: &WallClock| {
+            let slice = purge::slice(writer.commit_time);
+            purge::run(&mut writer.connection, clock, &term, &request, slice)
+        };
+        let (purging, checkpointer) = (self.write(purge), Arc::clone(&self.checkpointer));
+        Box::pin(async move {
+            let purged = purging.await?;
+            if let Purged::Deleted { intents, .. } = purged {
+                checkpointer.wrote(intents * purge::PAGES_EACH);
+            }
+            Ok(purged)
+        })
     }
 
     fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {

@@ -124,6 +124,100 @@ async fn the_hot_queries_use_their_indexes() {
     }
 }
 
+/// What a table refers to, read from the schema itself.
+struct Reference {
+    table: String,
+    column: String,
+    parent: String,
+}
+
+fn references(connection: &Connection) -> Vec<Reference> {
+    let sql = "SELECT t.name, f.\"from\", f.\"table\" FROM sqlite_schema t, pragma_foreign_key_list(t.name) f
+        WHERE t.type = 'table' ORDER BY 1, 2";
+    let mut statement = connection.prepare(sql).unwrap();
+    let references =
+        statement.query_map([], |row| Ok(Reference { table: row.get(0)?, column: row.get(1)?, parent: row.get(2)? }));
+    references.unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+/// Whether rows of `table` are found by `column` without a search: an index over all rows, or the key, begins with it.
+fn is_found_by(connection: &Connection, table: &str, column: &str) -> bool {
+    let sql = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) l, pragma_index_info(l.name) c
+            WHERE NOT l.partial AND c.seqno = 0 AND c.name = ?2)
+        OR EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE pk = 1 AND name = ?2)";
+    connection.query_row(sql, [table, column], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn no_deletion_searches_a_table_for_what_refers_to_it() {
+    let fixture = open().await;
+    let connection = Connection::open(path_in(&fixture)).unwrap();
+    let all = references(&connection);
+    assert!(all.len() >= 10, "the schema has foreign keys");
+    let deletions: Vec<&str> = purge::DELETIONS.to_vec();
+    let is_deleted_from = |table: &str| deletions.iter().any(|sql| sql.contains(&format!("DELETE FROM {table} ")));
+    assert!(is_deleted_from("submission_intents") && is_deleted_from("submission_webhook_events"));
+    for Reference { table, column, parent } in all.iter().filter(|reference| is_deleted_from(&reference.parent)) {
+        assert!(is_found_by(&connection, table, column), "{table}.{column} refers to {parent} and has no index");
+    }
+    // Rows of the other parents are never deleted; whoever begins to do so has to think of their indexes.
+    let kept = ["submission_contracts", "submission_gateways", "submission_webhook_receivers"];
+    for Reference { table, column, parent } in all {
+        let fine =
+            is_deleted_from(&parent) || kept.contains(&parent.as_str()) || is_found_by(&connection, &table, &column);
+        assert!(fine, "{table}.{column} refers to {parent} and has no index");
+    }
+    for sql in purge::DELETIONS.into_iter().chain([purge::OLD, messages::FORGET]) {
+        let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let plan: Result<Vec<String>, _> = explain.raw_query().mapped(|row| row.get("detail")).collect();
+        let plan = plan.unwrap().join("; ");
+        assert!(!plan.replace("SCAN json_each", "").contains("SCAN") && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
+    }
+}
+
+#[tokio::test]
+async fn a_migrated_store_loses_the_reference_that_no_index_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("test.db");
+    let old = Connection::open(&path).unwrap();
+    for migration in &migrate::MIGRATIONS[..8] {
+        old.execute_batch(migration).unwrap();
+    }
+    old.execute_batch("PRAGMA application_id = 0x534d4752; PRAGMA user_version = 8; PRAGMA journal_mode = WAL")
+        .unwrap();
+    let refers = |connection: &Connection| {
+        references(connection).iter().any(|reference| reference.table == "submission_gateway_messages")
+    };
+    assert!(refers(&old));
+    SqliteStore::migrate(&path).unwrap();
+    assert!(!refers(&old), "connections that were open before see it too");
+    let sound: String = old.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(sound, "ok");
+}
+
+#[tokio::test]
+async fn a_purge_ends_after_its_slice_and_goes_on_with_the_next() {
+    let fixture = open().await;
+    let term = fixture.lead("me").await;
+    for n in 0..purge::CHUNK * 2 + 1 {
+        let intent = fixture.submit(&format!("{n}"), &one_shot()).await;
+        fixture.attempt(&term, &intent, conformance::accepted()).await;
+    }
+    fixture.pass(2 * fixture.short).await;
+    let mut connection = connection::open_existing(&path_in(&fixture)).unwrap();
+    let request = |after| PurgeRequest { older_than: Duration::ZERO, after, limit: 100 };
+    let mut purge = |after| {
+        let clock = WallClock::from_fn(|| Timestamp::from_micros(1_790_000_100_000_000));
+        purge::run(&mut connection, &clock, &term, &request(after), Duration::ZERO).unwrap()
+    };
+    let Purged::Deleted { intents, next, .. } = purge(None) else { panic!("fenced") };
+    assert_eq!(intents, purge::CHUNK, "no time at all is enough for one chunk");
+    let Purged::Deleted { intents, next: further, .. } = purge(next) else { panic!("fenced") };
+    assert!(intents == purge::CHUNK && further.is_some() && further != next);
+    let level: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
+    assert_eq!(level, 2, "commits that follow are synced again");
+}
+
 #[test]
 fn several_processes_may_migrate_at_once() {
     let directory = tempfile::tempdir().unwrap();

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
@@ -20,14 +19,13 @@ use super::{inbox, jobs, leases, messages, webhooks};
 use crate::clock::WallClock;
 use crate::core::contract::{Contract, ContractSnapshot};
 use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State, TargetName};
-use crate::core::lease::Term;
 use crate::core::policy;
 use crate::core::schedule::{Lane, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
-    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt, Purged,
-    Receipt, StoreError, Submitted, WriteBatch,
+    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt, Receipt,
+    StoreError, Submitted, WriteBatch,
 };
 
 /// Contracts that are known to be in the database, so that a submission need not look.
@@ -451,43 +449,4 @@ fn exhaust(
         .query_row([seq.0], |row| Ok((read::intent_of(row)?, row.get::<_, i64>(10)?)))?;
     tally.ended(contract_id, &intent, now);
     Ok(intent)
-}
-
-/// Deletes the oldest terminal intents, if they are old enough and no webhook is owed for them.
-pub fn purge(
-    connection: &mut Connection,
-    clock: &WallClock,
-    term: &Term,
-    older_than: Duration,
-    limit: usize,
-) -> Result<Purged, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
-    if !leases::holds(&transaction, term, now)? {
-        return Ok(Purged::Fenced);
-    }
-    let age = i64::try_from(older_than.as_micros()).unwrap_or(i64::MAX);
-    let before = now.micros().saturating_sub(age);
-    let doomed: Vec<i64> = transaction
-        .prepare_cached(
-            "SELECT intent_seq FROM submission_intents i WHERE completed_at < ?1 AND NOT EXISTS
-                 (SELECT 1 FROM submission_webhook_events w WHERE w.intent_seq = i.intent_seq AND w.status = 'pending')
-             ORDER BY completed_at LIMIT ?2",
-        )?
-        .query_map(params![before, as_limit(limit)], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    for seq in &doomed {
-        messages::forget(&transaction, *seq)?;
-        jobs::forget(&transaction, *seq)?;
-        for sql in [
-            "DELETE FROM submission_webhook_tries WHERE intent_seq = ?1",
-            "DELETE FROM submission_webhook_events WHERE intent_seq = ?1",
-            "DELETE FROM submission_attempts WHERE intent_seq = ?1",
-            "DELETE FROM submission_payloads WHERE intent_seq = ?1",
-            "DELETE FROM submission_intents WHERE intent_seq = ?1",
-        ] {
-            transaction.prepare_cached(sql)?.execute([seq])?;
-        }
-    }
-    transaction.commit()?;
-    Ok(Purged::Deleted { intents: doomed.len(), more: doomed.len() >= limit })
 }

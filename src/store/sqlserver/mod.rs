@@ -11,6 +11,7 @@ mod inbox;
 mod insight;
 mod jobs;
 mod migrate;
+mod purge;
 mod read;
 mod rows;
 mod settings;
@@ -34,8 +35,8 @@ use self::migrate::SchemaState;
 use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
     InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
-    ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
-    StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store,
+    StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq, TargetName};
@@ -165,8 +166,8 @@ impl Store for SqlServerStore {
         self.call(|store| async move { read::backlog(&store.database).await })
     }
 
-    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
-        self.call(move |store| async move { read::purge(&store.database, term, older_than, limit).await })
+    fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged> {
+        self.call(move |store| async move { purge::purge(&store.database, term, request).await })
     }
 
     fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {

@@ -17,7 +17,7 @@ use crate::core::lease::{Lease, Term};
 use crate::core::schedule::{LaneId, LanePage, LoadedPage, Place, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::{
-    Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IdRange, IntentPage, ListQuery, OpenAttempt, Purged,
+    Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IdRange, IntentPage, ListQuery, OpenAttempt,
     Refresh, RefreshRequest, StoreError,
 };
 
@@ -50,7 +50,7 @@ pub fn number(value: usize) -> Value {
 }
 
 /// Spans go to DATEADD, which takes an INT.
-fn clamped(value: u128) -> i64 {
+pub fn clamped(value: u128) -> i64 {
     i64::from(i32::try_from(value).unwrap_or(i32::MAX))
 }
 
@@ -173,19 +173,6 @@ pub async fn backlog(database: &Database) -> Result<Backlog, StoreError> {
         webhooks: rows::need::<i64>(owed, "webhooks")?.unsigned_abs(),
         oldest_webhook: oldest.map(|since| now.since(since)),
     })
-}
-
-pub async fn purge(database: &Database, term: Term, older_than: Duration, limit: usize) -> Result<Purged, StoreError> {
-    let mut values = term_values(Some(&term));
-    values.push(Value::Number(-clamped(u128::from(older_than.as_secs()))));
-    values.push(number(limit));
-    let results = run(database, statements::purge(), values).await?;
-    let row = need_first(&results)?;
-    if rows::need::<i64>(row, "held")? != 1 {
-        return Ok(Purged::Fenced);
-    }
-    let intents = usize::try_from(rows::need::<i64>(row, "deleted")?).unwrap_or(0);
-    Ok(Purged::Deleted { intents, more: intents >= limit })
 }
 
 pub async fn find(database: &Database, id: IntentId) -> Result<Option<Found>, StoreError> {

@@ -406,32 +406,6 @@ SELECT COUNT_BIG(*) AS waiting FROM submission_intents WHERE next_attempt_at IS 
 SELECT COUNT_BIG(*) AS webhooks, MIN(owed_since) AS oldest, SYSUTCDATETIME() AS now_at
 FROM submission_webhook_events WHERE status = 'pending';";
 
-/// Terminal intents older than so many seconds, the oldest first; not those whose webhook is owed.
-/// Nothing changes between the statements, because the clock is held, so each means the same intents.
-pub fn purge() -> String {
-    let doomed = "SELECT TOP (@P5) i.intent_seq FROM submission_intents AS i
-    WHERE i.completed_at < DATEADD(SECOND, @P4, @now) AND NOT EXISTS (SELECT 1 FROM submission_webhook_events AS w
-        WHERE w.intent_seq = i.intent_seq AND w.status = 'pending')
-    ORDER BY i.completed_at, i.intent_seq";
-    format!(
-        "DECLARE @now DATETIME2(6), @held BIGINT = 0, @deleted BIGINT = 0;
-BEGIN TRANSACTION;{FENCE}{TICK}
-IF @held = 1
-BEGIN
-    DELETE FROM submission_jobs WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_traces WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_gateway_messages WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_webhook_tries WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_webhook_events WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_attempts WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_intents WHERE intent_seq IN ({doomed});
-    SET @deleted = @@ROWCOUNT;
-END;
-COMMIT TRANSACTION;
-SELECT @held AS held, @deleted AS deleted;"
-    )
-}
-
 pub fn find() -> String {
     format!(
         "SELECT {INTENT_COLUMNS}, i.payload_sha256 FROM submission_intents AS i

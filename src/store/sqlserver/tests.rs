@@ -244,7 +244,7 @@ fn all_statements() -> Vec<String> {
         statements::build_schedule(),
         statements::refresh_schedule(false),
         statements::refresh_schedule(true),
-        statements::purge(),
+        purge::statement(),
         statements::find(),
         statements::by_message(),
         statements::history(),
