@@ -74,7 +74,7 @@ fn version(connection: &Connection) -> Result<usize, rusqlite::Error> {
 }
 
 /// An empty file, or one with our mark.
-fn check_owner(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+pub fn check_owner(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     // One statement, so that another process cannot finish its migration between two looks.
     const LOOK: &str =
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_schema)";

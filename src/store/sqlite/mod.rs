@@ -4,10 +4,12 @@
 //! disk. A few others read, never waiting for the writer (WAL); one copies the log into the file. Each call runs on a blocking
 //! thread. Several processes may use the file: `BEGIN IMMEDIATE` puts their writes in one order.
 
+pub mod backup;
 mod checkpoint;
 mod connection;
 mod inbox;
 mod insight;
+pub mod integrity;
 mod jobs;
 mod leases;
 mod messages;
