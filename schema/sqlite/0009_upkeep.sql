@@ -13,3 +13,19 @@ PRAGMA writable_schema = ON;
 UPDATE sqlite_schema SET sql = replace(sql, ' REFERENCES submission_intents', '')
     WHERE type = 'table' AND name = 'submission_gateway_messages';
 PRAGMA writable_schema = OFF;
+
+-- The highest number that was given to an intent and the lowest that was given to a job, as of the last purge: numbers
+-- of intents that are gone are not given again.
+CREATE TABLE IF NOT EXISTS submission_numbers (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    highest  INTEGER NOT NULL,
+    lowest   INTEGER NOT NULL
+) STRICT;
+INSERT OR IGNORE INTO submission_numbers (only_row, highest, lowest) VALUES (1, 0, 0);
+
+-- While the store's clock is ahead of the host's: what each showed at the last transaction, so that the store's goes on.
+CREATE TABLE IF NOT EXISTS submission_clock_pace (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    store_at INTEGER NOT NULL,
+    host_at  INTEGER NOT NULL
+) STRICT;

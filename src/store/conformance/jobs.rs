@@ -243,5 +243,6 @@ pub async fn retention_deletes_jobs_with_their_intents(fixture: Fixture) {
     assert_eq!(purged, [1]);
     assert_eq!(find(&fixture, JobLookup::Key(command("acme", "w1", "k").key())).await, None);
     assert_eq!(fixture.store.find(intent_id(job.intent.id.as_str())).await.unwrap(), None);
-    submit(&fixture, 2, &command("acme", "w1", "k")).await;
+    let again = submit(&fixture, 2, &command("acme", "w1", "k")).await;
+    assert_ne!(again.intent.seq, job.intent.seq, "numbers are not given again");
 }

@@ -298,6 +298,23 @@ pub async fn retention_deletes_old_terminal_intents_only(fixture: Fixture) {
     assert!(fixture.history("old0").await.attempts.is_empty(), "a purged id starts anew");
 }
 
-pub async fn a_reachable_store_answers_a_ping(fixture: Fixture) {
-    assert_eq!(fixture.store.ping().await, Ok(()));
+pub async fn numbers_of_purged_intents_are_not_given_again(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let mut given = Vec::new();
+    for n in 0..3 {
+        let intent = fixture.submit(&format!("{n}"), &one_shot()).await;
+        given.push(intent.seq);
+        fixture.attempt(&term, &intent, accepted()).await;
+        fixture.pass(2 * fixture.short).await;
+        assert_eq!(fixture.purge(&term, fixture.short, 9).await.iter().sum::<usize>(), 1);
+    }
+    given.dedup();
+    assert!(given.len() == 3 && given.is_sorted(), "{given:?}");
+}
+
+pub async fn a_reachable_store_takes_probes(fixture: Fixture) {
+    for bytes in [1, 64 * 1024, 512] {
+        assert_eq!(fixture.store.probe(bytes).await, Ok(()));
+        assert_eq!(fixture.other.probe(bytes).await, Ok(()));
+    }
 }

@@ -110,7 +110,8 @@ macro_rules! for_store {
                 the_overview_shows_who_leads_and_what_waits,
                 what_became_of_attempts_is_added_up,
                 retention_deletes_old_terminal_intents_only,
-                a_reachable_store_answers_a_ping,
+                numbers_of_purged_intents_are_not_given_again,
+                a_reachable_store_takes_probes,
             }
             webhooks {
                 every_end_of_an_intent_owes_one_event,

@@ -27,14 +27,6 @@ pub fn by_key(transaction: &Transaction<'_>, key: &JobKey) -> Result<Option<Inte
     transaction.prepare_cached(&sql)?.query_row([key.0], intent_of).optional()
 }
 
-/// The number of the next job's intent. They count downwards from zero, so that lists of other intents need
-/// not step over jobs, and their numbers do not tell how many jobs there are.
-pub fn next_number(transaction: &Transaction<'_>) -> Result<i64, rusqlite::Error> {
-    transaction
-        .prepare_cached("SELECT min(coalesce(min(intent_seq), 0), 0) - 1 FROM submission_intents")?
-        .query_row([], |row| row.get(0))
-}
-
 /// Writes down that a new intent is a job.
 pub fn keep(
     transaction: &Transaction<'_>,

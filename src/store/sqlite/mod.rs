@@ -14,6 +14,7 @@ mod jobs;
 mod leases;
 mod messages;
 mod migrate;
+mod numbers;
 mod purge;
 mod read;
 mod schedule;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, Transaction, params};
 
 use super::connection::{self, begin};
+use super::numbers::Numbers;
 use super::schedule::as_limit;
 use super::{leases, messages};
 use crate::clock::{WallClock, monotonic};
@@ -81,6 +82,7 @@ fn purge(
         return Ok(Purged::Fenced);
     }
     let old = examine(&transaction, now, request)?;
+    Numbers::load(&transaction)?.keep(&transaction)?;
     let (mut intents, mut examined) = (0, 0);
     for chunk in old.chunks(CHUNK) {
         let mut doomed: Vec<i64> = chunk.iter().filter(|(_, is_owed)| !is_owed).map(|(old, _)| old.seq.0).collect();
