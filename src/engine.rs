@@ -72,7 +72,8 @@ impl Engine {
                 })
             })
         };
-        let client = StoreClient::new(store_actor, arrivals, webhooks_owed, inbox_filled);
+        let client = StoreClient::new(store_actor, deps);
+        actix::spawn(client.clone().watch_clock());
         let board = LeadershipBoard::new(Arc::clone(&settings.holder_id));
         let parts = LeaderParts {
             store: client.clone(),

@@ -1,10 +1,10 @@
--- Purging without searching tables.
+-- Purging without searching tables or giving numbers twice, a row for readiness checks, a clock that does not stand still.
 -- Run inside one transaction; safe to run again. No row changes, so it takes no time on a large store.
 
 -- Message ids are found by bucket, so no index begins with the column that referred to the intent, and every intent
 -- that was deleted cost a search of the whole table. An index would cost every accepted intent a further write, so the
 -- reference goes instead: whoever deletes an intent deletes its message ids first. Only the text of the declaration
--- changes, in the way that SQLite documents for dropping a constraint; the new table makes other connections read it again.
+-- changes, in the way that SQLite documents for dropping a constraint; the new tables make other connections read it again.
 CREATE TABLE IF NOT EXISTS submission_probes (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     filler   BLOB NOT NULL

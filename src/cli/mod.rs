@@ -5,6 +5,7 @@ mod check;
 mod client;
 mod demo;
 mod health;
+mod lease;
 mod stand_in;
 mod token;
 

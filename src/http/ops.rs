@@ -17,7 +17,7 @@ pub async fn healthz() -> HttpResponse {
 /// Can it serve requests: leaders and followers alike can, as long as the store answers
 #[utoipa::path(get, path = "/readyz", tag = "operations", operation_id = "readiness",
     responses(
-        (status = 200, description = "Ready, and in which role", body = String, content_type = "text/plain",
+        (status = 200, description = "Ready, and in which role; with `clock_ahead_seconds` while the store's clock is ahead of its host's", body = String, content_type = "text/plain",
             example = "mode=leader holder_id=sm-01 lease_epoch=2 lease_expires_at=2026-11-16T09:00:15.000000Z\n"),
         (status = 503, description = "The store cannot be reached; or, as text with `mode=stopping`, the instance is being stopped",
             content((ErrorJson = "application/json"), (String = "text/plain"))),
@@ -34,7 +34,8 @@ pub async fn readyz(parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiErro
         Some(lease) => format!("mode=leader {} lease_expires_at={}\n", lease.term, lease.expires_at),
         None => format!("mode=follower holder_id={}\n", parts.board.holder_id),
     };
-    Ok(text(HttpResponse::Ok(), role))
+    let ahead = parts.store.clock_ahead().map(|ahead| format!(" clock_ahead_seconds={}", ahead.as_secs()));
+    Ok(text(HttpResponse::Ok(), format!("{role}{}\n", ahead.unwrap_or_default())))
 }
 
 /// Metrics for Prometheus

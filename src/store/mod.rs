@@ -14,6 +14,7 @@ mod inbox;
 mod insight;
 mod jobs;
 mod owed;
+mod lease;
 pub mod sqlite;
 mod purge;
 pub mod sqlserver;
@@ -42,6 +43,7 @@ pub use self::insight::*;
 pub use self::jobs::*;
 pub use self::owed::*;
 pub use self::targets::*;
+pub use self::lease::*;
 
 pub use self::purge::*;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +76,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Attempts that an earlier term than this epoch left open, oldest first. One that cannot be
     /// read is left out, and said in the log.
+    /// Who holds the lease, and how the store's clock stands.
+    fn lease_state(&self) -> StoreFuture<LeaseState>;
+    /// Frees the lease, if it is still that of this epoch and was not renewed since; whether it was. For operators who know that
+    /// its holder is dead.
+    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool>;
+
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>>;
     /// A first look at everything that waits: the first page of every lane.
     fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build>;

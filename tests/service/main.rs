@@ -16,6 +16,7 @@ mod fleet;
 mod gateway;
 mod inbox;
 mod jobs;
+mod lease;
 mod overload;
 mod secrets;
 mod slow;

@@ -81,6 +81,7 @@ macro_rules! for_store {
                 a_released_lease_is_free_at_once,
                 one_store_has_one_executor_whatever_the_lease_is_called,
                 racing_instances_get_one_term,
+                a_lease_is_reset_only_as_it_was_seen,
             }
             schedule {
                 the_first_look_shows_every_lane,

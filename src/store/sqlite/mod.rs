@@ -283,6 +283,14 @@ impl Store for SqliteStore {
     }
 
     fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
+    fn lease_state(&self) -> StoreFuture<LeaseState> {
+        self.read_reserved(leases::state)
+    }
+
+    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
+        self.write(move |writer, clock| leases::reset(&mut writer.connection, clock, epoch, renewed_at))
+    }
+
         self.read_reserved(move |connection, clock| webhooks::due(connection, clock, &look))
     }
 

@@ -34,9 +34,9 @@ use self::database::Database;
 use self::migrate::SchemaState;
 use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
-    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
-    ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store,
-    StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, Message, OpenAttempt, OpenTry,
+    Overview, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess,
+    Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq, TargetName};
@@ -148,6 +148,14 @@ impl Store for SqlServerStore {
 
     fn release_lease(&self, term: Term) -> StoreFuture<()> {
         self.call(move |store| async move { read::release_lease(&store.database, term).await })
+    }
+
+    fn lease_state(&self) -> StoreFuture<LeaseState> {
+        self.call(|store| async move { read::lease_state(&store.database).await })
+    }
+
+    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
+        self.call(move |store| async move { read::reset_lease(&store.database, epoch, renewed_at).await })
     }
 
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {

@@ -17,8 +17,8 @@ use crate::core::lease::{Lease, Term};
 use crate::core::schedule::{LaneId, LanePage, LoadedPage, Place, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::{
-    Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IdRange, IntentPage, ListQuery, OpenAttempt,
-    Refresh, RefreshRequest, StoreError,
+    Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IdRange, IntentPage, LeaseRow, LeaseState,
+    ListQuery, OpenAttempt, Refresh, RefreshRequest, StoreError,
 };
 
 pub async fn run(
@@ -84,6 +84,29 @@ pub async fn renew_lease(database: &Database, term: Term, duration: Duration) ->
 
 pub async fn release_lease(database: &Database, term: Term) -> Result<(), StoreError> {
     run(database, statements::RELEASE_LEASE, term_values(Some(&term))).await.map(drop)
+}
+
+pub async fn lease_state(database: &Database) -> Result<LeaseState, StoreError> {
+    let results = run(database, statements::LEASE_STATE, Vec::new()).await?;
+    let clock = need_first(&results)?;
+    let (now, last_at) = (rows::need_moment(clock, "now_at")?, rows::need_moment(clock, "last_at")?);
+    let lease = set(&results, 1).first().map(|row| {
+        Ok::<_, StoreError>(LeaseRow {
+            holder_id: rows::need::<&str>(row, "holder_id")?.to_owned(),
+            epoch: rows::need(row, "lease_epoch")?,
+            renewed_at: rows::need_moment(row, "renewed_at")?,
+            expires_at: rows::need_moment(row, "expires_at")?,
+        })
+    });
+    let lease = lease.transpose()?;
+    let latest = lease.as_ref().map_or(last_at, |lease| last_at.max(lease.renewed_at));
+    Ok(LeaseState { lease, now, clock_ahead: latest.since(now) })
+}
+
+pub async fn reset_lease(database: &Database, epoch: i64, renewed_at: Timestamp) -> Result<bool, StoreError> {
+    let values = vec![Value::Number(epoch), Value::Text(json_moment(renewed_at))];
+    let results = run(database, statements::RESET_LEASE, values).await?;
+    Ok(rows::need::<i64>(need_first(&results)?, "reset")? == 1)
 }
 
 pub async fn open_attempts_before(

@@ -342,6 +342,17 @@ DECLARE @now DATETIME2(6) = SYSUTCDATETIME();
 UPDATE submission_manager_leases SET expires_at = @now
 WHERE lease_name = @P1 AND holder_id = @P2 AND lease_epoch = @P3 AND expires_at > @now;";
 
+pub const LEASE_STATE: &str = "
+SELECT last_at, SYSUTCDATETIME() AS now_at FROM submission_clock;
+SELECT TOP (1) holder_id, lease_epoch, renewed_at, expires_at FROM submission_manager_leases ORDER BY lease_epoch DESC;";
+
+pub const RESET_LEASE: &str = "
+DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @count BIGINT;
+UPDATE submission_manager_leases SET expires_at = @now
+WHERE lease_epoch = @P1 AND renewed_at = @P2 AND expires_at > @now;
+SET @count = @@ROWCOUNT;
+SELECT @count AS reset;";
+
 pub const OPEN_ATTEMPTS: &str = "
 SELECT TOP (@P2) i.intent_seq, i.intent_id, i.created_at, i.attempt_count, i.open_lease_epoch, i.open_started_at,
     c.snapshot

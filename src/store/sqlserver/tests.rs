@@ -239,6 +239,8 @@ fn all_statements() -> Vec<String> {
         statements::RENEW_LEASE.to_owned(),
         statements::RELEASE_LEASE.to_owned(),
         statements::OPEN_ATTEMPTS.to_owned(),
+        statements::LEASE_STATE.to_owned(),
+        statements::RESET_LEASE.to_owned(),
         statements::BACKLOG.to_owned(),
         statements::PING.to_owned(),
         statements::build_schedule(),
