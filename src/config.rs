@@ -41,7 +41,7 @@ pub struct StoreConfig {
     #[arg(long, env = "SM_STORE_CONNECTIONS", default_value = "8", value_parser = connections, value_name = "N")]
     store_connections: u32,
 
-    /// How long a call to a SQL Server may take, and wait for a connection
+    /// How long a request may wait for a SQL Server, connection included; always 5 s on SQLite
     #[arg(long, env = "SM_STORE_TIMEOUT", default_value = "5s", value_parser = span, value_name = "TIME")]
     store_timeout: Duration,
 }

@@ -45,13 +45,13 @@ enum Command {
     /// Bring the schema of the store up to date; safe to repeat
     #[command(after_help = "Example:\n  submission-manager migrate --store sqlite:data/submission.db")]
     Migrate(StoreConfig),
-    /// Submit an intent to a running service and print the answer
     /// Copy an embedded store to a file while it is in use; the copy is consistent and verified
     #[command(after_help = "Example:\n  submission-manager backup copy.db --store sqlite:data/submission.db")]
     Backup(backup::BackupArgs),
     /// The lease that decides who executes
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
+    /// Submit an intent to a running service and print the answer
     #[command(after_help = "Example:\n  submission-manager submit --id order-1001 --target sms.realtime \\\n    \
         --payload '{\"to\":\"+46700000001\",\"message\":\"Hello\"}' --wait 10")]
     Submit(client::SubmitArgs),
@@ -89,9 +89,9 @@ pub fn run() -> ExitCode {
         }
         Command::Check(config) => block_on(check::run(config)),
         Command::Migrate(config) => block_on(migrate(config)),
-        Command::Submit(args) => block_on(client::submit(args)),
         Command::Backup(args) => block_on(backup::run(args)),
         Command::Lease(command) => block_on(lease::run(command)),
+        Command::Submit(args) => block_on(client::submit(args)),
         Command::Bench(args) => {
             logging::start_quiet();
             block_on(bench::run(args))

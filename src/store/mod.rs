@@ -10,13 +10,14 @@ pub mod client;
 mod columns;
 #[cfg(test)]
 pub mod conformance;
+pub mod health;
 mod inbox;
 mod insight;
 mod jobs;
-mod owed;
 mod lease;
-pub mod sqlite;
+mod owed;
 mod purge;
+pub mod sqlite;
 pub mod sqlserver;
 mod targets;
 
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use crate::core::contract::{Contract, ContractSnapshot, GatewayUrl};
 use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
@@ -41,11 +43,11 @@ use crate::core::trace::TraceContext;
 pub use self::inbox::*;
 pub use self::insight::*;
 pub use self::jobs::*;
-pub use self::owed::*;
-pub use self::targets::*;
 pub use self::lease::*;
-
+pub use self::owed::*;
 pub use self::purge::*;
+pub use self::targets::*;
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A queue in front of the store is full; nothing was tried.
@@ -74,14 +76,14 @@ pub trait Store: Send + Sync + 'static {
     /// Ends the term, so that another instance may take over at once. No effect if it ended before.
     fn release_lease(&self, term: Term) -> StoreFuture<()>;
 
-    /// Attempts that an earlier term than this epoch left open, oldest first. One that cannot be
-    /// read is left out, and said in the log.
     /// Who holds the lease, and how the store's clock stands.
     fn lease_state(&self) -> StoreFuture<LeaseState>;
     /// Frees the lease, if it is still that of this epoch and was not renewed since; whether it was. For operators who know that
     /// its holder is dead.
     fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool>;
 
+    /// Attempts that an earlier term than this epoch left open, oldest first. One that cannot be
+    /// read is left out, and said in the log.
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>>;
     /// A first look at everything that waits: the first page of every lane.
     fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build>;
@@ -143,9 +145,14 @@ pub trait Store: Send + Sync + 'static {
     fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>>;
     fn list_contacts(&self, query: InboxQuery) -> StoreFuture<InboxPage<Contact>>;
     fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>>;
-    /// Whether the database answers.
-    fn ping(&self) -> StoreFuture<()>;
+    /// Writes so many bytes of no meaning as durably as a commit, within [`PROBE_BUDGET`]: whether the store takes writes.
+    fn probe(&self, bytes: usize) -> StoreFuture<()>;
+    /// How long a client's request may wait for the store, in its queue and in the store together.
+    fn budget(&self) -> Duration;
 }
+
+/// How long a probe may take: less than those who ask for readiness usually wait.
+pub const PROBE_BUDGET: Duration = Duration::from_secs(2);
 
 /// Writes that become durable together.
 #[derive(Default)]
@@ -158,6 +165,12 @@ pub struct WriteBatch {
     pub at_once: Option<AtOnce>,
     /// Writes of the leader; without effect unless the term in it holds the lease.
     pub fenced: Option<FencedWrites>,
+    /// When those who wait for each of the submits, and for each of `received`, give up; empty if they do not. What is not begun by then
+    /// is not to be done: its client was told that it failed.
+    pub submit_deadlines: Vec<Instant>,
+    pub received_deadlines: Vec<Instant>,
+    /// When the last of all who wait gives up.
+    pub give_up_at: Option<Instant>,
 }
 
 /// Leave to begin new intents without letting them wait first.

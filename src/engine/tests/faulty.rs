@@ -237,7 +237,11 @@ impl Store for Faulty {
         self.inner.list_messages(query)
     }
 
-    fn ping(&self) -> StoreFuture<()> {
-        self.inner.ping()
+    fn probe(&self, bytes: usize) -> StoreFuture<()> {
+        self.with("probe", |store| store.probe(bytes))
+    }
+
+    fn budget(&self) -> Duration {
+        self.inner.budget()
     }
 }

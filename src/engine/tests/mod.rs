@@ -5,6 +5,7 @@
 mod attempts;
 mod faulty;
 mod inbox;
+mod stores;
 mod targets;
 mod terms;
 mod webhooks;
@@ -36,7 +37,7 @@ use crate::registry::{CurrentRegistry, Registry};
 use crate::spans::Tracer;
 use crate::store::conformance::{accepted, acquire_from, intent_id, new_intent, rejected, submit_to};
 use crate::store::sqlite::SqliteStore;
-use crate::store::{History, OpenAttempt, Submitted, WriteBatch};
+use crate::store::{History, OpenAttempt, StoreError, Submitted, WriteBatch};
 use crate::supervise::Crash;
 use crate::variables::Variables;
 use crate::webhooks::Letter;

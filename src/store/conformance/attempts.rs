@@ -206,10 +206,9 @@ pub async fn submissions_do_not_care_about_the_fence(fixture: Fixture) {
     let stale = fixture.lead("old").await;
     fixture.store.release_lease(stale.clone()).await.unwrap();
     let batch = WriteBatch {
-        received: Vec::new(),
-        at_once: None,
         submits: vec![new_intent("a", &one_shot(), b"{}")],
         fenced: Some(FencedWrites { expire: Some(1), ..writes(&stale) }),
+        ..WriteBatch::default()
     };
     let receipt = fixture.store.commit(batch).await.unwrap();
     assert!(receipt.fenced.is_none());
@@ -257,10 +256,9 @@ pub async fn one_bad_item_fails_alone(fixture: Fixture) {
     let now = fixture.now().await;
     let finishes = attempts.iter().map(|attempt| finished(attempt, accepted(), now)).collect();
     let batch = WriteBatch {
-        received: Vec::new(),
-        at_once: None,
         submits: vec![new_intent("neighbour", &one_shot(), b"")],
         fenced: Some(FencedWrites { finishes, ..writes(&term) }),
+        ..WriteBatch::default()
     };
     let receipt = fixture.store.commit(batch).await.unwrap();
     assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));

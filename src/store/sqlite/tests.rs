@@ -75,6 +75,106 @@ async fn a_clock_that_jumps_back_does_not_turn_time_back() {
 }
 
 #[tokio::test]
+async fn after_a_clock_jumped_ahead_and_back_time_goes_on_and_leases_expire() {
+    const HOUR: i64 = 3_600_000_000;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("test.db");
+    SqliteStore::migrate(&path).unwrap();
+    let host = Arc::new(AtomicI64::new(1_790_000_000_000_000));
+    let clock = {
+        let host = Arc::clone(&host);
+        WallClock::from_fn(move || Timestamp::from_micros(host.load(Ordering::SeqCst)))
+    };
+    let store = SqliteStore::open(&path, clock).unwrap();
+    let pass = |micros: i64| host.fetch_add(micros, Ordering::SeqCst);
+    pass(HOUR);
+    let lease = Duration::from_secs(15);
+    let dead = conformance::acquire_from(&store, "lease", "dead", lease).await.unwrap();
+    pass(-HOUR);
+    let state = store.lease_state().await.unwrap();
+    assert!(state.clock_ahead >= Duration::from_secs(3599), "{state:?}");
+    assert_eq!(conformance::acquire_from(&store, "lease", "next", lease).await, None, "it is held");
+    // Fifteen seconds of a clock that runs at three quarters of its speed are twenty.
+    pass(19_000_000);
+    assert_eq!(conformance::acquire_from(&store, "lease", "next", lease).await, None);
+    pass(2_000_000);
+    let next = conformance::acquire_from(&store, "lease", "next", lease).await.expect("the lease has expired");
+    assert!(next.now > dead.now && next.term.epoch == 2);
+    // Many transactions, each a moment after the other, do not hold it up either.
+    for _ in 0..1000 {
+        pass(1_000);
+        store.probe(1).await.unwrap();
+    }
+    let later = store.lease_state().await.unwrap().now;
+    let went = later.since(next.now);
+    assert!(went >= Duration::from_millis(749) && went <= Duration::from_millis(1000), "{went:?}");
+    // Four hours later the host's clock has caught up, and counts again.
+    pass(4 * HOUR);
+    store.probe(1).await.unwrap();
+    let state = store.lease_state().await.unwrap();
+    assert_eq!((state.clock_ahead, state.now.micros()), (Duration::ZERO, host.load(Ordering::SeqCst)));
+}
+
+#[tokio::test]
+async fn a_panic_in_a_read_costs_no_connection() {
+    let fixture = open().await;
+    let store = SqliteStore::open(&path_in(&fixture), WallClock::system()).unwrap();
+    for _ in 0..2 * READERS {
+        let reserved = store.read_reserved(|connection, _| -> Result<(), rusqlite::Error> {
+            let _open = connection.transaction()?;
+            panic!("as told");
+        });
+        assert!(matches!(reserved.await, Err(StoreError::Unavailable(_))));
+        let read = store.read(|_, _| -> Result<(), rusqlite::Error> { panic!("as told") });
+        assert!(matches!(read.await, Err(StoreError::Unavailable(_))));
+    }
+    assert!(store.backlog().await.is_ok(), "reserved");
+    assert!(store.overview().await.is_ok(), "of clients");
+}
+
+#[tokio::test]
+async fn a_read_that_is_given_up_costs_no_connection() {
+    let fixture = open().await;
+    let store = SqliteStore::open(&path_in(&fixture), WallClock::system()).unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Arc::new(std::sync::Mutex::new(released));
+    for _ in 0..READERS {
+        let released = Arc::clone(&released);
+        let slow = store.read(move |_, _| {
+            let _or_dropped = released.lock().unwrap().recv();
+            Ok(())
+        });
+        let given_up = tokio::time::timeout(Duration::from_millis(20), slow).await;
+        assert!(given_up.is_err(), "it was to be given up");
+    }
+    drop(release);
+    assert!(store.overview().await.is_ok());
+}
+
+#[tokio::test]
+async fn damage_is_found_and_a_sound_store_is_not_accused() {
+    let fixture = open().await;
+    for n in 0..200 {
+        fixture.submit(&format!("{n}"), &one_shot()).await;
+    }
+    let path = path_in(&fixture);
+    let minute = Duration::from_secs(60);
+    assert_eq!(integrity::quick_check(&path, minute).unwrap(), integrity::Examined::All);
+    let whole = Connection::open(&path).unwrap();
+    whole.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    let copy = path.with_file_name("damaged.db");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let root: i64 = whole
+        .query_row("SELECT rootpage FROM sqlite_schema WHERE name = 'submission_attempts'", [], |row| row.get(0))
+        .unwrap();
+    let root = usize::try_from(root).unwrap();
+    bytes[(root - 1) * 4096..root * 4096].fill(0xff);
+    std::fs::write(&copy, bytes).unwrap();
+    let refused = integrity::quick_check(&copy, minute).unwrap_err().to_string();
+    assert!(refused.contains("damaged") && refused.contains("restore a backup"), "{refused}");
+}
+
+#[tokio::test]
 async fn commits_are_synced_and_survive_in_another_connection() {
     let fixture = open().await;
     fixture.submit("a", &one_shot()).await;

@@ -282,8 +282,12 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { inbox::messages(&store.readers, &query).await })
     }
 
-    fn ping(&self) -> StoreFuture<()> {
-        self.call(|store| async move { read::ping(&store.database).await })
+    fn probe(&self, _: usize) -> StoreFuture<()> {
+        self.call(|store| async move { read::probe(&store.database).await })
+    }
+
+    fn budget(&self) -> Duration {
+        self.patience
     }
 }
 

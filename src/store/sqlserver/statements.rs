@@ -507,4 +507,6 @@ pub fn numbered<const N: usize>(filters: [(bool, &str); N]) -> Vec<String> {
     conditions
 }
 
-pub const PING: &str = "SELECT last_at FROM submission_clock;";
+pub fn probe() -> String {
+    format!("DECLARE @now DATETIME2(6);\nBEGIN TRANSACTION;{TICK}\nCOMMIT TRANSACTION;\nSELECT @now AS now_at;")
+}
