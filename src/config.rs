@@ -34,7 +34,7 @@ const STORE_CONNECTIONS: (u32, u32) = (2, 1000);
 const TIMEOUT: (Duration, Duration) = (Duration::from_millis(10), minutes(10));
 const STORE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), minutes(5));
 /// Below a tenth of a second a renewal does not fit; above an hour a dead leader is never replaced.
-const LEASE_DURATION: (Duration, Duration) = (Duration::from_millis(100), minutes(60));
+pub const LEASE_DURATION: (Duration, Duration) = (Duration::from_millis(100), minutes(60));
 const LEASE_INTERVAL: (Duration, Duration) = (Duration::from_millis(10), minutes(60));
 /// Intents that another instance took in wait for this long.
 const REFRESH_INTERVAL: (Duration, Duration) = (Duration::from_millis(10), minutes(1));
@@ -68,7 +68,7 @@ pub struct StoreConfig {
     #[arg(long, env = "SM_STORE_CONNECTIONS", default_value = "8", value_parser = whole(STORE_CONNECTIONS.0, STORE_CONNECTIONS.1), value_name = "N")]
     store_connections: u32,
 
-    /// How long a call to a SQL Server may take, and wait for a connection; 100ms to 5m
+    /// How long a request may wait for a SQL Server, connection included, 100ms to 5m; always 5 s on SQLite
     #[arg(long, env = "SM_STORE_TIMEOUT", default_value = "5s", value_parser = duration(STORE_TIMEOUT.0, STORE_TIMEOUT.1), value_name = "TIME")]
     store_timeout: Duration,
 }

@@ -13,8 +13,9 @@ use crate::leader::{LeaderActor, LeaderParts, LeaderSettings, LeadershipBoard, O
 use crate::metrics::Metrics;
 use crate::notices::Notices;
 use crate::store::Store;
-use crate::store::actor::{Arrivals, StoreActor};
+use crate::store::actor::{Arrivals, StoreActor, StoreDeps};
 use crate::store::client::StoreClient;
+use crate::store::health::WriteHealth;
 use crate::supervise::Supervised;
 
 /// Where the actors run.
@@ -56,23 +57,25 @@ impl Engine {
         metrics: Arc<Metrics>,
         threads: Threads,
     ) -> Self {
-        let notices = Notices::default();
-        let arrivals = Arrivals::default();
-        let (webhooks_owed, inbox_filled) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let deps = StoreDeps {
+            store,
+            metrics: Arc::clone(&metrics),
+            notices: Notices::default(),
+            arrivals: Arrivals::default(),
+            webhooks_owed: Arc::new(Notify::new()),
+            inbox_filled: Arc::new(Notify::new()),
+            health: WriteHealth::default(),
+        };
+        let notices = deps.notices.clone();
         let store_actor = {
-            let (metrics, notices, arrivals) = (Arc::clone(&metrics), notices.clone(), arrivals.clone());
-            let (webhooks_owed, inbox_filled) = (Arc::clone(&webhooks_owed), Arc::clone(&inbox_filled));
-            let thread = threads.store;
+            let (deps, thread) = (deps.clone(), threads.store);
             Supervised::start("store", move |alive| {
-                let (store, metrics) = (Arc::clone(&store), Arc::clone(&metrics));
-                let (notices, arrivals) = (notices.clone(), arrivals.clone());
-                let (webhooks_owed, inbox_filled) = (Arc::clone(&webhooks_owed), Arc::clone(&inbox_filled));
-                StoreActor::start_in_arbiter(&thread, move |_| {
-                    StoreActor::new(store, metrics, notices, arrivals, webhooks_owed, inbox_filled, alive)
-                })
+                let deps = deps.clone();
+                StoreActor::start_in_arbiter(&thread, move |_| StoreActor::new(deps, alive))
             })
         };
-        let client = StoreClient::new(store_actor, arrivals, webhooks_owed, inbox_filled);
+        let client = StoreClient::new(store_actor, deps);
+        actix::spawn(client.clone().watch_clock());
         let board = LeadershipBoard::new(Arc::clone(&settings.holder_id));
         let parts = LeaderParts {
             store: client.clone(),

@@ -17,6 +17,7 @@ use crate::store::{Backlog, FinishAttempt, InboxBacklog, Received, StoreError};
 pub struct Metrics {
     registry: Registry,
     pub intents_created: IntCounter,
+    pub intents_purged: IntCounter,
     pub idempotent_hits: IntCounter,
     pub idempotency_conflicts: IntCounter,
     intents_terminal: IntCounterVec,
@@ -74,6 +75,7 @@ impl Metrics {
         let make = Maker(&registry);
         let metrics = Self {
             intents_created: make.counter("intents_created_total", "Intents made durable")?,
+            intents_purged: make.counter("intents_purged_total", "Old intents that retention deleted")?,
             idempotent_hits: make.counter("idempotent_hits_total", "Submissions that returned an existing intent")?,
             idempotency_conflicts: make
                 .counter("idempotency_conflicts_total", "Submissions that reused an id for something else")?,

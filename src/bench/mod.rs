@@ -10,6 +10,7 @@ mod fill;
 mod gateway;
 mod pages;
 mod report;
+mod retention;
 mod service;
 
 use std::io::{IsTerminal, Write};
@@ -22,7 +23,7 @@ use self::ceilings::Ceilings;
 use self::clients::{Load, Pace};
 use self::gateway::BenchGateway;
 use self::report::{Case, Held, Latencies};
-use self::service::{Deployment, Fill, Hung};
+use self::service::{Deployment, Fill, Hung, Site};
 use crate::clock::monotonic;
 use crate::config::{duration, whole};
 
@@ -84,6 +85,9 @@ pub struct BenchArgs {
     /// Run all the mixes that docs/performance.md shows, one after the other
     #[arg(long, conflicts_with_all = ["url", "rate"])]
     suite: bool,
+    /// Measure how purging old intents affects submissions, on a store with --finished old ones (a million by default)
+    #[arg(long, conflicts_with_all = ["url", "suite", "pages", "webhook"])]
+    retention: bool,
     /// Measure the pages of the console afterwards
     #[arg(long, conflicts_with = "url")]
     pages: bool,
@@ -108,6 +112,9 @@ pub enum Receiver {
 pub async fn run(args: BenchArgs) -> Result<(), String> {
     if cfg!(debug_assertions) {
         eprintln!("this is a debug build: its numbers mean nothing; use cargo run --release -- bench");
+    }
+    if args.retention {
+        return retention::run(&args).await;
     }
     let ceilings = if args.no_ceilings || args.url.is_some() {
         None
@@ -199,8 +206,8 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
         Some(url) => Deployment::at(url, args.target.as_deref().unwrap_or("sms.realtime")),
         None => {
             let hung = Hung { url: silent_url, gateways: case.hung };
-            let place = args.directory.as_deref();
-            Deployment::start(&gateway.url, webhook.as_deref(), &hung, &case.fill, place).await?
+            let site = Site::fill(&gateway.url, webhook.as_deref(), hung, &case.fill, args.directory.as_deref())?;
+            Deployment::start(site, None).await?
         }
     };
     let before = deployment.usage();

@@ -68,13 +68,17 @@ impl Latencies {
         Self { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
     }
 
-    fn text(&self) -> String {
+    pub fn p99(&self) -> Duration {
+        self.p99
+    }
+
+    pub fn text(&self) -> String {
         let millis = |span: Duration| format!("{:.1}", span.as_secs_f64() * 1000.0);
         let Self { p50, p90, p99, max } = *self;
         format!("p50 {} p90 {} p99 {} max {} ms", millis(p50), millis(p90), millis(p99), millis(max))
     }
 
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         let Self { p50, p90, p99, max } = *self;
         json!({ "p50Micros": micros(p50), "p90Micros": micros(p90), "p99Micros": micros(p99), "maxMicros": micros(max) })

@@ -2,7 +2,7 @@
 //! runs already.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -32,6 +32,12 @@ pub struct Hung {
     pub gateways: u32,
 }
 
+impl Hung {
+    pub fn none() -> Self {
+        Self { url: String::new(), gateways: 0 }
+    }
+}
+
 /// Intents that wait for each hung gateway: more than it is ever given slots.
 const HUNG_BACKLOG: u32 = 20;
 
@@ -46,27 +52,33 @@ pub struct Deployment {
 
 /// A process that was started for this run, with its files.
 struct Own {
-    child: Child,
-    directory: TempDir,
+    child: Process,
+    site: Site,
 }
 
-impl Drop for Own {
+/// Killed when dropped.
+struct Process(Child);
+
+impl Drop for Process {
     fn drop(&mut self) {
-        let _already_gone = self.child.kill();
-        let _already_waited_for = self.child.wait();
+        let _already_gone = self.0.kill();
+        let _already_waited_for = self.0.wait();
     }
 }
 
-impl Deployment {
-    pub fn at(url: &str, target: &str) -> Self {
-        let url = url.trim_end_matches('/').to_owned();
-        Self { url, targets: vec![target.to_owned()], leader_ready: None, own: None, http: client() }
-    }
+/// A directory with a registry and a filled store, removed when dropped.
+pub struct Site {
+    directory: TempDir,
+    targets: Vec<String>,
+    /// Targets besides whose gateways hang.
+    hung: u32,
+}
 
-    pub async fn start(
+impl Site {
+    pub fn fill(
         gateway: &str,
         webhook: Option<&str>,
-        hung: &Hung,
+        hung: Hung,
         fill: &Fill,
         place: Option<&Path>,
     ) -> Result<Self, String> {
@@ -95,32 +107,57 @@ impl Deployment {
                 "terminalOutcomes": ["invalid_recipient"] })
         }));
         let registry = json!({ "allowUnsignedWebhooks": true, "targets": entries });
-        let registry_path = directory.path().join("targets.json");
-        std::fs::write(&registry_path, registry.to_string()).map_err(text)?;
-        let store = directory.path().join("bench.db");
+        let site = Self { directory, targets, hung: hung.gateways };
+        std::fs::write(site.registry(), registry.to_string()).map_err(text)?;
         let contracts =
             Registry::parse(&registry.to_string(), &Variables::of_process()).map_err(|faults| format!("{faults:?}"))?;
-        let first = TargetName::parse(&targets[0]).ok().and_then(|name| contracts.contract(&name));
+        let first = TargetName::parse(&site.targets[0]).ok().and_then(|name| contracts.contract(&name));
         let contract = first.ok_or("the registry has no target")?;
-        fill::fill(&store, fill, &contract).map_err(|error| format!("cannot fill the store: {error}"))?;
-        let mut child = Command::new(std::env::current_exe().map_err(text)?)
+        fill::fill(&site.store(), fill, &contract).map_err(|error| format!("cannot fill the store: {error}"))?;
+        Ok(site)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.directory.path().join("bench.db")
+    }
+
+    fn registry(&self) -> PathBuf {
+        self.directory.path().join("targets.json")
+    }
+}
+
+impl Deployment {
+    pub fn at(url: &str, target: &str) -> Self {
+        let url = url.trim_end_matches('/').to_owned();
+        Self { url, targets: vec![target.to_owned()], leader_ready: None, own: None, http: client() }
+    }
+
+    /// Starts the service on a site; purges what is older than `retention`, if given.
+    pub async fn start(site: Site, retention: Option<&str>) -> Result<Self, String> {
+        let text = |error: std::io::Error| error.to_string();
+        let mut command = Command::new(std::env::current_exe().map_err(text)?);
+        command
             .arg("serve")
             .env("SM_LISTEN", "127.0.0.1:0")
-            .env("SM_STORE", format!("sqlite:{}", store.display()))
-            .env("SM_REGISTRY", &registry_path)
+            .env("SM_STORE", format!("sqlite:{}", site.store().display()))
+            .env("SM_REGISTRY", site.registry())
             .env_remove("RUST_LOG")
             .env_remove("SM_API_CLIENTS")
             .env_remove("SM_AUTH")
+            .env_remove("SM_RETENTION")
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(text)?;
+            .stderr(Stdio::piped());
+        if let Some(retention) = retention {
+            command.env("SM_RETENTION", retention);
+        }
+        let mut child = command.spawn().map_err(text)?;
         let log = child.stderr.take().ok_or("the service has no log")?;
-        let own = Own { child, directory };
+        let own = Own { child: Process(child), site };
         let (url, leader_ready) =
             tokio::task::spawn_blocking(move || watch_start(log)).await.map_err(|e| e.to_string())??;
+        let (targets, hung) = (own.site.targets.clone(), own.site.hung);
         let deployment = Self { url, targets, leader_ready: Some(leader_ready), own: Some(own), http: client() };
-        deployment.submit_to_hung(hung.gateways).await?;
+        deployment.submit_to_hung(hung).await?;
         Ok(deployment)
     }
 
@@ -139,6 +176,11 @@ impl Deployment {
         Ok(())
     }
 
+    /// Ends the process and leaves its files for another one.
+    pub fn into_site(self) -> Option<Site> {
+        self.own.map(|own| own.site)
+    }
+
     pub fn stop(&mut self) {
         self.own = None;
     }
@@ -146,7 +188,7 @@ impl Deployment {
     /// What the process has used so far; `None` if it is not ours.
     pub fn usage(&self) -> Option<Usage> {
         let own = self.own.as_ref()?;
-        Usage::of(own.child.id(), own.directory.path())
+        Usage::of(own.child.0.id(), own.site.directory.path())
     }
 
     /// Waits until everything that was answered has ended; how long that was from the beginning.
@@ -175,8 +217,13 @@ impl Deployment {
     }
 
     async fn terminal_total(&self) -> Result<usize, String> {
+        self.total("submission_intents_terminal_total").await
+    }
+
+    /// The sum of a counter over its labels.
+    pub async fn total(&self, counter: &str) -> Result<usize, String> {
         let text = self.get("/metrics").await?;
-        let counts = text.lines().filter(|line| line.starts_with("submission_intents_terminal_total"));
+        let counts = text.lines().filter(|line| line.starts_with(counter));
         let total: f64 = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum();
         Ok(total as usize)
     }

@@ -10,6 +10,9 @@ use crate::outgoing::tls_config;
 use crate::registry::Registry;
 use crate::variables::Variables;
 
+/// A store larger than this takes long enough to examine that somebody may wonder.
+const WORTH_A_WORD: u64 = 256 * 1024 * 1024;
+
 /// Checks settings, files and store; `bad` are settings that could not be read, for which `config` has the default.
 pub async fn run(config: Config, bad: &[BadSetting]) -> Result<(), String> {
     let files = config.registry.files();
@@ -39,5 +42,8 @@ pub async fn run(config: Config, bad: &[BadSetting]) -> Result<(), String> {
 async fn check_store(config: &Config) -> Result<String, String> {
     let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
     let choice = config.store.choice().map_err(|error| error.to_string())?;
+    if let Some(bytes) = choice.file_bytes().filter(|bytes| *bytes > WORTH_A_WORD) {
+        eprintln!("looking for damage in {} ({} MiB)", choice.name(), bytes / (1024 * 1024));
+    }
     choice.check(metrics).await.map_err(|error| error.to_string())
 }

@@ -1,9 +1,11 @@
 //! The command line: what can be asked of the binary, and where it is done.
 
+mod backup;
 mod check;
 mod client;
 mod demo;
 mod health;
+mod lease;
 mod settings;
 mod stand_in;
 mod token;
@@ -48,6 +50,12 @@ enum Command {
     /// Bring the schema of the store up to date; safe to repeat
     #[command(after_help = "Example:\n  submission-manager migrate --store sqlite:data/submission.db")]
     Migrate(StoreConfig),
+    /// Copy an embedded store to a file while it is in use; the copy is consistent and verified
+    #[command(after_help = "Example:\n  submission-manager backup copy.db --store sqlite:data/submission.db")]
+    Backup(backup::BackupArgs),
+    /// The lease that decides who executes
+    #[command(subcommand)]
+    Lease(lease::LeaseCommand),
     /// Submit an intent to a running service and print the answer
     #[command(after_help = "Example:\n  submission-manager submit --id order-1001 --target sms.realtime \\\n    \
         --payload '{\"to\":\"+46700000001\",\"message\":\"Hello\"}' --wait 10")]
@@ -86,6 +94,8 @@ pub fn run() -> ExitCode {
         }
         Command::Check(config) => block_on(check::run(config, &bad)),
         Command::Migrate(config) => block_on(migrate(config)),
+        Command::Backup(args) => block_on(backup::run(args)),
+        Command::Lease(command) => block_on(lease::run(command)),
         Command::Submit(args) => block_on(client::submit(args)),
         Command::Bench(args) => {
             logging::start_quiet();

@@ -21,6 +21,7 @@ struct OverviewPage<'a> {
     recent_minutes: i64,
     holder_id: &'a str,
     leads_here: bool,
+    clock_ahead: Option<String>,
 }
 
 struct Oldest {
@@ -46,6 +47,7 @@ pub async fn show(parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError
         recent_minutes: RECENT_MINUTES,
         holder_id: &parts.board.holder_id,
         leads_here: parts.board.lease().is_some(),
+        clock_ahead: parts.store.clock_ahead().map(span),
         overview: &overview,
     })
 }

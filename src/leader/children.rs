@@ -103,11 +103,9 @@ impl Children {
         });
         let retention = parts.settings.retention.map(|keep_for| {
             let (term, store, leader) = (term.clone(), store.clone(), leader.clone().recipient());
-            RetentionActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| RetentionActor {
-                term,
-                store,
-                leader,
-                keep_for,
+            let metrics = Arc::clone(&parts.metrics);
+            RetentionActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| {
+                RetentionActor::new(term, store, leader, metrics, keep_for)
             })
         });
         let webhooks = start_webhooks(parts, reign, &store_time, &leader);

@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
+use super::health::WriteHealth;
 use super::job_log::JobLog;
 use super::{
     AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, NewSubmission,
@@ -65,6 +67,8 @@ pub type FencedResult<T> = Result<T, FencedError>;
 pub struct Submit {
     pub new: NewIntent,
     pub reply: Reply<Result<Submitted, StoreError>>,
+    /// When the caller gives up; if the write is not begun by then, it is not made at all.
+    pub give_up_at: Instant,
 }
 
 /// Something that came in for the inbox.
@@ -73,6 +77,8 @@ pub struct Submit {
 pub struct Receive {
     pub new: NewSubmission,
     pub reply: Reply<Result<Received, StoreError>>,
+    /// When the caller gives up; if the write is not begun by then, it is not made at all.
+    pub give_up_at: Instant,
 }
 
 /// Writes that are done only if their term holds the lease; answered together.
@@ -81,6 +87,8 @@ pub struct Receive {
 pub struct Fenced {
     pub writes: FencedWrites,
     pub reply: Reply<FencedResult<FencedReceipt>>,
+    /// How long the store may try. The caller waits for the answer in any case.
+    pub give_up_at: Instant,
 }
 
 type Question = Box<dyn FnOnce(Result<&dyn Store, StoreError>, Option<ReadPermit>, Arc<Metrics>) + Send>;
@@ -112,9 +120,14 @@ impl Ask {
     ) -> Self {
         let question: Question = Box::new(move |store, permit, metrics| {
             let answer = store.map(call);
+            let mut reply = reply;
             actix::spawn(async move {
                 let answer = match answer {
-                    Ok(answer) => answer.await,
+                    // What has not begun when the caller gives up is not begun any more.
+                    Ok(answer) => tokio::select! {
+                        answer = answer => answer,
+                        () = reply.closed() => return,
+                    },
                     Err(refused) => Err(refused),
                 };
                 drop(permit);
@@ -208,19 +221,27 @@ impl Arrivals {
     }
 }
 
-pub struct StoreActor {
-    store: Arc<dyn Store>,
-    metrics: Arc<Metrics>,
-    notices: Notices,
-    arrivals: Arrivals,
+/// What a store actor shares with others; outlives a restart of it.
+#[derive(Clone)]
+pub struct StoreDeps {
+    pub store: Arc<dyn Store>,
+    pub metrics: Arc<Metrics>,
+    pub notices: Notices,
+    pub arrivals: Arrivals,
     /// Told when an intent with a webhook may have ended.
-    webhooks_owed: Arc<Notify>,
+    pub webhooks_owed: Arc<Notify>,
+    /// Told when something came into the inbox.
+    pub inbox_filled: Arc<Notify>,
+    /// Told how commits end.
+    pub health: WriteHealth,
+}
+
+pub struct StoreActor {
+    deps: StoreDeps,
     submits: VecDeque<Submit>,
     received: VecDeque<Receive>,
     /// Bytes of payload in both.
     waiting_bytes: usize,
-    /// Told when something came into the inbox.
-    inbox_filled: Arc<Notify>,
     fenced: VecDeque<Fenced>,
     committing: bool,
     reads: Arc<AtomicUsize>,
@@ -229,26 +250,13 @@ pub struct StoreActor {
 }
 
 impl StoreActor {
-    pub fn new(
-        store: Arc<dyn Store>,
-        metrics: Arc<Metrics>,
-        notices: Notices,
-        arrivals: Arrivals,
-        webhooks_owed: Arc<Notify>,
-        inbox_filled: Arc<Notify>,
-        alive: Alive,
-    ) -> Self {
+    pub fn new(deps: StoreDeps, alive: Alive) -> Self {
         Self {
-            job_log: JobLog::new(Arc::clone(&store)),
-            store,
-            metrics,
-            notices,
-            arrivals,
-            webhooks_owed,
+            job_log: JobLog::new(Arc::clone(&deps.store)),
+            deps,
             submits: VecDeque::new(),
             received: VecDeque::new(),
             waiting_bytes: 0,
-            inbox_filled,
             fenced: VecDeque::new(),
             committing: false,
             reads: Arc::new(AtomicUsize::new(0)),
@@ -261,25 +269,30 @@ impl StoreActor {
         if self.committing || (self.submits.is_empty() && self.received.is_empty() && self.fenced.is_empty()) {
             return;
         }
-        self.committing = true;
         let (mut batch, callers) = self.take_batch();
         self.show_queue();
-        let watcher = self.arrivals.watcher();
+        if batch.is_empty() {
+            return; // All of them had given up.
+        }
+        self.committing = true;
+        let watcher = self.deps.arrivals.watcher();
         batch.at_once = watcher.as_ref().map(|watcher| watcher.at_once.clone());
         let watched = watcher.as_ref().filter(|_| !batch.submits.is_empty());
         let doubt = Doubt(watched.map(|watcher| watcher.doubt.clone()));
         let (started, writes) = (monotonic(), batch.len());
-        let commit = self.store.commit(batch).into_actor(self).map(move |result, actor, ctx| {
+        let commit = self.deps.store.commit(batch).into_actor(self).map(move |result, actor, ctx| {
             actor.committing = false;
-            actor.metrics.batch_committed(writes, monotonic().duration_since(started));
+            actor.deps.metrics.batch_committed(writes, monotonic().duration_since(started));
             match result {
                 Ok(receipt) => {
+                    actor.deps.health.committed();
                     actor.answer(callers, receipt, watcher.as_ref());
                     doubt.resolve();
                 }
                 Err(error) => {
                     log::error!("commit_failed writes={writes} store_error={error:?}");
-                    actor.metrics.store_failed(&error);
+                    actor.deps.health.commit_failed(&error.to_string());
+                    actor.deps.metrics.store_failed(&error);
                     callers.refuse(&error);
                 }
             }
@@ -292,39 +305,53 @@ impl StoreActor {
     fn is_full(&self, waiting: usize, bytes: usize) -> bool {
         let full = waiting >= MAX_WAITING_SUBMITS || self.waiting_bytes + bytes > MAX_WAITING_BYTES;
         if full {
-            self.metrics.store_failed(&StoreError::Overloaded);
+            self.deps.metrics.store_failed(&StoreError::Overloaded);
         }
         full
     }
 
-    /// All that waits, up to the bound; of the leader's writes those of one term.
+    /// All that waits, up to the bound, but for what nobody waits for any more; of the leader's writes those of one
+    /// term.
     fn take_batch(&mut self) -> (WriteBatch, Callers) {
         let mut batch = WriteBatch::default();
         let mut callers = Callers::default();
-        let mut received_bytes = 0;
-        while let Some(Receive { new, reply }) = self
+        let (mut received_bytes, mut dropped_bytes) = (0, 0);
+        while let Some(Receive { new, reply, give_up_at }) = self
             .received
             .pop_front_if(|_| batch.received.len() < MAX_BATCH && received_bytes < MAX_RECEIVED_BATCH_BYTES)
         {
+            if reply.is_closed() {
+                dropped_bytes += new.payload.len();
+                continue;
+            }
             received_bytes += new.payload.len();
             batch.received.push(new);
+            batch.received_deadlines.push(give_up_at);
+            batch.give_up_at = batch.give_up_at.max(Some(give_up_at));
             callers.received.push(reply);
         }
         let mut bytes = 0;
-        while let Some(Submit { new, reply }) =
+        while let Some(Submit { new, reply, give_up_at }) =
             self.submits.pop_front_if(|_| batch.submits.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES)
         {
+            if reply.is_closed() {
+                dropped_bytes += new.payload.bytes().len();
+                continue;
+            }
             bytes += new.payload.bytes().len();
             batch.submits.push(new);
+            batch.submit_deadlines.push(give_up_at);
+            batch.give_up_at = batch.give_up_at.max(Some(give_up_at));
             callers.submits.push(reply);
         }
-        self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes + received_bytes);
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes + received_bytes + dropped_bytes);
         let mut taken = 0;
-        while let Some(Fenced { writes, reply }) = self.fenced.pop_front_if(|next| {
+        while let Some(Fenced { writes, reply, give_up_at }) = self.fenced.pop_front_if(|next| {
             let same_term = batch.fenced.as_ref().is_none_or(|writes| writes.term == next.writes.term);
             same_term && taken < 2 * MAX_BATCH
         }) {
             taken += writes.len();
+            batch.give_up_at = batch.give_up_at.max(Some(give_up_at));
             callers.fenced.push(FencedCaller {
                 reply,
                 begins: writes.begins.len(),
@@ -341,7 +368,7 @@ impl StoreActor {
 
     fn answer(&mut self, callers: Callers, receipt: Receipt, watcher: Option<&Watcher>) {
         // Attempts first: whoever waits for an answer has it a moment later all the same.
-        receipt.begun.iter().for_each(|_| self.metrics.attempt_started(Duration::ZERO));
+        receipt.begun.iter().for_each(|_| self.deps.metrics.attempt_started(Duration::ZERO));
         if let Some(watcher) = watcher.filter(|_| !receipt.begun.is_empty()) {
             // Past the mailbox's bound: the places for attempts are the bound.
             watcher.begun.do_send(AttemptsBegun(receipt.begun));
@@ -351,20 +378,20 @@ impl StoreActor {
             match &result {
                 Ok(Submitted::Created(intent)) => {
                     waits |= !intent.attempt_open;
-                    self.metrics.intents_created.inc();
+                    self.deps.metrics.intents_created.inc();
                 }
-                Ok(Submitted::Existing(_)) => self.metrics.idempotent_hits.inc(),
-                Ok(Submitted::Conflict(_)) => self.metrics.idempotency_conflicts.inc(),
+                Ok(Submitted::Existing(_)) => self.deps.metrics.idempotent_hits.inc(),
+                Ok(Submitted::Conflict(_)) => self.deps.metrics.idempotency_conflicts.inc(),
                 Err(error) => self.failed_alone(error),
             }
             let _caller_may_be_gone = reply.send(result);
         }
         if !callers.received.is_empty() {
-            self.inbox_filled.notify_one();
+            self.deps.inbox_filled.notify_one();
         }
         for (reply, result) in callers.received.into_iter().zip(receipt.received) {
             match &result {
-                Ok(received) => self.metrics.inbox_received(received),
+                Ok(received) => self.deps.metrics.inbox_received(received),
                 Err(error) => self.failed_alone(error),
             }
             let _caller_may_be_gone = reply.send(result);
@@ -374,7 +401,7 @@ impl StoreActor {
             None => callers.fenced.into_iter().for_each(|caller| drop(caller.reply.send(Err(FencedError::TermOver)))),
         }
         if waits {
-            self.arrivals.announce();
+            self.deps.arrivals.announce();
         }
     }
 
@@ -409,7 +436,9 @@ impl StoreActor {
 
     fn note_begun(&mut self, begun: &Result<Begun, StoreError>) {
         match begun {
-            Ok(Begun::Started { attempt, due, .. }) => self.metrics.attempt_started(attempt.started_at.since(*due)),
+            Ok(Begun::Started { attempt, due, .. }) => {
+                self.deps.metrics.attempt_started(attempt.started_at.since(*due))
+            }
             Ok(Begun::Ended(intent)) => self.expired(intent),
             Ok(Begun::NotDue { .. } | Begun::Paused | Begun::Stale) => {}
             Err(error) => self.failed_alone(error),
@@ -419,14 +448,14 @@ impl StoreActor {
     fn note_finished(&mut self, finish: &FinishAttempt, result: &Result<Finished, StoreError>) {
         match result {
             Ok(Finished::Recorded) => {
-                self.metrics.attempt_finished(finish);
-                self.notices.publish(&finish.attempt.intent_id);
+                self.deps.metrics.attempt_finished(finish);
+                self.deps.notices.publish(&finish.attempt.intent_id);
                 if let Some(id) = finish.attempt.intent_id.submission_id() {
                     self.log_job(finish, id);
                 }
                 let ended = !matches!(finish.decision, Decision::RetryAt(_));
                 if ended && finish.attempt.contract.webhook.is_some() {
-                    self.webhooks_owed.notify_one();
+                    self.deps.webhooks_owed.notify_one();
                 }
             }
             Ok(Finished::NotOpen) => {}
@@ -439,9 +468,9 @@ impl StoreActor {
         if let Some(id) = intent.id.submission_id() {
             self.job_log.write("job_expired".to_owned(), id);
         }
-        self.metrics.intent_expired(intent);
-        self.notices.publish(&intent.id);
-        self.webhooks_owed.notify_one();
+        self.deps.metrics.intent_expired(intent);
+        self.deps.notices.publish(&intent.id);
+        self.deps.webhooks_owed.notify_one();
     }
 
     /// Says what came of an attempt of a job, with all that is to be said of one.
@@ -457,13 +486,13 @@ impl StoreActor {
 
     fn failed_alone(&self, error: &StoreError) {
         log::error!("write_failed store_error={error:?}");
-        self.metrics.store_failed(error);
+        self.deps.metrics.store_failed(error);
     }
 
     fn show_queue(&self) {
         let fenced: usize = self.fenced.iter().map(|fenced| fenced.writes.len()).sum();
         let waiting = self.submits.len() + self.received.len() + fenced;
-        self.metrics.store_queue.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.deps.metrics.store_queue.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 }
 
@@ -554,8 +583,8 @@ impl Handler<Ask> for StoreActor {
             self.reads.fetch_add(1, Ordering::Relaxed);
             ReadPermit(Arc::clone(&self.reads))
         });
-        let store = if full { Err(StoreError::Overloaded) } else { Ok(self.store.as_ref()) };
-        (ask.question)(store, permit, Arc::clone(&self.metrics));
+        let store = if full { Err(StoreError::Overloaded) } else { Ok(self.deps.store.as_ref()) };
+        (ask.question)(store, permit, Arc::clone(&self.deps.metrics));
     }
 }
 

@@ -1,27 +1,33 @@
 //! The store as everyone else sees it: typed calls that become messages to `StoreActor`.
 //!
 //! No call waits for a place: the actor answers `Overloaded` when its queues are full (its mailbox
-//! never is, it only hands over to those), and a dead actor is `Unavailable`.
+//! never is, it only hands over to those), and a dead actor is `Unavailable`. Calls that clients wait for are `Unavailable` once
+//! the store's budget is used up, wherever the time went. The leader's own calls are bounded by the store, and by how long the
+//! leader trusts its lease.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use actix::dev::ToEnvelope;
 use actix::prelude::SendError;
 use actix::{Addr, Handler, Message};
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Mutex, Notify, Semaphore, oneshot};
+use tokio::time::Instant;
 
 use super::actor::{
-    Arrivals, Ask, AskKind, Fenced, FencedError, FencedResult, Receive, Reply, StoreActor, Submit, Watcher,
+    Arrivals, Ask, AskKind, Fenced, FencedError, FencedResult, Receive, Reply, StoreActor, StoreDeps, Submit, Watcher,
 };
+use super::health::WriteHealth;
 use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, FoundJob, History,
     InboxLook, InboxPage, InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message as InboxMessage,
-    NewIntent, NewSubmission, OpenAttempt, OpenTry, Overview, ProcessedSubmission, Purged, Received, Redelivery,
-    Refresh, RefreshRequest, Reprocess, Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, Submitted,
-    TargetHealth, WebhookLook,
+    NewIntent, NewSubmission, OpenAttempt, OpenTry, Overview, PROBE_BUDGET, ProcessedSubmission, PurgeRequest, Purged,
+    Received, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError, StoreFuture, StoredTarget,
+    SubmissionRow, Submitted, TargetHealth, WebhookLook,
 };
+use crate::clock::monotonic;
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq, TargetName};
 use crate::core::job::SubmissionId;
@@ -32,39 +38,66 @@ use crate::supervise::Supervised;
 /// Webhooks and submissions of the inbox that are being asked for again at once, and targets being paused.
 const MAX_REPETITIONS: usize = 4;
 
+/// How often the store's clock is compared with its host's.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
+/// Corrections of a clock by less than this are ordinary, and are made up for in seconds.
+const NOTABLY_AHEAD: Duration = Duration::from_secs(5);
+
 #[derive(Clone)]
 pub struct StoreClient {
     actor: Supervised<StoreActor>,
     arrivals: Arrivals,
     webhooks_owed: Arc<Notify>,
     inbox_filled: Arc<Notify>,
+    shared: Arc<Shared>,
+}
+
+/// What all clones have in common.
+struct Shared {
+    health: WriteHealth,
+    /// Held by whoever makes a probe: one at a time.
+    probe: Mutex<()>,
+    /// Microseconds that the store's clock is ahead of its host's.
+    clock_ahead: AtomicU64,
+    /// How long a client's request may take here.
+    budget: Duration,
     /// For what people ask for, one thing at a time.
-    repetitions: Arc<Semaphore>,
+    repetitions: Semaphore,
 }
 
 impl StoreClient {
-    pub fn new(
-        actor: Supervised<StoreActor>,
-        arrivals: Arrivals,
-        webhooks_owed: Arc<Notify>,
-        inbox_filled: Arc<Notify>,
-    ) -> Self {
-        let repetitions = Arc::new(Semaphore::new(MAX_REPETITIONS));
-        Self { actor, arrivals, webhooks_owed, inbox_filled, repetitions }
+    pub fn new(actor: Supervised<StoreActor>, deps: StoreDeps) -> Self {
+        let StoreDeps { store, arrivals, webhooks_owed, inbox_filled, health, .. } = deps;
+        let shared = Shared {
+            health,
+            probe: Mutex::new(()),
+            clock_ahead: AtomicU64::new(0),
+            budget: store.budget(),
+            repetitions: Semaphore::new(MAX_REPETITIONS),
+        };
+        Self { actor, arrivals, webhooks_owed, inbox_filled, shared: Arc::new(shared) }
+    }
+
+    /// When a call that is made now gives up.
+    fn give_up_at(&self) -> Instant {
+        monotonic() + self.shared.budget
     }
 
     /// Keeps something for the inbox.
     pub async fn receive(&self, new: NewSubmission) -> Result<Received, StoreError> {
-        self.call(|reply| Receive { new, reply }).await?
+        let give_up_at = self.give_up_at();
+        self.within(give_up_at, self.call(|reply| Receive { new, reply, give_up_at })).await?
     }
 
     pub async fn submit(&self, new: NewIntent) -> Result<Submitted, StoreError> {
-        self.call(|reply| Submit { new, reply }).await?
+        let give_up_at = self.give_up_at();
+        self.within(give_up_at, self.call(|reply| Submit { new, reply, give_up_at })).await?
     }
 
     /// Writes of a leader, done together, if their term holds the lease.
     pub async fn fenced(&self, writes: FencedWrites) -> FencedResult<FencedReceipt> {
-        self.call(|reply| Fenced { writes, reply }).await.map_err(FencedError::Store)?
+        let give_up_at = self.give_up_at();
+        self.call(|reply| Fenced { writes, reply, give_up_at }).await.map_err(FencedError::Store)?
     }
 
     /// Exhausts up to `limit` waiting intents that are past their deadline; which these were.
@@ -73,9 +106,9 @@ impl StoreClient {
         Ok(done.expired.iter().map(|intent| intent.seq).collect())
     }
 
-    pub async fn purge(&self, term: &Term, older_than: Duration, limit: usize) -> Result<Purged, StoreError> {
+    pub async fn purge(&self, term: &Term, request: PurgeRequest) -> Result<Purged, StoreError> {
         let term = term.clone();
-        self.leader_call(move |store| store.purge(term, older_than, limit)).await
+        self.leader_call(move |store| store.purge(term, request)).await
     }
 
     pub async fn acquire_lease(
@@ -135,7 +168,7 @@ impl StoreClient {
 
     /// A few at a time: each is a transaction of its own, and the leader's writes must not wait for many.
     pub async fn redeliver_webhook(&self, id: IntentId) -> Result<Redelivery, StoreError> {
-        let _place = self.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
+        let _place = self.shared.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
         let done = self.read(move |store| store.redeliver_webhook(id)).await?;
         self.webhooks_owed.notify_one();
         Ok(done)
@@ -185,13 +218,13 @@ impl StoreClient {
 
     /// A few at a time: each is a transaction of its own.
     pub async fn pause_target(&self, target: TargetName) -> Result<Timestamp, StoreError> {
-        let _place = self.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
+        let _place = self.shared.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
         self.read(move |store| store.pause_target(target)).await
     }
 
     /// Likewise.
     pub async fn resume_target(&self, target: TargetName) -> Result<(), StoreError> {
-        let _place = self.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
+        let _place = self.shared.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
         self.read(move |store| store.resume_target(target)).await?;
         self.arrivals.announce();
         Ok(())
@@ -225,7 +258,7 @@ impl StoreClient {
 
     /// A few at a time: each is a transaction of its own.
     pub async fn reprocess(&self, which: Reprocess) -> Result<usize, StoreError> {
-        let _place = self.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
+        let _place = self.shared.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
         let changed = self.read(move |store| store.reprocess(which)).await?;
         self.inbox_filled.notify_one();
         Ok(changed)
@@ -252,8 +285,40 @@ impl StoreClient {
         self.read(move |store| store.list_messages(query)).await
     }
 
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        self.read(|store| store.ping()).await
+    /// Whether this instance can write, by its last commits or by a probe that is made now if those say nothing.
+    pub async fn can_write(&self) -> Result<(), StoreError> {
+        if self.shared.health.wants_probe().is_some() {
+            let _one_at_a_time = self.shared.probe.lock().await;
+            if let Some(bytes) = self.shared.health.wants_probe() {
+                let probe = self.leader_call(move |store| store.probe(bytes));
+                let result = self.within(monotonic() + PROBE_BUDGET, probe).await;
+                self.shared.health.probed(result.map_err(|error| error.to_string()));
+            }
+        }
+        self.shared.health.verdict().map_err(StoreError::Unavailable)
+    }
+
+    /// How far the store's clock is ahead of its host's, as of the last look; `None` if it is not, or hardly.
+    pub fn clock_ahead(&self) -> Option<Duration> {
+        let ahead = Duration::from_micros(self.shared.clock_ahead.load(Ordering::Relaxed));
+        (ahead >= NOTABLY_AHEAD).then_some(ahead)
+    }
+
+    /// Looks at the store's clock once a minute, for ever, and says so when it is ahead.
+    pub async fn watch_clock(self) {
+        loop {
+            // A store that does not answer is noticed by others.
+            if let Ok(state) = self.leader_call(|store| store.lease_state()).await {
+                let micros = u64::try_from(state.clock_ahead.as_micros()).unwrap_or(u64::MAX);
+                self.shared.clock_ahead.store(micros, Ordering::Relaxed);
+                if let Some(ahead) = self.clock_ahead() {
+                    let next =
+                        "check the clock of the database's host; if nobody leads, run 'submission-manager lease reset'";
+                    log::warn!("store_clock_ahead by_seconds={} next={next:?}", ahead.as_secs());
+                }
+            }
+            tokio::time::sleep(CLOCK_INTERVAL).await;
+        }
     }
 
     /// Tells `watcher` of new intents from now on, and nobody else.
@@ -275,7 +340,7 @@ impl StoreClient {
         &self,
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.call(|reply| Ask::new(AskKind::Needed, reply, call)).await?
+        self.within(self.give_up_at(), self.call(|reply| Ask::new(AskKind::Needed, reply, call))).await?
     }
 
     async fn leader_call<T: Send + 'static>(
@@ -283,6 +348,16 @@ impl StoreClient {
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.call(|reply| Ask::new(AskKind::OfLeader, reply, call)).await?
+    }
+
+    /// What a call answers, unless it takes too long. Dropping it lets the actor know that nobody waits any more.
+    async fn within<T>(
+        &self,
+        give_up_at: Instant,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let late = |_| Err(StoreError::Unavailable("it did not answer in time".to_owned()));
+        tokio::time::timeout_at(give_up_at, call).await.unwrap_or_else(late)
     }
 
     async fn call<M, T>(&self, message: impl FnOnce(Reply<T>) -> M) -> Result<T, StoreError>

@@ -10,11 +10,14 @@ pub mod client;
 mod columns;
 #[cfg(test)]
 pub mod conformance;
+pub mod health;
 mod inbox;
 mod insight;
 mod job_log;
 mod jobs;
+mod lease;
 mod owed;
+mod purge;
 pub mod sqlite;
 pub mod sqlserver;
 mod targets;
@@ -26,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use crate::core::contract::{Contract, ContractSnapshot, GatewayUrl};
 use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
@@ -40,7 +44,9 @@ use crate::core::trace::TraceContext;
 pub use self::inbox::*;
 pub use self::insight::*;
 pub use self::jobs::*;
+pub use self::lease::*;
 pub use self::owed::*;
+pub use self::purge::*;
 pub use self::targets::*;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +77,12 @@ pub trait Store: Send + Sync + 'static {
     /// Ends the term, so that another instance may take over at once. No effect if it ended before.
     fn release_lease(&self, term: Term) -> StoreFuture<()>;
 
+    /// Who holds the lease, and how the store's clock stands.
+    fn lease_state(&self) -> StoreFuture<LeaseState>;
+    /// Frees the lease, if it is still that of this epoch and was not renewed since; whether it was. For operators who know that
+    /// its holder is dead.
+    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool>;
+
     /// Attempts that an earlier term than this epoch left open, oldest first. One that cannot be
     /// read is left out, and said in the log.
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>>;
@@ -80,8 +92,9 @@ pub trait Store: Send + Sync + 'static {
     fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh>;
     /// How much waits in all.
     fn backlog(&self) -> StoreFuture<Backlog>;
-    /// Deletes terminal intents that were completed longer than `older_than` ago, a few at a time.
-    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged>;
+    /// Deletes old terminal intents with all that belongs to them, a few in each transaction, the oldest first; not
+    /// those whose webhook event is pending.
+    fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged>;
 
     /// Webhook events to be tried now, those of each receiver in order of when they are due.
     fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks>;
@@ -133,9 +146,14 @@ pub trait Store: Send + Sync + 'static {
     fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>>;
     fn list_contacts(&self, query: InboxQuery) -> StoreFuture<InboxPage<Contact>>;
     fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>>;
-    /// Whether the database answers.
-    fn ping(&self) -> StoreFuture<()>;
+    /// Writes so many bytes of no meaning as durably as a commit, within [`PROBE_BUDGET`]: whether the store takes writes.
+    fn probe(&self, bytes: usize) -> StoreFuture<()>;
+    /// How long a client's request may wait for the store, in its queue and in the store together.
+    fn budget(&self) -> Duration;
 }
+
+/// How long a probe may take: less than those who ask for readiness usually wait.
+pub const PROBE_BUDGET: Duration = Duration::from_secs(2);
 
 /// Writes that become durable together.
 #[derive(Default)]
@@ -148,6 +166,12 @@ pub struct WriteBatch {
     pub at_once: Option<AtOnce>,
     /// Writes of the leader; without effect unless the term in it holds the lease.
     pub fenced: Option<FencedWrites>,
+    /// When those who wait for each of the submits, and for each of `received`, give up; empty if they do not. What is not begun by then
+    /// is not to be done: its client was told that it failed.
+    pub submit_deadlines: Vec<Instant>,
+    pub received_deadlines: Vec<Instant>,
+    /// When the last of all who wait gives up.
+    pub give_up_at: Option<Instant>,
 }
 
 /// Leave to begin new intents without letting them wait first.
@@ -398,14 +422,6 @@ pub struct Backlog {
     pub webhooks: u64,
     /// How long the oldest of those has been owed.
     pub oldest_webhook: Option<Duration>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purged {
-    /// The term was over; nothing was done.
-    Fenced,
-    /// So many were deleted; `more` if the limit stopped it.
-    Deleted { intents: usize, more: bool },
 }
 
 /// One line of the audit log.

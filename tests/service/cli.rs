@@ -92,7 +92,14 @@ async fn check_finds_all_faults_at_once() {
     let (code, stdout, _) = run(site.command().arg("migrate"));
     assert!(code == 0 && stdout.contains("up to date"), "{stdout}");
     let (code, stdout, _) = run(site.command().arg("check"));
-    assert!(code == 0 && stdout.contains("opens, schema up to date"), "{stdout}");
+    assert!(code == 0 && stdout.contains("opens, schema up to date, no damage found"), "{stdout}");
+    let bytes = std::fs::read(site.database()).unwrap();
+    let mut damaged = bytes.clone();
+    damaged[3 * 4096..].fill(0xff);
+    std::fs::write(site.database(), &damaged).unwrap();
+    let (code, _, stderr) = run(site.command().arg("check"));
+    assert!(code == 1 && stderr.contains("damaged") && stderr.contains("restore"), "{stderr}");
+    std::fs::write(site.database(), bytes).unwrap();
 
     std::fs::write(site.registry(), r#"{"targets": [{"policy": "deadline"}, {"policy": "never"}]}"#).unwrap();
     let (code, _, stderr) = run(site.command().arg("check").env("SM_LEASE_DURATION", "900ms"));
@@ -232,7 +239,7 @@ async fn submit_and_history_talk_to_a_service() {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for command in ["serve", "demo", "check", "migrate", "submit", "history"] {
+    for command in ["serve", "demo", "check", "migrate", "backup", "submit", "history"] {
         let (code, stdout, _) = run(Command::new(BINARY).args([command, "--help"]));
         assert!(code == 0 && stdout.contains("Example:\n  "), "{command}: {stdout}");
     }

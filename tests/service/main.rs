@@ -18,6 +18,7 @@ mod gateway;
 mod http_answers;
 mod inbox;
 mod jobs;
+mod lease;
 mod overload;
 mod raw_server;
 mod secrets;

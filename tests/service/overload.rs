@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rusqlite::Connection;
 use serde_json::json;
+use submission_manager::clock::monotonic;
 
 use crate::support::{Instance, PATIENCE, site};
 
@@ -81,6 +82,49 @@ async fn a_store_that_cannot_be_written_is_said_to_be_unavailable_and_heals_by_i
     assert_eq!(api.get("/v1/intents/during").await.status.as_u16(), 404, "a refusal means that nothing was kept");
 }
 
+/// What a request may wait for the store, and as much again for a busy machine, less than two waits in a row.
+const BUDGET: Duration = Duration::from_secs(5);
+const SLACK: Duration = Duration::from_secs(3);
+
+#[actix::test]
+async fn a_locked_store_is_an_error_within_the_budget_and_readiness_says_so() {
+    let (site, _gateway) = site();
+    if !site.is_a_file() {
+        return;
+    }
+    let instance = site.start();
+    instance.wait_for_log("leader_ready");
+    let api = instance.api();
+    assert_eq!(api.get("/readyz").await.status.as_u16(), 200);
+    let lock = Connection::open(site.database()).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // Arriving over more than two budgets: behind commits that wait, behind the leader's writes, behind probes.
+    let calls = join_all((0..60).map(|n| {
+        let api = api.clone();
+        async move {
+            tokio::time::sleep(Duration::from_millis(200 * n)).await;
+            let began = monotonic();
+            let answer = api.submit(&format!("during-{n}"), "once", json!({}), "").await;
+            (n, answer, monotonic().duration_since(began))
+        }
+    }));
+    let unready = api.until("/readyz", |answer| answer.status.as_u16() == 503);
+    let (calls, unready) = tokio::join!(calls, unready);
+    assert_eq!(unready.error(), "store_unavailable");
+    for (n, answer, waited) in &calls {
+        assert_eq!((answer.status.as_u16(), answer.error().as_str()), (503, "store_unavailable"), "{n}");
+        assert!(*waited < BUDGET + SLACK, "{n} was answered after {waited:?}");
+    }
+    lock.execute_batch("ROLLBACK").unwrap();
+    api.until("/readyz", |answer| answer.status.as_u16() == 200).await;
+    let after = api.submit("after", "once", json!({}), "?waitSeconds=30").await;
+    assert_eq!(after.json()["status"], "accepted");
+    for (n, ..) in calls {
+        let kept = api.get(&format!("/v1/intents/during-{n}")).await;
+        assert_eq!(kept.status.as_u16(), 404, "{n}: a refusal means that nothing was kept");
+    }
+}
+
 #[actix::test]
 async fn a_full_disk_refuses_and_damages_nothing() {
     let (site, _gateway) = site();
@@ -110,6 +154,7 @@ async fn a_full_disk_refuses_and_damages_nothing() {
         assert!(n < 1000, "the limit was never reached");
     }
     assert_eq!(api.get("/healthz").await.status.as_u16(), 200, "the process lives");
+    api.until("/readyz", |answer| answer.status.as_u16() == 503).await;
     limited.kill();
     let healed = site.start();
     let api = healed.api();

@@ -13,9 +13,9 @@ use crate::core::lease::{Lease, Term};
 use crate::core::time::Timestamp;
 use crate::store::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
-    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
-    ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
-    StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, Message, OpenAttempt, OpenTry,
+    Overview, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess,
+    Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
 
 #[derive(Clone, Copy)]
@@ -120,6 +120,14 @@ impl Store for Faulty {
         self.with("release", |store| store.release_lease(term))
     }
 
+    fn lease_state(&self) -> StoreFuture<LeaseState> {
+        self.inner.lease_state()
+    }
+
+    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
+        self.inner.reset_lease(epoch, renewed_at)
+    }
+
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {
         self.with("open", |store| store.open_attempts_before(epoch, limit))
     }
@@ -136,8 +144,8 @@ impl Store for Faulty {
         self.inner.backlog()
     }
 
-    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
-        self.inner.purge(term, older_than, limit)
+    fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged> {
+        self.inner.purge(term, request)
     }
 
     fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
@@ -244,7 +252,11 @@ impl Store for Faulty {
         self.inner.list_messages(query)
     }
 
-    fn ping(&self) -> StoreFuture<()> {
-        self.inner.ping()
+    fn probe(&self, bytes: usize) -> StoreFuture<()> {
+        self.with("probe", |store| store.probe(bytes))
+    }
+
+    fn budget(&self) -> Duration {
+        self.inner.budget()
     }
 }

@@ -165,7 +165,13 @@ async fn not_sent_when_answered_after_trust_ended(call: &'static str) {
     instance.faults.add(call, 1, Fault::SlowAnswer(13 * SECOND));
     instance.faults.add("renew", 3, Fault::SlowAnswer(20 * SECOND));
     match call {
-        "submit" => instance.submit("a", &max_attempts(3)).await,
+        "submit" => {
+            let answer = instance.engine.store.submit(new_intent("a", &max_attempts(3), b"{}")).await;
+            assert!(
+                matches!(answer, Err(StoreError::Unavailable(_))),
+                "the client does not wait that long: {answer:?}"
+            );
+        }
         _ => drop(submit_to(&lab.store(), new_intent("a", &max_attempts(3), b"{}")).await),
     }
     let history = instance.end("a").await;

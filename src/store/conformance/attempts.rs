@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{Fixture, LONG, accepted, acquire_from, finished, new_intent, rejected, writes};
+use super::{Fixture, LONG, accepted, acquire_from, finished, new_intent, purge_all, rejected, writes};
 use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
 use crate::core::intent::{ExhaustedReason, State, Status};
 use crate::core::lease::Term;
@@ -161,7 +161,7 @@ async fn assert_fenced(fixture: &Fixture, stale: &Term) {
         assert!(fixture.fenced(FencedWrites { finishes, ..writes(stale) }).await.is_none(), "finish");
         assert!(fixture.intent("open").await.attempt_open);
     }
-    assert_eq!(fixture.store.purge(stale.clone(), Duration::ZERO, 10).await, Ok(Purged::Fenced), "purge");
+    assert_eq!(fixture.store.purge(stale.clone(), purge_all()).await, Ok(Purged::Fenced), "purge");
     assert_eq!(fixture.store.renew_lease(stale.clone(), LONG).await, Ok(None), "renew");
     fixture.store.release_lease(stale.clone()).await.unwrap();
     if let Some(term) = term_now {
@@ -196,7 +196,7 @@ pub async fn a_stale_term_changes_nothing(fixture: Fixture) {
 pub async fn an_expired_term_changes_nothing_even_without_a_successor(fixture: Fixture) {
     let stale = a_term_with_something_to_do(&fixture, fixture.short).await;
     fixture.pass(fixture.short).await;
-    let purge = fixture.store.purge(stale.clone(), Duration::ZERO, 10).await;
+    let purge = fixture.store.purge(stale.clone(), purge_all()).await;
     assert_eq!(purge, Ok(Purged::Fenced));
     assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(&stale) }).await.is_none());
     assert_eq!(fixture.intent("overdue").await.state, State::Pending);
@@ -207,10 +207,9 @@ pub async fn submissions_do_not_care_about_the_fence(fixture: Fixture) {
     let stale = fixture.lead("old").await;
     fixture.store.release_lease(stale.clone()).await.unwrap();
     let batch = WriteBatch {
-        received: Vec::new(),
-        at_once: None,
         submits: vec![new_intent("a", &one_shot(), b"{}")],
         fenced: Some(FencedWrites { expire: Some(1), ..writes(&stale) }),
+        ..WriteBatch::default()
     };
     let receipt = fixture.store.commit(batch).await.unwrap();
     assert!(receipt.fenced.is_none());
@@ -289,10 +288,9 @@ pub async fn one_bad_item_fails_alone(fixture: Fixture) {
     let now = fixture.now().await;
     let finishes = attempts.iter().map(|attempt| finished(attempt, accepted(), now)).collect();
     let batch = WriteBatch {
-        received: Vec::new(),
-        at_once: None,
         submits: vec![new_intent("neighbour", &one_shot(), b"")],
         fenced: Some(FencedWrites { finishes, ..writes(&term) }),
+        ..WriteBatch::default()
     };
     let receipt = fixture.store.commit(batch).await.unwrap();
     assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));

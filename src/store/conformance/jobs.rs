@@ -14,7 +14,7 @@ use crate::core::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
 use crate::core::outcome::Outcome;
 use crate::core::trace::TraceContext;
 use crate::store::{
-    Begun, Behind, Job, JobFacts, JobLookup, JobQuery, ListQuery, NewIntent, NewJob, Purged, Submitted, WriteBatch,
+    Begun, Behind, Job, JobFacts, JobLookup, JobQuery, ListQuery, NewIntent, NewJob, Submitted, WriteBatch,
 };
 
 fn contract() -> Contract {
@@ -239,9 +239,10 @@ pub async fn retention_deletes_jobs_with_their_intents(fixture: Fixture) {
     let term = fixture.lead("a").await;
     fixture.attempt(&term, &job.intent, accepted()).await;
     fixture.pass(Duration::from_secs(2)).await;
-    let purged = fixture.store.purge(term, Duration::from_secs(1), 10).await.unwrap();
-    assert_eq!(purged, Purged::Deleted { intents: 1, more: false });
+    let purged = fixture.purge(&term, Duration::from_secs(1), 10).await;
+    assert_eq!(purged, [1]);
     assert_eq!(find(&fixture, JobLookup::Key(command("acme", "w1", "k").key())).await, None);
     assert_eq!(fixture.store.find(intent_id(job.intent.id.as_str())).await.unwrap(), None);
-    submit(&fixture, 2, &command("acme", "w1", "k")).await;
+    let again = submit(&fixture, 2, &command("acme", "w1", "k")).await;
+    assert_ne!(again.intent.seq, job.intent.seq, "numbers are not given again");
 }

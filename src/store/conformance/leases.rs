@@ -78,3 +78,24 @@ pub async fn racing_instances_get_one_term(fixture: Fixture) {
         fixture.store.release_lease(won[0].term.clone()).await.unwrap();
     }
 }
+
+pub async fn a_lease_is_reset_only_as_it_was_seen(fixture: Fixture) {
+    let state = async || fixture.store.lease_state().await.unwrap();
+    assert_eq!(state().await.lease, None);
+    let term = fixture.lead("dead").await;
+    let seen = state().await;
+    let lease = seen.lease.clone().unwrap();
+    assert_eq!((lease.holder_id.as_str(), lease.epoch), ("dead", term.epoch));
+    assert!(lease.expires_at > seen.now && lease.renewed_at <= seen.now);
+    assert!(seen.clock_ahead < fixture.short, "{seen:?}");
+    fixture.pass(fixture.short).await;
+    fixture.store.renew_lease(term.clone(), LONG).await.unwrap().expect("it is held");
+    assert_eq!(fixture.store.reset_lease(lease.epoch, lease.renewed_at).await, Ok(false), "it was renewed since");
+    assert_eq!(fixture.acquire("next").await, None);
+    let lease = state().await.lease.unwrap();
+    assert_eq!(fixture.other.reset_lease(lease.epoch, lease.renewed_at).await, Ok(true));
+    assert_eq!(fixture.store.renew_lease(term.clone(), LONG).await, Ok(None), "its holder is fenced");
+    let next = fixture.acquire("next").await.expect("it is free").term;
+    assert_eq!(next.epoch, term.epoch + 1);
+    assert_eq!(fixture.store.reset_lease(lease.epoch, lease.renewed_at).await, Ok(false), "it is another one's now");
+}

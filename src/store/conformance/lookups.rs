@@ -6,7 +6,7 @@ use super::{Fixture, accepted, intent_id, rejected, writes};
 use crate::core::contract::fixtures::{max_attempts, one_shot};
 use crate::core::intent::{Status, TargetName};
 use crate::core::outcome::Outcome;
-use crate::store::{FencedWrites, IntentPage, ListQuery, Purged};
+use crate::store::{FencedWrites, IntentPage, ListQuery};
 
 pub async fn unknown_ids_are_not_found(fixture: Fixture) {
     assert_eq!(fixture.store.find(intent_id("nobody")).await, Ok(None));
@@ -169,8 +169,8 @@ pub async fn intents_are_found_by_what_gateways_call_them(fixture: Fixture) {
     assert_eq!(ids(&fixture.store.list(only(Status::Rejected)).await.unwrap()), ["e"]);
     assert!(fixture.store.list(only(Status::Accepted)).await.unwrap().intents.is_empty());
     fixture.pass(2 * fixture.short).await;
-    let purged = fixture.store.purge(term, fixture.short, 9).await.unwrap();
-    assert_eq!(purged, Purged::Deleted { intents: 6, more: false });
+    let purged = fixture.purge(&term, fixture.short, 9).await;
+    assert_eq!(purged.iter().sum::<usize>(), 6);
     assert!(find("gw-9").await.is_empty());
 }
 
@@ -220,7 +220,7 @@ pub async fn a_search_shows_every_match_once_on_pages_of_the_asked_size(fixture:
     let first = fixture.store.list(ListQuery { prefix: Some("ref".to_owned()), ..query(1) }).await.unwrap();
     assert_eq!(ids(&first), ["other-11"]);
     fixture.pass(2 * fixture.short).await;
-    fixture.store.purge(term, fixture.short, 99).await.unwrap();
+    fixture.purge(&term, fixture.short, 99).await;
     let behind = first.next;
     let rest = fixture.store.list(ListQuery { prefix: Some("ref".to_owned()), behind, ..query(9) }).await.unwrap();
     assert_eq!(ids(&rest), ["ref-a0", "ref-a1", "ref-a2", "ref-a3", "ref-a4"]);
@@ -340,10 +340,9 @@ pub async fn retention_deletes_old_terminal_intents_only(fixture: Fixture) {
     fixture.pass(2 * fixture.short).await;
     let young = fixture.submit("young", &one_shot()).await;
     fixture.attempt(&term, &young, accepted()).await;
-    let purge = async |limit| fixture.store.purge(term.clone(), fixture.short, limit).await.unwrap();
-    assert_eq!(purge(3).await, Purged::Deleted { intents: 3, more: true });
-    assert_eq!(purge(3).await, Purged::Deleted { intents: 2, more: false });
-    assert_eq!(purge(3).await, Purged::Deleted { intents: 0, more: false });
+    let steps = fixture.purge(&term, fixture.short, 3).await;
+    assert!(steps.iter().all(|deleted| *deleted <= 3) && steps.iter().sum::<usize>() == 5, "{steps:?}");
+    assert_eq!(fixture.purge(&term, fixture.short, 3).await, [0]);
     let left = fixture.store.list(query(9)).await.unwrap();
     assert_eq!(ids(&left), ["young", "waiting"]);
     assert_eq!(fixture.store.history(intent_id("old0")).await, Ok(None));
@@ -351,6 +350,23 @@ pub async fn retention_deletes_old_terminal_intents_only(fixture: Fixture) {
     assert!(fixture.history("old0").await.attempts.is_empty(), "a purged id starts anew");
 }
 
-pub async fn a_reachable_store_answers_a_ping(fixture: Fixture) {
-    assert_eq!(fixture.store.ping().await, Ok(()));
+pub async fn numbers_of_purged_intents_are_not_given_again(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let mut given = Vec::new();
+    for n in 0..3 {
+        let intent = fixture.submit(&format!("{n}"), &one_shot()).await;
+        given.push(intent.seq);
+        fixture.attempt(&term, &intent, accepted()).await;
+        fixture.pass(2 * fixture.short).await;
+        assert_eq!(fixture.purge(&term, fixture.short, 9).await.iter().sum::<usize>(), 1);
+    }
+    given.dedup();
+    assert!(given.len() == 3 && given.is_sorted(), "{given:?}");
+}
+
+pub async fn a_reachable_store_takes_probes(fixture: Fixture) {
+    for bytes in [1, 64 * 1024, 512] {
+        assert_eq!(fixture.store.probe(bytes).await, Ok(()));
+        assert_eq!(fixture.other.probe(bytes).await, Ok(()));
+    }
 }

@@ -24,7 +24,7 @@ use bytes::Bytes;
 
 use super::{
     Begun, ChangeCursor, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, History, NewIntent, OpenAttempt,
-    Refresh, RefreshRequest, Store, Submitted, WriteBatch,
+    PurgeRequest, Purged, Refresh, RefreshRequest, Store, Submitted, WriteBatch,
 };
 use crate::core::contract::fixtures::deadline;
 use crate::core::contract::{Contract, ContractSnapshot};
@@ -83,6 +83,7 @@ macro_rules! for_store {
                 a_released_lease_is_free_at_once,
                 one_store_has_one_executor_whatever_the_lease_is_called,
                 racing_instances_get_one_term,
+                a_lease_is_reset_only_as_it_was_seen,
             }
             schedule {
                 the_first_look_shows_every_lane,
@@ -113,7 +114,8 @@ macro_rules! for_store {
                 the_overview_shows_who_leads_and_what_waits,
                 what_became_of_attempts_is_added_up,
                 retention_deletes_old_terminal_intents_only,
-                a_reachable_store_answers_a_ping,
+                numbers_of_purged_intents_are_not_given_again,
+                a_reachable_store_takes_probes,
             }
             webhooks {
                 every_end_of_an_intent_owes_one_event,
@@ -125,6 +127,7 @@ macro_rules! for_store {
                 tries_under_way_are_not_closed,
                 an_event_that_cannot_be_read_holds_up_nobody,
                 retention_waits_for_what_is_owed,
+                a_purge_steps_over_what_is_owed_and_does_not_come_back_to_it,
                 the_age_of_what_is_owed_is_known,
             }
             jobs {
@@ -238,6 +241,24 @@ impl Fixture {
         assert_eq!(self.finish(term, &attempt, outcome).await, Some(Finished::Recorded));
     }
 
+    /// Purges to the end, examining at most `limit` intents in each step; how many each step deleted.
+    pub async fn purge(&self, term: &Term, older_than: Duration, limit: usize) -> Vec<usize> {
+        let (mut steps, mut after) = (Vec::new(), None);
+        loop {
+            match self.store.purge(term.clone(), PurgeRequest { older_than, after, limit }).await.unwrap() {
+                Purged::Deleted { intents, next, .. } => {
+                    assert!(next.is_none() || next != after, "a purge goes on");
+                    steps.push(intents);
+                    after = next;
+                }
+                Purged::Fenced => panic!("the term is over"),
+            }
+            if after.is_none() {
+                return steps;
+            }
+        }
+    }
+
     pub async fn now(&self) -> Timestamp {
         self.store.build_schedule(1).await.unwrap().now
     }
@@ -274,6 +295,11 @@ pub fn writes(term: &Term) -> FencedWrites {
 pub fn finished(attempt: &OpenAttempt, outcome: Outcome, finished_at: Timestamp) -> Arc<FinishAttempt> {
     let decision = policy::decide(&attempt.contract, attempt.created_at, attempt.attempt_number, &outcome, finished_at);
     Arc::new(FinishAttempt { attempt: attempt.clone(), finished_at, outcome, decision })
+}
+
+/// A purge of all that has ended.
+pub fn purge_all() -> PurgeRequest {
+    PurgeRequest { older_than: Duration::ZERO, after: None, limit: 10 }
 }
 
 pub fn intent_id(text: &str) -> IntentId {

@@ -10,9 +10,7 @@ use crate::core::intent::{ExhaustedReason, Intent, IntentSeq, Status};
 use crate::core::lease::Term;
 use crate::core::outcome::Outcome;
 use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, TryOutcome, Verdict};
-use crate::store::{
-    Begun, FencedWrites, FinishTry, OpenTry, Purged, Redelivery, WebhookHistory, WebhookLook, WebhookTry,
-};
+use crate::store::{Begun, FencedWrites, FinishTry, OpenTry, Redelivery, WebhookHistory, WebhookLook, WebhookTry};
 
 const HERE: &str = "http://here.test/events";
 
@@ -264,15 +262,30 @@ pub async fn retention_waits_for_what_is_owed(fixture: Fixture) {
     assert!(fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await);
     fixture.ended(&term, "owed", HERE).await;
     fixture.pass(2 * fixture.short).await;
-    let purge = async || fixture.store.purge(term.clone(), Duration::from_secs(1), 10).await.unwrap();
-    assert_eq!(purge().await, Purged::Deleted { intents: 1, more: false });
+    let purge = async || fixture.purge(&term, Duration::from_secs(1), 10).await.iter().sum::<usize>();
+    assert_eq!(purge().await, 1);
     assert_eq!(fixture.find("delivered").await, None);
     let open = fixture.begin_try(&term).await;
-    assert_eq!(purge().await, Purged::Deleted { intents: 0, more: false }, "a try is under way");
+    assert_eq!(purge().await, 0, "a try is under way");
     assert!(fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await);
-    assert_eq!(purge().await, Purged::Deleted { intents: 1, more: false });
+    assert_eq!(purge().await, 1);
     fixture.ended(&term, "delivered", HERE).await;
     assert!(fixture.webhook("delivered").await.unwrap().tries.is_empty(), "a purged id starts anew");
+}
+
+pub async fn a_purge_steps_over_what_is_owed_and_does_not_come_back_to_it(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    for n in 0..4 {
+        fixture.ended(&term, &format!("owed{n}"), HERE).await;
+    }
+    let intent = fixture.submit("free", &one_shot()).await;
+    fixture.attempt(&term, &intent, accepted()).await;
+    fixture.pass(2 * fixture.short).await;
+    let steps = fixture.purge(&term, Duration::from_secs(1), 2).await;
+    assert!(steps.len() >= 3, "no more than two are examined at once: {steps:?}");
+    assert_eq!(steps.iter().sum::<usize>(), 1, "what is owed does not keep the purge from what lies behind it");
+    assert_eq!(fixture.find("free").await, None);
+    assert!(fixture.find("owed0").await.is_some());
 }
 
 pub async fn the_age_of_what_is_owed_is_known(fixture: Fixture) {

@@ -23,6 +23,8 @@ pub const WRITERS_CHECKPOINT: i64 = 32 * 1024;
 const COMMITS: u32 = 256;
 /// A commit with so many bytes of payload more counts as one more: about sixty pages.
 const COMMIT_BYTES: usize = 256 * 1024;
+/// Bytes of a page, as SQLite makes files by default.
+const PAGE_BYTES: usize = 4096;
 /// How often the rest is copied and synced before commits wait: less comes meanwhile each time.
 const CHASES: usize = 3;
 
@@ -45,10 +47,18 @@ impl Checkpointer {
         Ok(Arc::new(Self { connection, writer, file, running: AtomicBool::new(false), commits: AtomicU32::new(0) }))
     }
 
-    /// Takes note of a commit with so many bytes of payload; now and then starts a run, unless one is
-    /// under way.
+    /// Takes note of a commit with so many bytes of payload.
     pub fn committed(self: &Arc<Self>, payload: usize) {
-        let weight = 1 + u32::try_from(payload / COMMIT_BYTES).unwrap_or(COMMITS);
+        self.add(1 + u32::try_from(payload / COMMIT_BYTES).unwrap_or(COMMITS));
+    }
+
+    /// Takes note of a transaction that wrote so many pages.
+    pub fn wrote(self: &Arc<Self>, pages: usize) {
+        self.add(u32::try_from(pages * PAGE_BYTES / COMMIT_BYTES).unwrap_or(COMMITS));
+    }
+
+    /// Now and then starts a run, unless one is under way.
+    fn add(self: &Arc<Self>, weight: u32) {
         let commits = self.commits.fetch_add(weight, Ordering::Relaxed) + weight;
         if commits >= COMMITS && !self.running.swap(true, Ordering::SeqCst) {
             self.commits.store(0, Ordering::Relaxed);

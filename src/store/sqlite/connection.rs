@@ -92,7 +92,7 @@ pub fn open_existing(path: &Path) -> Result<Connection, OpenError> {
         return Err(OpenError::new(path, "there is no such file", "run 'submission-manager migrate' first"));
     }
     let connection = open_writer(path, false)?;
-    set_durable(&connection)
+    set_durable(&connection, true)
         .and_then(|()| connection.pragma_update(None, "cache_size", -CACHE_KIB))
         .and_then(|()| connection.pragma_update(None, "wal_autocheckpoint", WRITERS_CHECKPOINT))
         .map_err(|error| OpenError::from_sqlite(path, &error))?;
@@ -105,9 +105,9 @@ pub fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// Every commit is synced to disk before it is answered.
-pub fn set_durable(connection: &Connection) -> Result<(), rusqlite::Error> {
-    connection.pragma_update(None, "synchronous", "FULL")
+/// Whether commits are synced to disk before they are answered. Those that are not are still atomic and in order.
+pub fn set_durable(connection: &Connection, durable: bool) -> Result<(), rusqlite::Error> {
+    connection.pragma_update(None, "synchronous", if durable { "FULL" } else { "NORMAL" })
 }
 
 /// Memory for the writer's pages: enough for the inner pages of every index over tens of millions
@@ -132,21 +132,51 @@ pub fn store_error(error: &rusqlite::Error) -> StoreError {
     }
 }
 
+/// How far the store's clock may be ahead of the host's before that is written down.
+const PACED_FROM: Duration = Duration::from_secs(1);
+
+/// The store's clock never goes back. When the host's is set back, because it was wrong before or is now, the store's
+/// goes on from where it was at three quarters of the speed until the host's has caught up: leases expire and retries become due, a
+/// little later. `submission_clock_pace` says what both showed at the last transaction; it counts only if that
+/// transaction is still the last one. `?1` is the host's time.
+macro_rules! paced {
+    () => {
+        "coalesce((SELECT iif(p.store_at = last_at AND p.host_at < ?1, last_at + (?1 - p.host_at) * 3 / 4, 0)
+            FROM submission_clock_pace p), 0)"
+    };
+}
+
+const TICK: &str =
+    concat!("UPDATE submission_clock SET last_at = max(?1, last_at + 1, ", paced!(), ") RETURNING last_at");
+const READ_CLOCK: &str = concat!("SELECT max(?1, last_at, ", paced!(), ") FROM submission_clock");
+
+/// Whether the store's clock has to be paced.
+pub fn is_ahead(store: Timestamp, host: Timestamp) -> bool {
+    store.since(host) > PACED_FROM
+}
+
 /// Begins a transaction that is the only one writing, and moves the store's clock on.
 pub fn begin<'c>(
     connection: &'c mut Connection,
     clock: &WallClock,
 ) -> Result<(Transaction<'c>, Timestamp), rusqlite::Error> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let now = transaction
-        .prepare_cached("UPDATE submission_clock SET last_at = max(?1, last_at + 1) RETURNING last_at")?
-        .query_row([clock.now().micros()], |row| row.get(0).map(Timestamp::from_micros))?;
+    let host = clock.now();
+    let now =
+        transaction.prepare_cached(TICK)?.query_row([host.micros()], |row| row.get(0).map(Timestamp::from_micros))?;
+    if is_ahead(now, host) {
+        transaction
+            .prepare_cached(
+                "INSERT OR REPLACE INTO submission_clock_pace (only_row, store_at, host_at) VALUES (1, ?1, ?2)",
+            )?
+            .execute([now.micros(), host.micros()])?;
+    }
     Ok((transaction, now))
 }
 
 /// The store's time for a reader: never behind a transaction that it can see.
 pub fn read_now(connection: &Connection, clock: &WallClock) -> Result<Timestamp, rusqlite::Error> {
     connection
-        .prepare_cached("SELECT max(?1, last_at) FROM submission_clock")?
+        .prepare_cached(READ_CLOCK)?
         .query_row([clock.now().micros()], |row| row.get(0).map(Timestamp::from_micros))
 }

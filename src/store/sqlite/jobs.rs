@@ -27,14 +27,6 @@ pub fn by_key(transaction: &Transaction<'_>, key: &JobKey) -> Result<Option<Inte
     transaction.prepare_cached(&sql)?.query_row([key.0], intent_of).optional()
 }
 
-/// The number of the next job's intent. They count downwards from zero, so that lists of other intents need
-/// not step over jobs, and their numbers do not tell how many jobs there are.
-pub fn next_number(transaction: &Transaction<'_>) -> Result<i64, rusqlite::Error> {
-    transaction
-        .prepare_cached("SELECT min(coalesce(min(intent_seq), 0), 0) - 1 FROM submission_intents")?
-        .query_row([], |row| row.get(0))
-}
-
 /// Writes down that a new intent is a job.
 pub fn keep(
     transaction: &Transaction<'_>,
@@ -216,14 +208,4 @@ fn tried_at(connection: &Connection, gateway: &GatewayUrl) -> Result<Option<Time
         .query_row(params![gateway.as_str(), FAILURES_UNTIL_GONE], |row| row.get(0))
         .optional()?;
     Ok(tried_at.map(Timestamp::from_micros))
-}
-
-/// Deletes what was kept of the job of an intent, if it was one's.
-pub fn forget(transaction: &Transaction<'_>, seq: i64) -> Result<(), rusqlite::Error> {
-    for sql in
-        ["DELETE FROM submission_jobs WHERE intent_seq = ?1", "DELETE FROM submission_traces WHERE intent_seq = ?1"]
-    {
-        transaction.prepare_cached(sql)?.execute([seq])?;
-    }
-    Ok(())
 }

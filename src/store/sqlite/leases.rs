@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-use super::connection::{begin, read_now};
+use super::connection::{begin, is_ahead, read_now};
 use crate::clock::WallClock;
 use crate::core::lease::{Lease, Term};
 use crate::core::time::Timestamp;
+use crate::store::{LeaseRow, LeaseState};
 
 pub fn acquire(
     connection: &mut Connection,
@@ -17,14 +18,16 @@ pub fn acquire(
     holder: Arc<str>,
     duration: Duration,
 ) -> Result<Option<Lease>, rusqlite::Error> {
-    // A follower asks every second: look first, so that it does not write as often.
+    // A follower asks every second: look first, so that it does not write as often. While the store's clock is ahead of the host's
+    // it does write, because that clock goes on only with transactions.
     let now = read_now(connection, clock)?;
-    if latest(connection)?.expires_at > now {
+    if latest(connection)?.expires_at > now && !is_ahead(now, clock.now()) {
         return Ok(None);
     }
     let (transaction, now) = begin(connection, clock)?;
     let latest = latest(&transaction)?;
     if latest.expires_at > now {
+        transaction.commit()?;
         return Ok(None);
     }
     let epoch = latest.epoch + 1;
@@ -66,6 +69,43 @@ pub fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> R
         params![term.lease_name, term.holder_id, term.epoch, now.micros()],
     )?;
     transaction.commit()
+}
+
+pub fn state(connection: &mut Connection, clock: &WallClock) -> Result<LeaseState, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let host = clock.now();
+    let now = read_now(&snapshot, clock)?;
+    let lease = snapshot
+        .prepare_cached(
+            "SELECT holder_id, lease_epoch, renewed_at, expires_at FROM submission_manager_leases
+             ORDER BY lease_epoch DESC LIMIT 1",
+        )?
+        .query_row([], |row| {
+            Ok(LeaseRow {
+                holder_id: row.get(0)?,
+                epoch: row.get(1)?,
+                renewed_at: Timestamp::from_micros(row.get(2)?),
+                expires_at: Timestamp::from_micros(row.get(3)?),
+            })
+        })
+        .optional()?;
+    Ok(LeaseState { lease, now, clock_ahead: now.since(host) })
+}
+
+pub fn reset(
+    connection: &mut Connection,
+    clock: &WallClock,
+    epoch: i64,
+    renewed_at: Timestamp,
+) -> Result<bool, rusqlite::Error> {
+    let (transaction, now) = begin(connection, clock)?;
+    let reset = transaction.execute(
+        "UPDATE submission_manager_leases SET expires_at = ?3
+         WHERE lease_epoch = ?1 AND renewed_at = ?2 AND expires_at > ?3",
+        params![epoch, renewed_at.micros(), now.micros()],
+    )?;
+    transaction.commit()?;
+    Ok(reset == 1)
 }
 
 /// The fence: whether `term` holds the lease. Inside a write transaction nobody can take it away

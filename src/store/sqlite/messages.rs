@@ -26,11 +26,17 @@ pub fn keep(transaction: &Transaction<'_>, message_id: &str, seq: IntentSeq) -> 
     Ok(())
 }
 
-/// Forgets all of an intent's.
-pub fn forget(transaction: &Transaction<'_>, seq: i64) -> Result<(), rusqlite::Error> {
-    transaction
-        .prepare_cached("DELETE FROM submission_gateway_messages WHERE bucket = ?1 AND intent_seq = ?2")?
-        .execute([seq >> BUCKET_BITS, seq])?;
+/// Of one bucket, which is read as a whole: once for all of its intents, whose numbers are given as a JSON array.
+pub const FORGET: &str = "DELETE FROM submission_gateway_messages
+    WHERE bucket = ?1 AND intent_seq IN (SELECT value FROM json_each(?2))";
+
+/// Forgets the message ids of intents, given in the order of their numbers.
+pub fn forget(transaction: &Transaction<'_>, intents: &[i64]) -> Result<(), rusqlite::Error> {
+    let bucket_of = |seq: &i64| seq >> BUCKET_BITS;
+    for bucket in intents.chunk_by(|one, next| bucket_of(one) == bucket_of(next)) {
+        let Some(number) = bucket.first().map(bucket_of) else { continue };
+        transaction.prepare_cached(FORGET)?.execute(params![number, format!("{bucket:?}")])?;
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::connection::{self, OpenError};
 
 /// Each in one transaction with the version it leads to; each safe to run again.
-pub const MIGRATIONS: [&str; 9] = [
+pub const MIGRATIONS: [&str; 10] = [
     include_str!("../../../schema/sqlite/0001_spine.sql"),
     include_str!("../../../schema/sqlite/0002_fewer_indexes.sql"),
     include_str!("../../../schema/sqlite/0003_webhooks.sql"),
@@ -16,6 +16,7 @@ pub const MIGRATIONS: [&str; 9] = [
     include_str!("../../../schema/sqlite/0006_jobs.sql"),
     include_str!("../../../schema/sqlite/0007_inbox.sql"),
     include_str!("../../../schema/sqlite/0008_targets.sql"),
+    include_str!("../../../schema/sqlite/0009_upkeep.sql"),
     include_str!("../../../schema/sqlite/0010_inbox_forms.sql"),
 ];
 
@@ -29,7 +30,7 @@ pub fn run(path: &Path) -> Result<usize, OpenError> {
     let sqlite = |error: rusqlite::Error| OpenError::from_sqlite(path, &error);
     let mut connection = connection::open_writer(path, true)?;
     check_owner(&connection, path)?;
-    set_wal(&connection).and_then(|()| connection::set_durable(&connection)).map_err(sqlite)?;
+    set_wal(&connection).and_then(|()| connection::set_durable(&connection, true)).map_err(sqlite)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
     check_owner(&transaction, path)?;
     let version = version(&transaction).map_err(sqlite)?;
@@ -74,7 +75,7 @@ fn version(connection: &Connection) -> Result<usize, rusqlite::Error> {
 }
 
 /// An empty file, or one with our mark.
-fn check_owner(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+pub fn check_owner(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     // One statement, so that another process cannot finish its migration between two looks.
     const LOOK: &str =
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_schema)";

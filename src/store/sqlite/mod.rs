@@ -4,14 +4,18 @@
 //! disk. A few others read, never waiting for the writer (WAL); one copies the log into the file. Each call runs on a blocking
 //! thread. Several processes may use the file: `BEGIN IMMEDIATE` puts their writes in one order.
 
+pub mod backup;
 mod checkpoint;
 mod connection;
 mod inbox;
 mod insight;
+pub mod integrity;
 mod jobs;
 mod leases;
 mod messages;
 mod migrate;
+mod numbers;
+mod purge;
 mod read;
 mod schedule;
 mod tally;
@@ -22,12 +26,13 @@ mod write;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::Connection;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 pub use connection::OpenError;
 
@@ -36,11 +41,11 @@ use self::jobs::Reach;
 use self::write::ContractCache;
 use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
-    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
-    ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
-    StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, Message, OpenAttempt, OpenTry,
+    Overview, PROBE_BUDGET, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest,
+    Reprocess, Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
-use crate::clock::WallClock;
+use crate::clock::{WallClock, monotonic};
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq, TargetName};
 use crate::core::job::SubmissionId;
@@ -51,6 +56,8 @@ use crate::core::time::Timestamp;
 const READERS: usize = 4;
 /// Connections for what the leader and readiness checks read: clients cannot hold those up.
 const RESERVED_READERS: usize = 2;
+/// How long a call may take, whoever it has to wait for, before it gives up with 503.
+const BUDGET: Duration = Duration::from_secs(5);
 
 pub struct SqliteStore {
     file: Arc<DatabaseFile>,
@@ -64,6 +71,8 @@ pub struct SqliteStore {
 struct Writer {
     connection: Connection,
     contracts: ContractCache,
+    /// How long a commit takes, averaged over the last few.
+    commit_time: Duration,
 }
 
 struct Readers {
@@ -71,12 +80,36 @@ struct Readers {
     idle: std::sync::Mutex<Vec<Connection>>,
 }
 
+/// A connection that reads, returned to the others when dropped: also when its work panics, or nobody waits for it any more.
+struct Reader {
+    readers: Arc<Readers>,
+    connection: Option<Connection>,
+    /// Released after the connection is back.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Reader {
+    fn connection(&mut self) -> Result<&mut Connection, rusqlite::Error> {
+        self.connection.as_mut().ok_or(rusqlite::Error::InvalidQuery)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.readers.idle().extend(self.connection.take());
+    }
+}
+
 impl SqliteStore {
     /// Opens the file, which must have been migrated.
     pub fn open(path: &Path, clock: WallClock) -> Result<Self, OpenError> {
         let connection = connection::open_existing(path)?;
         migrate::require_current(&connection, path)?;
-        let writer = Arc::new(Mutex::new(Writer { connection, contracts: ContractCache::default() }));
+        let writer = Arc::new(Mutex::new(Writer {
+            connection,
+            contracts: ContractCache::default(),
+            commit_time: Duration::ZERO,
+        }));
         Ok(Self {
             file: Arc::new(DatabaseFile::of(path)),
             clock,
@@ -117,20 +150,28 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut Writer, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> StoreFuture<T> {
-        self.write_with(0, work)
+        self.write_with(0, monotonic() + BUDGET, work)
     }
 
-    /// Writes that bring so many bytes of payload with them.
+    /// Writes that bring so many bytes of payload with them. Given up at that moment, if the write cannot begin before:
+    /// others of this process may be writing, or another process may hold the lock.
     fn write_with<T: Send + 'static>(
         &self,
         payload: usize,
+        give_up_at: Instant,
         work: impl FnOnce(&mut Writer, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> StoreFuture<T> {
         let (writer, clock, file) = (Arc::clone(&self.writer), self.clock.clone(), Arc::clone(&self.file));
         let checkpointer = Arc::clone(&self.checkpointer);
         Box::pin(async move {
-            let mut writer = writer.lock_owned().await;
-            let done = blocking(move || file.check().and_then(|()| work(&mut writer, &clock))).await?;
+            let late = |_| StoreError::Unavailable("other writes took too long".to_owned());
+            let mut writer = tokio::time::timeout_at(give_up_at, writer.lock_owned()).await.map_err(late)?;
+            let done = blocking(move || {
+                file.check()?;
+                writer.connection.busy_timeout(give_up_at.saturating_duration_since(monotonic()))?;
+                work(&mut writer, &clock)
+            });
+            let done = done.await?;
             checkpointer.committed(payload);
             Ok(done)
         })
@@ -157,16 +198,10 @@ impl SqliteStore {
     ) -> StoreFuture<T> {
         let (readers, clock, file) = (Arc::clone(readers), self.clock.clone(), Arc::clone(&self.file));
         Box::pin(async move {
-            let permit = Arc::clone(&readers.permits).acquire_owned().await;
-            let _permit = permit.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))?;
+            let mut reader = readers.take().await?;
             blocking(move || {
-                let mut connection = readers.take();
-                let result = match connection.as_mut() {
-                    Some(connection) => file.check().and_then(|()| work(connection, &clock)),
-                    None => Err(rusqlite::Error::InvalidQuery),
-                };
-                readers.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(connection);
-                result
+                file.check()?;
+                work(reader.connection()?, &clock)
             })
             .await
         })
@@ -208,8 +243,14 @@ impl Readers {
         Ok(Arc::new(Self { permits: Arc::new(Semaphore::new(count)), idle: std::sync::Mutex::new(idle) }))
     }
 
-    fn take(&self) -> Option<Connection> {
-        self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop()
+    async fn take(self: &Arc<Self>) -> Result<Reader, StoreError> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))?;
+        Ok(Reader { readers: Arc::clone(self), connection: self.idle().pop(), _permit: permit })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -227,10 +268,14 @@ impl Store for SqliteStore {
     fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
         let received: usize = batch.received.iter().map(|new| new.payload.len()).sum();
         let payload = batch.submits.iter().map(|new| new.payload.bytes().len()).sum::<usize>() + received;
+        let give_up_at = batch.give_up_at.unwrap_or_else(|| monotonic() + BUDGET);
         let commit = move |writer: &mut Writer, clock: &WallClock| {
-            write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch)
+            let started = monotonic();
+            let receipt = write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch);
+            writer.commit_time = (writer.commit_time * 7 + monotonic().duration_since(started)) / 8;
+            receipt
         };
-        self.write_with(payload, commit)
+        self.write_with(payload, give_up_at, commit)
     }
 
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
@@ -243,6 +288,14 @@ impl Store for SqliteStore {
 
     fn release_lease(&self, term: Term) -> StoreFuture<()> {
         self.write(move |writer, clock| leases::release(&mut writer.connection, clock, &term))
+    }
+
+    fn lease_state(&self) -> StoreFuture<LeaseState> {
+        self.read_reserved(leases::state)
+    }
+
+    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
+        self.write(move |writer, clock| leases::reset(&mut writer.connection, clock, epoch, renewed_at))
     }
 
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {
@@ -261,8 +314,19 @@ impl Store for SqliteStore {
         self.read_reserved(schedule::backlog)
     }
 
-    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
-        self.write(move |writer, clock| write::purge(&mut writer.connection, clock, &term, older_than, limit))
+    fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged> {
+        let purge = move |writer: &mut Writer, clock: &WallClock| {
+            let slice = purge::slice(writer.commit_time);
+            purge::run(&mut writer.connection, clock, &term, &request, slice)
+        };
+        let (purging, checkpointer) = (self.write(purge), Arc::clone(&self.checkpointer));
+        Box::pin(async move {
+            let purged = purging.await?;
+            if let Purged::Deleted { intents, .. } = purged {
+                checkpointer.wrote(intents * purge::PAGES_EACH);
+            }
+            Ok(purged)
+        })
     }
 
     fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
@@ -378,8 +442,19 @@ impl Store for SqliteStore {
         self.read(move |connection, _| inbox::messages(connection, &query))
     }
 
-    fn ping(&self) -> StoreFuture<()> {
-        self.read_reserved(|connection, _| connection.query_row("SELECT last_at FROM submission_clock", [], |_| Ok(())))
+    fn probe(&self, bytes: usize) -> StoreFuture<()> {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.write_with(0, monotonic() + PROBE_BUDGET, move |writer, clock| {
+            let (transaction, _) = connection::begin(&mut writer.connection, clock)?;
+            let probe = "INSERT INTO submission_probes (only_row, filler) VALUES (1, zeroblob(?1))
+                ON CONFLICT (only_row) DO UPDATE SET filler = excluded.filler";
+            transaction.prepare_cached(probe)?.execute([bytes])?;
+            transaction.commit()
+        })
+    }
+
+    fn budget(&self) -> Duration {
+        BUDGET
     }
 }
 

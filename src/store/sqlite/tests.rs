@@ -75,6 +75,106 @@ async fn a_clock_that_jumps_back_does_not_turn_time_back() {
 }
 
 #[tokio::test]
+async fn after_a_clock_jumped_ahead_and_back_time_goes_on_and_leases_expire() {
+    const HOUR: i64 = 3_600_000_000;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("test.db");
+    SqliteStore::migrate(&path).unwrap();
+    let host = Arc::new(AtomicI64::new(1_790_000_000_000_000));
+    let clock = {
+        let host = Arc::clone(&host);
+        WallClock::from_fn(move || Timestamp::from_micros(host.load(Ordering::SeqCst)))
+    };
+    let store = SqliteStore::open(&path, clock).unwrap();
+    let pass = |micros: i64| host.fetch_add(micros, Ordering::SeqCst);
+    pass(HOUR);
+    let lease = Duration::from_secs(15);
+    let dead = conformance::acquire_from(&store, "lease", "dead", lease).await.unwrap();
+    pass(-HOUR);
+    let state = store.lease_state().await.unwrap();
+    assert!(state.clock_ahead >= Duration::from_secs(3599), "{state:?}");
+    assert_eq!(conformance::acquire_from(&store, "lease", "next", lease).await, None, "it is held");
+    // Fifteen seconds of a clock that runs at three quarters of its speed are twenty.
+    pass(19_000_000);
+    assert_eq!(conformance::acquire_from(&store, "lease", "next", lease).await, None);
+    pass(2_000_000);
+    let next = conformance::acquire_from(&store, "lease", "next", lease).await.expect("the lease has expired");
+    assert!(next.now > dead.now && next.term.epoch == 2);
+    // Many transactions, each a moment after the other, do not hold it up either.
+    for _ in 0..1000 {
+        pass(1_000);
+        store.probe(1).await.unwrap();
+    }
+    let later = store.lease_state().await.unwrap().now;
+    let went = later.since(next.now);
+    assert!(went >= Duration::from_millis(749) && went <= Duration::from_millis(1000), "{went:?}");
+    // Four hours later the host's clock has caught up, and counts again.
+    pass(4 * HOUR);
+    store.probe(1).await.unwrap();
+    let state = store.lease_state().await.unwrap();
+    assert_eq!((state.clock_ahead, state.now.micros()), (Duration::ZERO, host.load(Ordering::SeqCst)));
+}
+
+#[tokio::test]
+async fn a_panic_in_a_read_costs_no_connection() {
+    let fixture = open().await;
+    let store = SqliteStore::open(&path_in(&fixture), WallClock::system()).unwrap();
+    for _ in 0..2 * READERS {
+        let reserved = store.read_reserved(|connection, _| -> Result<(), rusqlite::Error> {
+            let _open = connection.transaction()?;
+            panic!("as told");
+        });
+        assert!(matches!(reserved.await, Err(StoreError::Unavailable(_))));
+        let read = store.read(|_, _| -> Result<(), rusqlite::Error> { panic!("as told") });
+        assert!(matches!(read.await, Err(StoreError::Unavailable(_))));
+    }
+    assert!(store.backlog().await.is_ok(), "reserved");
+    assert!(store.overview().await.is_ok(), "of clients");
+}
+
+#[tokio::test]
+async fn a_read_that_is_given_up_costs_no_connection() {
+    let fixture = open().await;
+    let store = SqliteStore::open(&path_in(&fixture), WallClock::system()).unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Arc::new(std::sync::Mutex::new(released));
+    for _ in 0..READERS {
+        let released = Arc::clone(&released);
+        let slow = store.read(move |_, _| {
+            let _or_dropped = released.lock().unwrap().recv();
+            Ok(())
+        });
+        let given_up = tokio::time::timeout(Duration::from_millis(20), slow).await;
+        assert!(given_up.is_err(), "it was to be given up");
+    }
+    drop(release);
+    assert!(store.overview().await.is_ok());
+}
+
+#[tokio::test]
+async fn damage_is_found_and_a_sound_store_is_not_accused() {
+    let fixture = open().await;
+    for n in 0..200 {
+        fixture.submit(&format!("{n}"), &one_shot()).await;
+    }
+    let path = path_in(&fixture);
+    let minute = Duration::from_secs(60);
+    assert_eq!(integrity::quick_check(&path, minute).unwrap(), integrity::Examined::All);
+    let whole = Connection::open(&path).unwrap();
+    whole.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    let copy = path.with_file_name("damaged.db");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let root: i64 = whole
+        .query_row("SELECT rootpage FROM sqlite_schema WHERE name = 'submission_attempts'", [], |row| row.get(0))
+        .unwrap();
+    let root = usize::try_from(root).unwrap();
+    bytes[(root - 1) * 4096..root * 4096].fill(0xff);
+    std::fs::write(&copy, bytes).unwrap();
+    let refused = integrity::quick_check(&copy, minute).unwrap_err().to_string();
+    assert!(refused.contains("damaged") && refused.contains("restore a backup"), "{refused}");
+}
+
+#[tokio::test]
 async fn commits_are_synced_and_survive_in_another_connection() {
     let fixture = open().await;
     fixture.submit("a", &one_shot()).await;
@@ -122,6 +222,100 @@ async fn the_hot_queries_use_their_indexes() {
         let plan = plan.unwrap().join("; ");
         assert!(plan.contains(index), "{plan}");
     }
+}
+
+/// What a table refers to, read from the schema itself.
+struct Reference {
+    table: String,
+    column: String,
+    parent: String,
+}
+
+fn references(connection: &Connection) -> Vec<Reference> {
+    let sql = "SELECT t.name, f.\"from\", f.\"table\" FROM sqlite_schema t, pragma_foreign_key_list(t.name) f
+        WHERE t.type = 'table' ORDER BY 1, 2";
+    let mut statement = connection.prepare(sql).unwrap();
+    let references =
+        statement.query_map([], |row| Ok(Reference { table: row.get(0)?, column: row.get(1)?, parent: row.get(2)? }));
+    references.unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+/// Whether rows of `table` are found by `column` without a search: an index over all rows, or the key, begins with it.
+fn is_found_by(connection: &Connection, table: &str, column: &str) -> bool {
+    let sql = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) l, pragma_index_info(l.name) c
+            WHERE NOT l.partial AND c.seqno = 0 AND c.name = ?2)
+        OR EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE pk = 1 AND name = ?2)";
+    connection.query_row(sql, [table, column], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn no_deletion_searches_a_table_for_what_refers_to_it() {
+    let fixture = open().await;
+    let connection = Connection::open(path_in(&fixture)).unwrap();
+    let all = references(&connection);
+    assert!(all.len() >= 10, "the schema has foreign keys");
+    let deletions: Vec<&str> = purge::DELETIONS.to_vec();
+    let is_deleted_from = |table: &str| deletions.iter().any(|sql| sql.contains(&format!("DELETE FROM {table} ")));
+    assert!(is_deleted_from("submission_intents") && is_deleted_from("submission_webhook_events"));
+    for Reference { table, column, parent } in all.iter().filter(|reference| is_deleted_from(&reference.parent)) {
+        assert!(is_found_by(&connection, table, column), "{table}.{column} refers to {parent} and has no index");
+    }
+    // Rows of the other parents are never deleted; whoever begins to do so has to think of their indexes.
+    let kept = ["submission_contracts", "submission_gateways", "submission_webhook_receivers"];
+    for Reference { table, column, parent } in all {
+        let fine =
+            is_deleted_from(&parent) || kept.contains(&parent.as_str()) || is_found_by(&connection, &table, &column);
+        assert!(fine, "{table}.{column} refers to {parent} and has no index");
+    }
+    for sql in purge::DELETIONS.into_iter().chain([purge::OLD, messages::FORGET]) {
+        let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let plan: Result<Vec<String>, _> = explain.raw_query().mapped(|row| row.get("detail")).collect();
+        let plan = plan.unwrap().join("; ");
+        assert!(!plan.replace("SCAN json_each", "").contains("SCAN") && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
+    }
+}
+
+#[tokio::test]
+async fn a_migrated_store_loses_the_reference_that_no_index_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("test.db");
+    let old = Connection::open(&path).unwrap();
+    for migration in &migrate::MIGRATIONS[..8] {
+        old.execute_batch(migration).unwrap();
+    }
+    old.execute_batch("PRAGMA application_id = 0x534d4752; PRAGMA user_version = 8; PRAGMA journal_mode = WAL")
+        .unwrap();
+    let refers = |connection: &Connection| {
+        references(connection).iter().any(|reference| reference.table == "submission_gateway_messages")
+    };
+    assert!(refers(&old));
+    SqliteStore::migrate(&path).unwrap();
+    assert!(!refers(&old), "connections that were open before see it too");
+    let sound: String = old.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(sound, "ok");
+}
+
+#[tokio::test]
+async fn a_purge_ends_after_its_slice_and_goes_on_with_the_next() {
+    let fixture = open().await;
+    let term = fixture.lead("me").await;
+    for n in 0..purge::CHUNK * 2 + 1 {
+        let intent = fixture.submit(&format!("{n}"), &one_shot()).await;
+        fixture.attempt(&term, &intent, conformance::accepted()).await;
+    }
+    fixture.pass(2 * fixture.short).await;
+    let mut connection = connection::open_existing(&path_in(&fixture)).unwrap();
+    let request = |after| PurgeRequest { older_than: Duration::ZERO, after, limit: 100 };
+    let mut purge = |after| {
+        let clock = WallClock::from_fn(|| Timestamp::from_micros(1_790_000_100_000_000));
+        purge::run(&mut connection, &clock, &term, &request(after), Duration::ZERO).unwrap()
+    };
+    let Purged::Deleted { intents, next, .. } = purge(None) else { panic!("fenced") };
+    assert_eq!(intents, purge::CHUNK, "no time at all is enough for one chunk");
+    let Purged::Deleted { intents, next: further, .. } = purge(next) else { panic!("fenced") };
+    assert!(intents == purge::CHUNK && further.is_some() && further != next);
+    let level: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
+    assert_eq!(level, 2, "commits that follow are synced again");
 }
 
 #[test]

@@ -80,7 +80,7 @@ pub fn begin(
     term: &Term,
     events: &[IntentSeq],
 ) -> Result<Option<Vec<OpenTry>>, rusqlite::Error> {
-    let Writer { connection, contracts } = writer;
+    let Writer { connection, contracts, .. } = writer;
     let (transaction, now) = begin_transaction(connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
         return Ok(None);

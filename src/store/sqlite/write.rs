@@ -6,28 +6,28 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use tokio::time::Instant;
 
 use super::connection::{begin, store_error};
+use super::numbers::Numbers;
 use super::read::{self, parsed};
 use super::schedule::as_limit;
 use super::tally::Tally;
 use super::targets::{self, Lanes};
 use super::{inbox, jobs, leases, messages, webhooks};
-use crate::clock::WallClock;
+use crate::clock::{WallClock, monotonic};
 use crate::core::contract::{Contract, ContractSnapshot};
 use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State, TargetName};
-use crate::core::lease::Term;
 use crate::core::policy;
 use crate::core::schedule::{Lane, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
     AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt,
-    PostponeAttempt, Purged, Receipt, StoreError, Submitted, WriteBatch,
+    PostponeAttempt, Receipt, StoreError, Submitted, WriteBatch,
 };
 
 /// Contracts that are known to be in the database, so that a submission need not look.
@@ -76,15 +76,27 @@ fn try_commit(
 ) -> Result<Receipt, rusqlite::Error> {
     let (transaction, now) = begin(connection, clock)?;
     let mut submits = Vec::with_capacity(batch.submits.len());
+    let mut numbers = Numbers::load(&transaction)?;
     let mut begun = Vec::new();
     let at_once = match &batch.at_once {
         Some(at_once) if leases::holds(&transaction, &at_once.term, now)? => Some(at_once),
         _ => None,
     };
     let paused = if batch.may_begin() { targets::paused(&transaction)? } else { BTreeSet::new() };
-    for new in &batch.submits {
+    for (number, new) in batch.submits.iter().enumerate() {
+        if is_late(batch.submit_deadlines.get(number)) {
+            submits.push(Err(late()));
+            continue;
+        }
         let result = items.run(&transaction, |tx| {
-            submit(tx, contracts, new, now, at_once.filter(|_| !paused.contains(&new.contract.contract.target)))
+            submit(
+                tx,
+                contracts,
+                &mut numbers,
+                new,
+                now,
+                at_once.filter(|_| !paused.contains(&new.contract.contract.target)),
+            )
         })?;
         let result = result.map(|(submitted, begun_at_once)| {
             begun.extend(begun_at_once);
@@ -97,7 +109,11 @@ fn try_commit(
         submits.push(result);
     }
     let mut received = Vec::with_capacity(batch.received.len());
-    for new in &batch.received {
+    for (number, new) in batch.received.iter().enumerate() {
+        if is_late(batch.received_deadlines.get(number)) {
+            received.push(Err(late()));
+            continue;
+        }
         received.push(items.run(&transaction, |tx| inbox::receive(tx, new, now))?);
     }
     let fenced = match &batch.fenced {
@@ -108,6 +124,15 @@ fn try_commit(
     };
     transaction.commit()?;
     Ok(Receipt { submits, received, begun, fenced })
+}
+
+/// Whether whoever waits for an item has given up while others held the lock.
+fn is_late(give_up_at: Option<&Instant>) -> bool {
+    give_up_at.is_some_and(|moment| monotonic() >= *moment)
+}
+
+fn late() -> StoreError {
+    StoreError::Unavailable("the lock came too late".to_owned())
 }
 
 fn fenced(
@@ -170,6 +195,7 @@ impl Items {
 fn submit(
     transaction: &Transaction<'_>,
     contracts: &mut ContractCache,
+    numbers: &mut Numbers,
     new: &NewIntent,
     now: Timestamp,
     at_once: Option<&AtOnce>,
@@ -187,8 +213,7 @@ fn submit(
         Some((permit, at_once.term.epoch))
     });
     let epoch = place.as_ref().map(|(_, epoch)| *epoch);
-    // Others get the next number by themselves.
-    let number = new.job.as_ref().map(|_| jobs::next_number(transaction)).transpose()?;
+    let number = if new.job.is_some() { numbers.next_of_job() } else { numbers.next() };
     let inserted = transaction
         .prepare_cached(
             "INSERT INTO submission_intents (intent_seq, intent_id, contract_id, gateway_id, payload_sha256, status,
@@ -472,43 +497,4 @@ fn exhaust(
         .query_row([seq.0], |row| Ok((read::intent_of(row)?, row.get::<_, i64>(10)?)))?;
     tally.ended(contract_id, &intent, now);
     Ok(intent)
-}
-
-/// Deletes the oldest terminal intents, if they are old enough and no webhook is owed for them.
-pub fn purge(
-    connection: &mut Connection,
-    clock: &WallClock,
-    term: &Term,
-    older_than: Duration,
-    limit: usize,
-) -> Result<Purged, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
-    if !leases::holds(&transaction, term, now)? {
-        return Ok(Purged::Fenced);
-    }
-    let age = i64::try_from(older_than.as_micros()).unwrap_or(i64::MAX);
-    let before = now.micros().saturating_sub(age);
-    let doomed: Vec<i64> = transaction
-        .prepare_cached(
-            "SELECT intent_seq FROM submission_intents i WHERE completed_at < ?1 AND NOT EXISTS
-                 (SELECT 1 FROM submission_webhook_events w WHERE w.intent_seq = i.intent_seq AND w.status = 'pending')
-             ORDER BY completed_at LIMIT ?2",
-        )?
-        .query_map(params![before, as_limit(limit)], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    for seq in &doomed {
-        messages::forget(&transaction, *seq)?;
-        jobs::forget(&transaction, *seq)?;
-        for sql in [
-            "DELETE FROM submission_webhook_tries WHERE intent_seq = ?1",
-            "DELETE FROM submission_webhook_events WHERE intent_seq = ?1",
-            "DELETE FROM submission_attempts WHERE intent_seq = ?1",
-            "DELETE FROM submission_payloads WHERE intent_seq = ?1",
-            "DELETE FROM submission_intents WHERE intent_seq = ?1",
-        ] {
-            transaction.prepare_cached(sql)?.execute([seq])?;
-        }
-    }
-    transaction.commit()?;
-    Ok(Purged::Deleted { intents: doomed.len(), more: doomed.len() >= limit })
 }

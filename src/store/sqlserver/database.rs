@@ -48,6 +48,8 @@ pub struct Database {
     /// Why the last connection that was tried could not be made.
     faults: watch::Sender<String>,
     metrics: Arc<Metrics>,
+    /// How long a batch is tried again for.
+    budget: Duration,
 }
 
 /// Tries of a batch that the server threw back whole (deadlock victim, a transient fault).
@@ -71,7 +73,7 @@ impl Database {
             // Who waits for a connection is told why there is none, and tries again if it wants to.
             .retry_connection(false)
             .build_unchecked(manager);
-        Self { name, pool, faults, metrics }
+        Self { name, pool, faults, metrics, budget: settings.budget }
     }
 
     /// Runs a batch to its end. What the server rolled back for a passing reason is tried again.
@@ -86,10 +88,13 @@ impl Database {
 
     async fn run_with_patience(&self, batch: &Batch) -> Result<ResultSets, StoreError> {
         let mut tried = 0;
+        let started = monotonic();
         loop {
             tried += 1;
             match self.run_once(batch).await {
-                Err(Failure::RolledBack(error) | Failure::KeyExists(error)) if tried < TRIES => {
+                Err(Failure::RolledBack(error) | Failure::KeyExists(error))
+                    if tried < TRIES && monotonic().duration_since(started) < self.budget =>
+                {
                     log::debug!("batch_repeated tried={tried} store_error={error:?}");
                     let pause = Duration::from_millis(10 << tried).mul_f64(0.5 + fastrand::f64());
                     tokio::time::sleep(pause).await;

@@ -11,6 +11,7 @@ mod inbox;
 mod insight;
 mod jobs;
 mod migrate;
+mod purge;
 mod read;
 mod rows;
 mod settings;
@@ -33,9 +34,9 @@ use self::database::Database;
 use self::migrate::SchemaState;
 use super::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
-    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message, OpenAttempt, OpenTry, Overview,
-    ProcessedSubmission, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError,
-    StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, Message, OpenAttempt, OpenTry,
+    Overview, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess,
+    Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
 use crate::core::contract::GatewayUrl;
 use crate::core::intent::{IntentId, IntentSeq, TargetName};
@@ -149,6 +150,14 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { read::release_lease(&store.database, term).await })
     }
 
+    fn lease_state(&self) -> StoreFuture<LeaseState> {
+        self.call(|store| async move { read::lease_state(&store.database).await })
+    }
+
+    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
+        self.call(move |store| async move { read::reset_lease(&store.database, epoch, renewed_at).await })
+    }
+
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {
         self.call(move |store| async move { read::open_attempts_before(&store.database, epoch, limit).await })
     }
@@ -165,8 +174,8 @@ impl Store for SqlServerStore {
         self.call(|store| async move { read::backlog(&store.database).await })
     }
 
-    fn purge(&self, term: Term, older_than: Duration, limit: usize) -> StoreFuture<Purged> {
-        self.call(move |store| async move { read::purge(&store.database, term, older_than, limit).await })
+    fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged> {
+        self.call(move |store| async move { purge::purge(&store.database, term, request).await })
     }
 
     fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
@@ -273,8 +282,12 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { inbox::messages(&store.readers, &query).await })
     }
 
-    fn ping(&self) -> StoreFuture<()> {
-        self.call(|store| async move { read::ping(&store.database).await })
+    fn probe(&self, _: usize) -> StoreFuture<()> {
+        self.call(|store| async move { read::probe(&store.database).await })
+    }
+
+    fn budget(&self) -> Duration {
+        self.patience
     }
 }
 

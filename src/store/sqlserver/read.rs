@@ -17,8 +17,8 @@ use crate::core::lease::{Lease, Term};
 use crate::core::schedule::{LaneId, LanePage, LoadedPage, Place, Waiting};
 use crate::core::time::Timestamp;
 use crate::store::{
-    Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IdRange, IntentPage, ListQuery, OpenAttempt, Purged,
-    Refresh, RefreshRequest, StoreError,
+    Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IdRange, IntentPage, LeaseRow, LeaseState,
+    ListQuery, OpenAttempt, Refresh, RefreshRequest, StoreError,
 };
 
 pub async fn run(
@@ -50,7 +50,7 @@ pub fn number(value: usize) -> Value {
 }
 
 /// Spans go to DATEADD, which takes an INT.
-fn clamped(value: u128) -> i64 {
+pub fn clamped(value: u128) -> i64 {
     i64::from(i32::try_from(value).unwrap_or(i32::MAX))
 }
 
@@ -84,6 +84,29 @@ pub async fn renew_lease(database: &Database, term: Term, duration: Duration) ->
 
 pub async fn release_lease(database: &Database, term: Term) -> Result<(), StoreError> {
     run(database, statements::RELEASE_LEASE, term_values(Some(&term))).await.map(drop)
+}
+
+pub async fn lease_state(database: &Database) -> Result<LeaseState, StoreError> {
+    let results = run(database, statements::LEASE_STATE, Vec::new()).await?;
+    let clock = need_first(&results)?;
+    let (now, last_at) = (rows::need_moment(clock, "now_at")?, rows::need_moment(clock, "last_at")?);
+    let lease = set(&results, 1).first().map(|row| {
+        Ok::<_, StoreError>(LeaseRow {
+            holder_id: rows::need::<&str>(row, "holder_id")?.to_owned(),
+            epoch: rows::need(row, "lease_epoch")?,
+            renewed_at: rows::need_moment(row, "renewed_at")?,
+            expires_at: rows::need_moment(row, "expires_at")?,
+        })
+    });
+    let lease = lease.transpose()?;
+    let latest = lease.as_ref().map_or(last_at, |lease| last_at.max(lease.renewed_at));
+    Ok(LeaseState { lease, now, clock_ahead: latest.since(now) })
+}
+
+pub async fn reset_lease(database: &Database, epoch: i64, renewed_at: Timestamp) -> Result<bool, StoreError> {
+    let values = vec![Value::Number(epoch), Value::Text(json_moment(renewed_at))];
+    let results = run(database, statements::RESET_LEASE, values).await?;
+    Ok(rows::need::<i64>(need_first(&results)?, "reset")? == 1)
 }
 
 pub async fn open_attempts_before(
@@ -173,19 +196,6 @@ pub async fn backlog(database: &Database) -> Result<Backlog, StoreError> {
         webhooks: rows::need::<i64>(owed, "webhooks")?.unsigned_abs(),
         oldest_webhook: oldest.map(|since| now.since(since)),
     })
-}
-
-pub async fn purge(database: &Database, term: Term, older_than: Duration, limit: usize) -> Result<Purged, StoreError> {
-    let mut values = term_values(Some(&term));
-    values.push(Value::Number(-clamped(u128::from(older_than.as_secs()))));
-    values.push(number(limit));
-    let results = run(database, statements::purge(), values).await?;
-    let row = need_first(&results)?;
-    if rows::need::<i64>(row, "held")? != 1 {
-        return Ok(Purged::Fenced);
-    }
-    let intents = usize::try_from(rows::need::<i64>(row, "deleted")?).unwrap_or(0);
-    Ok(Purged::Deleted { intents, more: intents >= limit })
 }
 
 pub async fn find(database: &Database, id: IntentId) -> Result<Option<Found>, StoreError> {
@@ -280,6 +290,8 @@ async fn list_part(
     all(set(&results, 0), rows::intent)
 }
 
-pub async fn ping(database: &Database) -> Result<(), StoreError> {
-    run(database, statements::PING, Vec::new()).await.map(drop)
+/// Moves the clock on, which every transaction that writes has to do. How much it writes makes no difference: a server
+/// whose log or disk is full refuses any write.
+pub async fn probe(database: &Database) -> Result<(), StoreError> {
+    run(database, statements::probe(), Vec::new()).await.map(drop)
 }

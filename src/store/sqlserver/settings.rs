@@ -13,6 +13,8 @@ pub struct Settings {
     config: Config,
     name: String,
     pub pool: PoolSettings,
+    /// How long a batch may take in all, with being tried again.
+    pub budget: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,14 +61,15 @@ impl Settings {
         config.command_timeout(Some(pool.timeout));
         config.handshake_timeout(Some(pool.timeout));
         let name = format!("{}/{database}", config.get_addr());
-        Ok(Self { config, name, pool })
+        Ok(Self { config, name, pool, budget: pool.timeout })
     }
 
     /// The same for migrations: an index on a large table takes its time.
     pub fn for_migrations(&self) -> Self {
         const HOURS: Duration = Duration::from_secs(4 * 3600);
         let mut settings = self.clone();
-        settings.config.command_timeout(Some(HOURS.max(self.pool.timeout)));
+        settings.budget = HOURS.max(self.pool.timeout);
+        settings.config.command_timeout(Some(settings.budget));
         settings
     }
 

@@ -351,6 +351,17 @@ DECLARE @now DATETIME2(6) = SYSUTCDATETIME();
 UPDATE submission_manager_leases SET expires_at = @now
 WHERE lease_name = @P1 AND holder_id = @P2 AND lease_epoch = @P3 AND expires_at > @now;";
 
+pub const LEASE_STATE: &str = "
+SELECT last_at, SYSUTCDATETIME() AS now_at FROM submission_clock;
+SELECT TOP (1) holder_id, lease_epoch, renewed_at, expires_at FROM submission_manager_leases ORDER BY lease_epoch DESC;";
+
+pub const RESET_LEASE: &str = "
+DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @count BIGINT;
+UPDATE submission_manager_leases SET expires_at = @now
+WHERE lease_epoch = @P1 AND renewed_at = @P2 AND expires_at > @now;
+SET @count = @@ROWCOUNT;
+SELECT @count AS reset;";
+
 pub const OPEN_ATTEMPTS: &str = "
 SELECT TOP (@P2) i.intent_seq, i.intent_id, i.created_at, i.attempt_count, i.open_lease_epoch, i.open_started_at,
     c.snapshot
@@ -414,32 +425,6 @@ pub const BACKLOG: &str = "
 SELECT COUNT_BIG(*) AS waiting FROM submission_intents WHERE next_attempt_at IS NOT NULL;
 SELECT COUNT_BIG(*) AS webhooks, MIN(owed_since) AS oldest, SYSUTCDATETIME() AS now_at
 FROM submission_webhook_events WHERE status = 'pending';";
-
-/// Terminal intents older than so many seconds, the oldest first; not those whose webhook is owed.
-/// Nothing changes between the statements, because the clock is held, so each means the same intents.
-pub fn purge() -> String {
-    let doomed = "SELECT TOP (@P5) i.intent_seq FROM submission_intents AS i
-    WHERE i.completed_at < DATEADD(SECOND, @P4, @now) AND NOT EXISTS (SELECT 1 FROM submission_webhook_events AS w
-        WHERE w.intent_seq = i.intent_seq AND w.status = 'pending')
-    ORDER BY i.completed_at, i.intent_seq";
-    format!(
-        "DECLARE @now DATETIME2(6), @held BIGINT = 0, @deleted BIGINT = 0;
-BEGIN TRANSACTION;{FENCE}{TICK}
-IF @held = 1
-BEGIN
-    DELETE FROM submission_jobs WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_traces WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_gateway_messages WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_webhook_tries WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_webhook_events WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_attempts WHERE intent_seq IN ({doomed});
-    DELETE FROM submission_intents WHERE intent_seq IN ({doomed});
-    SET @deleted = @@ROWCOUNT;
-END;
-COMMIT TRANSACTION;
-SELECT @held AS held, @deleted AS deleted;"
-    )
-}
 
 pub fn find() -> String {
     format!(
@@ -538,4 +523,6 @@ pub fn numbered<const N: usize>(filters: [(bool, &str); N]) -> Vec<String> {
     conditions
 }
 
-pub const PING: &str = "SELECT last_at FROM submission_clock;";
+pub fn probe() -> String {
+    format!("DECLARE @now DATETIME2(6);\nBEGIN TRANSACTION;{TICK}\nCOMMIT TRANSACTION;\nSELECT @now AS now_at;")
+}

@@ -152,7 +152,7 @@ async fn several_instances_may_migrate_at_once() {
     assert_eq!(ran, migrate::MIGRATIONS.len(), "each migration was run by exactly one of them");
     assert_eq!(test.store().migrate().await.unwrap(), 0);
     let bare = SqlServerStore::new(&settings(&test.server, &test.name), false, metrics());
-    assert_eq!(bare.ping().await, Ok(()));
+    assert_eq!(bare.probe(1).await, Ok(()));
 }
 
 #[tokio::test]
@@ -167,7 +167,7 @@ async fn a_schema_that_is_missing_or_newer_is_refused() {
     direct.run(Batch { sql: newer.into(), values: Vec::new() }).await.unwrap();
     let refused = test.store().prepare().await.unwrap_err().to_string();
     assert!(refused.contains("newer version of this program"), "{refused}");
-    assert!(matches!(test.store().ping().await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(test.store().probe(1).await, Err(StoreError::Unavailable(_))));
 }
 
 /// A future dropped in the middle of a transaction must not hand it, or its answer, to the next user.
@@ -195,7 +195,7 @@ async fn an_unreachable_server_is_unavailable_and_says_no_password() {
     let pool = PoolSettings { size: 2, timeout: Duration::from_millis(500) };
     let text = "Server=tcp:127.0.0.1,1;Database=s;User Id=u;Password=tr0ub4dor";
     let store = SqlServerStore::new(&Settings::parse(text, None, pool).unwrap(), true, metrics());
-    match store.ping().await {
+    match store.probe(1).await {
         Err(StoreError::Unavailable(what)) => assert!(!what.contains("tr0ub4dor"), "{what}"),
         other => panic!("{other:?}"),
     }
@@ -239,12 +239,14 @@ fn all_statements() -> Vec<String> {
         statements::RENEW_LEASE.to_owned(),
         statements::RELEASE_LEASE.to_owned(),
         statements::OPEN_ATTEMPTS.to_owned(),
+        statements::LEASE_STATE.to_owned(),
+        statements::RESET_LEASE.to_owned(),
         statements::BACKLOG.to_owned(),
-        statements::PING.to_owned(),
+        statements::probe(),
         statements::build_schedule(),
         statements::refresh_schedule(false),
         statements::refresh_schedule(true),
-        statements::purge(),
+        purge::statement(),
         statements::find(),
         statements::history(),
         insight::detail_statement(),

@@ -1,0 +1,78 @@
+//! What the engine makes of a store that is slow, takes no writes, or is to be purged.
+
+use super::*;
+use crate::store::Store;
+
+const BUDGET: Duration = Duration::from_secs(5);
+
+#[actix::test]
+async fn a_client_waits_for_queue_and_store_together_no_longer_than_the_budget() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    instance.faults.add("submit", 1, Fault::SlowAnswer(60 * SECOND));
+    let submit = async |id: &'static str, after: Duration| {
+        if !after.is_zero() {
+            pass(after).await;
+        }
+        let began = monotonic();
+        let answer = instance.engine.store.submit(new_intent(id, &one_shot(), b"{}")).await;
+        assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{id}: {answer:?}");
+        monotonic().duration_since(began)
+    };
+    let (begun, queued, later) =
+        tokio::join!(submit("begun", Duration::ZERO), submit("queued", SECOND), submit("later", 4 * SECOND));
+    for waited in [begun, queued, later] {
+        assert!(waited >= BUDGET && waited < BUDGET + SECOND, "{waited:?}");
+    }
+    pass(60 * SECOND).await;
+    let find = async |id| instance.engine.store.find(intent_id(id)).await.unwrap();
+    assert!(find("begun").await.is_some(), "what had begun took effect");
+    assert!(find("queued").await.is_none() && find("later").await.is_none(), "what had not begun was not begun");
+    instance.submit("after", &one_shot()).await;
+    instance.end("after").await;
+}
+
+#[actix::test]
+async fn an_instance_is_ready_only_while_writes_succeed() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.lease_after(0).await;
+    let store = &instance.engine.store;
+    instance.submit("a", &one_shot()).await;
+    instance.faults.add("probe", 3, Fault::Fail);
+    assert_eq!(store.can_write().await, Ok(()));
+    assert_eq!(instance.faults.left("probe"), 3, "it has just written: there was no probe");
+    pass(3 * SECOND).await;
+    assert_eq!(store.can_write().await, Ok(()), "one failure is forgiven");
+    assert_eq!(store.can_write().await, Ok(()));
+    assert_eq!(instance.faults.left("probe"), 2, "not one probe for each question");
+    pass(SECOND).await;
+    assert!(matches!(store.can_write().await, Err(StoreError::Unavailable(_))));
+    pass(SECOND).await;
+    assert!(matches!(store.can_write().await, Err(StoreError::Unavailable(_))));
+    assert_eq!(instance.faults.left("probe"), 0);
+    pass(SECOND).await;
+    assert_eq!(store.can_write().await, Ok(()), "one success heals");
+}
+
+#[actix::test]
+async fn old_intents_are_purged_to_the_last_and_young_ones_are_kept() {
+    const OLD: usize = 100;
+    const KEEP: Duration = Duration::from_secs(120);
+    let lab = Lab::new();
+    let retention = LeaderSettings { retention: Some(KEEP), ..settings() };
+    let instance = lab.start(retention, always(accepted()));
+    instance.lease_after(0).await;
+    for n in 0..OLD {
+        instance.submit(&format!("old{n}"), &one_shot()).await;
+    }
+    instance.end(&format!("old{}", OLD - 1)).await;
+    pass(KEEP + 60 * SECOND).await;
+    instance.submit("young", &one_shot()).await;
+    instance.end("young").await;
+    pass(60 * SECOND).await;
+    assert_eq!(instance.engine.metrics.intents_purged.get(), OLD as u64);
+    let left = lab.store().list(crate::store::ListQuery { limit: 10, ..Default::default() }).await.unwrap();
+    assert_eq!(left.intents.iter().map(|intent| intent.id.as_str()).collect::<Vec<_>>(), ["young"]);
+}

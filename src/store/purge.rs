@@ -1,0 +1,39 @@
+//! Purging: what a store is asked to delete, and what it answers.
+
+use std::time::Duration;
+
+use crate::core::intent::IntentSeq;
+use crate::core::time::Timestamp;
+
+/// Asks for one small transaction of a purge.
+#[derive(Clone, Copy, Debug)]
+pub struct PurgeRequest {
+    /// Terminal intents that were completed longer ago than this are deleted.
+    pub older_than: Duration,
+    /// Continue behind this intent; `None` starts at the oldest one.
+    pub after: Option<PurgeCursor>,
+    /// How many intents to examine at most. A store may examine fewer, so that other writes do not wait.
+    pub limit: usize,
+}
+
+/// The last intent that a purge has examined, in the order of completion.
+///
+/// Without it every transaction of a purge would examine all intents again whose webhook event is still pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PurgeCursor {
+    pub completed_at: Timestamp,
+    pub seq: IntentSeq,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purged {
+    /// The term was over; nothing was done.
+    Fenced,
+    Deleted {
+        intents: usize,
+        /// Where to continue; `None` if no older intent is left.
+        next: Option<PurgeCursor>,
+        /// How long other writes had to wait for it.
+        took: Duration,
+    },
+}
