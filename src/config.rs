@@ -13,11 +13,13 @@ use crate::console::{Access, Console, Login};
 use crate::core::contract::GatewayUrl;
 use crate::core::lease::{LeaseTiming, UnsafeTiming};
 use crate::core::schedule::Limits;
+use crate::descriptors::Demand;
 use crate::http::auth::AuthMode;
 use crate::leader::LeaderSettings;
 use crate::registry::RegistryFiles;
 use crate::store::choice::StoreChoice;
 use crate::store::sqlserver::PoolSettings;
+use crate::webhooks::places::IN_ALL as WEBHOOKS_IN_FLIGHT;
 
 #[derive(Args, Clone)]
 pub struct StoreConfig {
@@ -52,7 +54,22 @@ impl std::fmt::Debug for StoreConfig {
     }
 }
 
+/// File descriptors of the embedded store: eight connections with three files each, and room for a checkpoint and a
+/// migration.
+const SQLITE_FILES: usize = 32;
+
 impl StoreConfig {
+    /// File descriptors that the store may have open at once.
+    fn files(&self) -> Result<usize, ConfigError> {
+        Ok(match self.choice()? {
+            StoreChoice::Sqlite(_) => SQLITE_FILES,
+            // A connection that is being replaced is open twice for a moment.
+            StoreChoice::SqlServer(_) => {
+                usize::try_from(self.store_connections).unwrap_or(usize::MAX).saturating_mul(2)
+            }
+        })
+    }
+
     /// Which store that is; an error repeats nothing of what was given.
     pub fn choice(&self) -> Result<StoreChoice, ConfigError> {
         let pool = PoolSettings { size: self.store_connections, timeout: self.store_timeout };
@@ -71,6 +88,15 @@ pub struct Config {
 
     #[command(flatten)]
     pub registry: RegistryConfig,
+
+    /// Connections that clients may have open, in all; fewer if the limit of open files is low
+    #[arg(long, env = "SM_MAX_CONNECTIONS", default_value = "10000", value_parser = client_connections, value_name = "N")]
+    pub max_connections: usize,
+
+    /// Connections that one address may have open; half of all by default. Set it higher if all clients come through one
+    /// proxy
+    #[arg(long, env = "SM_MAX_CONNECTIONS_PER_ADDRESS", value_parser = client_connections, value_name = "N")]
+    pub max_connections_per_address: Option<usize>,
 
     /// Whether every /v1 call needs a token with its scope; required by default if there are API clients
     #[arg(long, env = "SM_AUTH", value_parser = auth_mode, value_name = "OFF|REQUIRED")]
@@ -259,6 +285,16 @@ impl Config {
         }
     }
 
+    /// What the service needs file descriptors for.
+    pub fn descriptors(&self) -> Result<Demand, ConfigError> {
+        Ok(Demand {
+            connections: self.max_connections,
+            per_address: self.max_connections_per_address,
+            calls: self.max_in_flight.saturating_add(WEBHOOKS_IN_FLIGHT),
+            store: self.store.files()?,
+        })
+    }
+
     pub fn leader_settings(&self) -> Result<LeaderSettings, ConfigError> {
         let lease = &self.lease;
         Ok(LeaderSettings {
@@ -318,6 +354,11 @@ fn origins(text: &str) -> Result<String, String> {
 fn count(text: &str) -> Result<usize, String> {
     let fault = || "must be a whole number of at least 1".to_owned();
     text.parse().ok().filter(|number| *number >= 1).ok_or_else(fault)
+}
+
+fn client_connections(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1_000_000; // As many files as one process may commonly open.
+    count(text).ok().filter(|number| *number <= MOST).ok_or_else(|| format!("must be a whole number from 1 to {MOST}"))
 }
 
 fn collector(text: &str) -> Result<GatewayUrl, String> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::app::https_of;
 use crate::config::Config;
+use crate::descriptors;
 use crate::metrics::Metrics;
 use crate::outgoing::tls_config;
 use crate::registry::Registry;
@@ -24,11 +25,18 @@ pub async fn run(config: Config) -> Result<(), String> {
         https_of(&config)
             .map(|tls| format!("serves {}", if tls.is_some() { "https" } else { "http" }))
             .map_err(|error| error.to_string()),
+        check_descriptors(&config),
         check_store(&config).await,
     ];
     let faults: Vec<_> = found.iter().filter_map(|result| result.as_ref().err()).map(String::as_str).collect();
     found.iter().flatten().for_each(|line| println!("{line}"));
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+}
+
+fn check_descriptors(config: &Config) -> Result<String, String> {
+    let demand = config.descriptors().map_err(|error| error.to_string())?;
+    let limits = descriptors::share_out(demand).map_err(|error| error.to_string())?;
+    Ok(format!("clients: {} connections, {} from one address", limits.total, limits.per_address))
 }
 
 async fn check_store(config: &Config) -> Result<String, String> {

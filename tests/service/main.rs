@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod api;
+mod attack;
 mod backup;
 mod browser;
 mod cli;
 mod clients;
+mod connections;
 mod console;
 mod crash;
 mod dashboard;
