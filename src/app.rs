@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::clock::WallClock;
 use crate::config::{Config, ConfigError, Switch};
 use crate::console::Access;
+use crate::descriptors::{self, TooFewFiles};
 use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
 use crate::gateway::client::HttpGateway;
@@ -45,6 +46,8 @@ pub enum StartError {
     Store(#[from] ChoiceError),
     #[error("cannot listen on {address}: {source}; stop what uses it or name another with --listen or SM_LISTEN")]
     Listen { address: String, source: std::io::Error },
+    #[error(transparent)]
+    Descriptors(#[from] TooFewFiles),
     #[error("cannot listen to signals: {0}")]
     Signals(std::io::Error),
     #[error("cannot set up metrics: {0}")]
@@ -66,6 +69,7 @@ impl Service {
     pub async fn start(config: &Config, registry: Registry, variables: Variables) -> Result<Self, StartError> {
         let settings = config.leader_settings()?;
         let auth = config.auth_mode()?;
+        let limits = descriptors::share_out(config.descriptors()?)?;
         let tls = tls_config(config.gateway_ca.as_deref())?;
         let https = https_of(config)?;
         let metrics = Arc::new(Metrics::new()?);
@@ -120,7 +124,7 @@ impl Service {
             clock: WallClock::system(),
             tracer: tracer.clone(),
         };
-        let server = http::start(parts, listener, https).map_err(cannot_listen)?;
+        let server = http::start(parts, listener, https, limits).map_err(cannot_listen)?;
         let handle = server.handle();
         actix::spawn(server);
         let version = env!("CARGO_PKG_VERSION");

@@ -15,17 +15,21 @@ use crate::console::{Access, Console, Login};
 use crate::core::contract::GatewayUrl;
 use crate::core::lease::{LeaseTiming, UnsafeTiming};
 use crate::core::schedule::Limits;
+use crate::descriptors::Demand;
 use crate::http::auth::AuthMode;
 use crate::leader::LeaderSettings;
 use crate::registry::RegistryFiles;
 use crate::store::choice::{DEFAULT_STORE, StoreChoice};
 use crate::store::sqlserver::PoolSettings;
+use crate::webhooks::places::IN_ALL as WEBHOOKS_IN_FLIGHT;
 
 use self::values::{auth_mode, collector, name, origins, switch};
 pub use self::values::{duration, listen_address, whole};
 
 /// Each attempt under way is a connection with a payload in memory: 10,000 of 256 KiB are 2.5 GiB.
 const MOST_IN_FLIGHT: usize = 10_000;
+/// As many files as one process may commonly open.
+const MOST_CLIENT_CONNECTIONS: usize = 1_000_000;
 /// A quarter of what may wait for a commit.
 const MOST_PAYLOAD_BYTES: usize = 16 * 1024 * 1024;
 /// One is not enough: the lease must be renewed while a long read runs. A SQL Server takes 32,767 in all.
@@ -79,7 +83,22 @@ impl std::fmt::Debug for StoreConfig {
     }
 }
 
+/// File descriptors of the embedded store: eight connections with three files each, and room for a checkpoint and a
+/// migration.
+const SQLITE_FILES: usize = 32;
+
 impl StoreConfig {
+    /// File descriptors that the store may have open at once.
+    fn files(&self) -> Result<usize, ConfigError> {
+        Ok(match self.choice()? {
+            StoreChoice::Sqlite(_) => SQLITE_FILES,
+            // A connection that is being replaced is open twice for a moment.
+            StoreChoice::SqlServer(_) => {
+                usize::try_from(self.store_connections).unwrap_or(usize::MAX).saturating_mul(2)
+            }
+        })
+    }
+
     /// Which store that is; an error repeats nothing of what was given.
     pub fn choice(&self) -> Result<StoreChoice, ConfigError> {
         let pool = PoolSettings { size: self.store_connections, timeout: self.store_timeout };
@@ -98,6 +117,15 @@ pub struct Config {
 
     #[command(flatten)]
     pub registry: RegistryConfig,
+
+    /// Connections that clients may have open, in all, 1 to 1000000; fewer if the limit of open files is low
+    #[arg(long, env = "SM_MAX_CONNECTIONS", default_value = "10000", value_parser = whole(1, MOST_CLIENT_CONNECTIONS), value_name = "N")]
+    pub max_connections: usize,
+
+    /// Connections that one address may have open, 1 to 1000000; half of all by default. Set it higher if all clients come
+    /// through one proxy
+    #[arg(long, env = "SM_MAX_CONNECTIONS_PER_ADDRESS", value_parser = whole(1, MOST_CLIENT_CONNECTIONS), value_name = "N")]
+    pub max_connections_per_address: Option<usize>,
 
     /// Whether every /v1 call needs a token with its scope; required by default if there are API clients
     #[arg(long, env = "SM_AUTH", value_parser = auth_mode, value_name = "OFF|REQUIRED")]
@@ -297,6 +325,16 @@ impl Config {
             (None, None) => Ok(None),
             (Some(_), None) | (None, Some(_)) => Err(ConfigError::HalfOfTls),
         }
+    }
+
+    /// What the service needs file descriptors for.
+    pub fn descriptors(&self) -> Result<Demand, ConfigError> {
+        Ok(Demand {
+            connections: self.max_connections,
+            per_address: self.max_connections_per_address,
+            calls: self.max_in_flight.saturating_add(WEBHOOKS_IN_FLIGHT),
+            store: self.store.files()?,
+        })
     }
 
     pub fn leader_settings(&self) -> Result<LeaderSettings, ConfigError> {

@@ -12,7 +12,7 @@
 //! - it leaves by [`gateway`], and its outcome is told by [`webhooks`], both over [`outgoing`].
 //!
 //! Around that: [`app`] is the service as a whole, [`cli`] the command line, [`config`] its
-//! settings ([`variables`] those that registry files name, [`fields`] how JSON is read with all its faults), [`clock`] the only place that reads a clock, [`metrics`], [`logging`] and [`spans`] what is
+//! settings ([`variables`] those that registry files name, [`fields`] how JSON is read with all its faults), [`clock`] the only place that reads a clock, [`descriptors`] the limit of open files, [`metrics`], [`logging`] and [`spans`] what is
 //! seen from outside, [`bench`] what it is driven and measured by. `ARCHITECTURE.md` tells the same as a story.
 
 pub mod app;
@@ -22,6 +22,7 @@ pub mod clock;
 pub mod config;
 pub mod console;
 pub mod core;
+pub mod descriptors;
 pub mod engine;
 pub mod executor;
 pub mod fields;

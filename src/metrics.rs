@@ -56,6 +56,8 @@ pub struct Metrics {
     store_connections: IntGaugeVec,
     store_idle_connections: IntGaugeVec,
     store_connection_wait: Histogram,
+    pub http_connections: IntGauge,
+    http_connections_closed: IntCounterVec,
     http_requests: IntCounterVec,
     http_duration: HistogramVec,
     console_logins: IntCounterVec,
@@ -67,6 +69,9 @@ const SECONDS: [f64; 17] =
 /// Seconds from an intent's arrival to its end: a retry or two, minutes, hours, a day.
 const LONG_SECONDS: [f64; 17] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 3600.0, 86400.0];
+/// Why the server closes a connection of a client before that one does.
+const CLOSED_REASONS: [&str; 7] =
+    ["slow_head", "slow_answer", "unread_body", "idle", "slow_reader", "replaced", "refused"];
 const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
 impl Metrics {
@@ -138,6 +143,12 @@ impl Metrics {
                 "Time until a connection was free",
                 &SECONDS,
             )?,
+            http_connections: make.gauge("http_connections", "Open connections of clients")?,
+            http_connections_closed: make.counters(
+                "http_connections_closed_total",
+                "Connections that the server closed because a limit was reached, by limit",
+                &["reason"],
+            )?,
             http_requests: make.counters("http_requests_total", "Requests answered", &["route", "status_class"])?,
             http_duration: make.histograms("http_request_seconds", "Time to answer", &SECONDS, &["route"])?,
             console_logins: make.counters("console_logins_total", "Passwords given to the console", &["result"])?,
@@ -185,6 +196,9 @@ impl Metrics {
         }
         for mode in ["leader", "follower"] {
             self.leader_transitions.with_label_values(&[mode]);
+        }
+        for reason in CLOSED_REASONS {
+            self.http_connections_closed.with_label_values(&[reason]);
         }
         for kind in ["overloaded", "unavailable", "unexpected"] {
             self.store_errors.with_label_values(&[kind]);
@@ -316,6 +330,11 @@ impl Metrics {
     pub fn inbox_backlog(&self, backlog: &InboxBacklog) {
         self.inbox_oldest.set(backlog.oldest.unwrap_or_default().as_secs_f64());
         self.inbox_parked.set(i64::try_from(backlog.parked).unwrap_or(i64::MAX));
+    }
+
+    /// `reason`: one of [`CLOSED_REASONS`].
+    pub fn connection_closed(&self, reason: &str) {
+        self.http_connections_closed.with_label_values(&[reason]).inc();
     }
 
     pub fn request_answered(&self, route: &str, status: u16, took: Duration) {

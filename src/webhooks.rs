@@ -12,7 +12,7 @@
 
 pub mod courier;
 mod letter;
-mod places;
+pub mod places;
 pub mod sink;
 
 use std::collections::HashSet;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::settings::BadSetting;
 use crate::app::https_of;
 use crate::config::Config;
+use crate::descriptors;
 use crate::metrics::Metrics;
 use crate::outgoing::tls_config;
 use crate::registry::Registry;
@@ -29,6 +30,7 @@ pub async fn run(config: Config, bad: &[BadSetting]) -> Result<(), String> {
         https_of(&config)
             .map(|tls| format!("serves {}", if tls.is_some() { "https" } else { "http" }))
             .map_err(|error| error.to_string()),
+        check_descriptors(&config),
         check_store(&config).await,
     ];
     // An error that names a bad setting is about its default, which nobody asked for.
@@ -37,6 +39,12 @@ pub async fn run(config: Config, bad: &[BadSetting]) -> Result<(), String> {
     let faults: Vec<_> = bad.iter().map(|bad| bad.text.as_str()).chain(others.map(String::as_str)).collect();
     found.iter().flatten().for_each(|line| println!("{line}"));
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+}
+
+fn check_descriptors(config: &Config) -> Result<String, String> {
+    let demand = config.descriptors().map_err(|error| error.to_string())?;
+    let limits = descriptors::share_out(demand).map_err(|error| error.to_string())?;
+    Ok(format!("clients: {} connections, {} from one address", limits.total, limits.per_address))
 }
 
 async fn check_store(config: &Config) -> Result<String, String> {

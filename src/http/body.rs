@@ -50,7 +50,7 @@ async fn collect(mut payload: Payload, limit: usize) -> Result<(Bytes, Room), Ap
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(piece) = payload.next().await {
-        let piece = piece.map_err(|error| ApiError::InvalidRequest(format!("the body could not be read: {error}")))?;
+        let piece = piece.map_err(|_| ApiError::BrokenBody)?;
         room.grow(piece.len())?;
         if room.0 > limit {
             return Err(ApiError::PayloadTooLarge { what: "request body", limit });

@@ -41,8 +41,14 @@ pub enum ApiError {
     NotTerminal { id: IntentId },
     #[error("the {what} must have at most {limit} bytes")]
     PayloadTooLarge { what: &'static str, limit: usize },
+    #[error("the request body broke off or is framed wrongly; check Content-Length or the chunks")]
+    BrokenBody,
     #[error("the request body did not arrive in time; send it faster or in smaller parts")]
     RequestTimeout,
+    #[error("the head of the request did not arrive within {seconds} s; send it at once")]
+    HeadTimeout { seconds: u64 },
+    #[error("the head of the request is too large; send fewer or shorter headers")]
+    HeadTooLarge,
     #[error("too much is waiting already; try again in a moment")]
     Overloaded,
     #[error("the store did not answer in time; send the same again, which is safe")]
@@ -65,7 +71,7 @@ fn different(conflict: &Conflict) -> &'static str {
 impl ApiError {
     pub fn code(&self) -> &'static str {
         match self {
-            Self::InvalidRequest(_) => "invalid_request",
+            Self::InvalidRequest(_) | Self::BrokenBody => "invalid_request",
             Self::NotFound(_) => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::IdempotencyConflict { .. } => "idempotency_conflict",
@@ -78,7 +84,8 @@ impl ApiError {
             Self::ExecutionUnavailable(_) => "execution_unavailable",
             Self::NotTerminal { .. } => "not_terminal",
             Self::PayloadTooLarge { .. } => "payload_too_large",
-            Self::RequestTimeout => "request_timeout",
+            Self::RequestTimeout | Self::HeadTimeout { .. } => "request_timeout",
+            Self::HeadTooLarge => "headers_too_large",
             Self::Overloaded => "overloaded",
             Self::StoreUnavailable => "store_unavailable",
             Self::Internal => "internal_error",
@@ -143,7 +150,7 @@ impl ApiError {
                 response.insert_header((header::ALLOW, *allowed));
             }
             // What is left of the body was not read; the connection cannot be used again.
-            Self::PayloadTooLarge { .. } | Self::RequestTimeout => {
+            Self::PayloadTooLarge { .. } | Self::RequestTimeout | Self::BrokenBody => {
                 response.force_close();
             }
             _ => {}
@@ -171,7 +178,7 @@ impl From<StoreError> for ApiError {
 impl ResponseError for ApiError {
     fn status_code(&self) -> StatusCode {
         match self {
-            Self::InvalidRequest(_) => StatusCode::BAD_REQUEST,
+            Self::InvalidRequest(_) | Self::BrokenBody => StatusCode::BAD_REQUEST,
             Self::Unauthorized | Self::NotSigned => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::NotFound(_) | Self::ManagementNodeNotFound => StatusCode::NOT_FOUND,
@@ -183,7 +190,8 @@ impl ResponseError for ApiError {
             | Self::AlreadyProcessed { .. } => StatusCode::CONFLICT,
             Self::PolicyRejected(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::RequestTimeout | Self::HeadTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Overloaded | Self::StoreUnavailable | Self::ExecutionUnavailable(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

@@ -5,6 +5,7 @@
 
 pub mod auth;
 pub mod body;
+mod connection;
 pub mod error;
 pub mod intents;
 pub mod json;
@@ -14,22 +15,17 @@ mod openapi;
 mod ops;
 pub mod origin;
 pub mod query;
+mod server;
 pub mod targets;
 pub mod tls;
 pub mod trace;
 mod wait;
 mod webhooks;
 
-use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
 
-use actix_web::dev::Server;
 use actix_web::guard::{self, Guard};
-use actix_web::middleware::{DefaultHeaders, from_fn};
-use actix_web::{App, HttpServer, Resource, Route, web};
-
-use tokio::net::TcpSocket;
+use actix_web::{Resource, Route, web};
 
 use crate::clock::WallClock;
 use crate::console::{self, Console};
@@ -46,6 +42,7 @@ use crate::variables::Variables;
 use crate::{inbox, jobs};
 
 pub use self::leaving::Leaving;
+pub use self::server::{bind, start, workers};
 
 /// What handlers share.
 #[derive(Clone)]
@@ -70,66 +67,6 @@ pub struct HttpParts {
 
 /// What the JSON around a payload may add to its size: names, an id, a target, spaces.
 pub const ENVELOPE_BYTES: usize = 8 * 1024;
-
-/// Connections per worker thread; further ones wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 10_000;
-/// How long a client may take to send its request head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longer than the idle time of common proxies, so that they close first.
-const KEEP_ALIVE: Duration = Duration::from_secs(75);
-/// How long a stopping server waits for requests under way; `waitSeconds` ends at 30.
-const SHUTDOWN_SECONDS: u64 = 31;
-
-/// Connections that wait to be accepted.
-const BACKLOG: u32 = 2048;
-
-/// Takes the address, before anything else is begun that would have to be undone without it.
-pub async fn bind(listen: &str) -> std::io::Result<TcpListener> {
-    let mut failed = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-    for address in tokio::net::lookup_host(listen).await? {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        socket.set_reuseaddr(true)?;
-        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
-            Ok(listener) => return listener.into_std(),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
-}
-
-/// Starts the server; it runs until its handle stops it.
-pub fn start(parts: HttpParts, listener: TcpListener, tls: Option<rustls::ServerConfig>) -> std::io::Result<Server> {
-    let server = HttpServer::new(move || {
-        App::new()
-            .wrap(security_headers())
-            .wrap(from_fn(leaving::close_connections))
-            .wrap(from_fn(measure::requests))
-            .configure(|config| routes(config, parts.clone()))
-    })
-    .workers(workers())
-    .max_connections(MAX_CONNECTIONS)
-    .client_request_timeout(HEAD_TIMEOUT)
-    .keep_alive(KEEP_ALIVE)
-    .shutdown_timeout(SHUTDOWN_SECONDS)
-    .disable_signals()
-    .tls_handshake_timeout(HEAD_TIMEOUT);
-    let server = match tls {
-        Some(tls) => server.listen_rustls_0_23(listener, tls)?,
-        None => server.listen(listener)?,
-    };
-    Ok(server.run())
-}
-
-/// What every answer says to browsers; pages of the console say more.
-fn security_headers() -> DefaultHeaders {
-    DefaultHeaders::new().add(("X-Content-Type-Options", "nosniff"))
-}
-
-/// Half of the cores: taking requests in is less than half of the work, and more threads than cores
-/// only take turns.
-pub fn workers() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
-}
 
 pub fn routes(config: &mut web::ServiceConfig, parts: HttpParts) {
     let console = parts.console.clone();

@@ -4,10 +4,12 @@
 
 mod access;
 mod api;
+mod attack;
 mod backup;
 mod browser;
 mod cli;
 mod clients;
+mod connections;
 mod console;
 mod crash;
 mod dashboard;
