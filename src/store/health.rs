@@ -32,7 +32,7 @@ const LARGE_PROBE: usize = 64 * 1024;
 pub struct WriteHealth(Arc<Mutex<State>>);
 
 struct State {
-    last_success: Instant,
+    last_success: Option<Instant>,
     /// Since the last success.
     failures: u32,
     last_failed_commit: Option<Instant>,
@@ -41,10 +41,10 @@ struct State {
 }
 
 impl Default for WriteHealth {
-    /// Starts as healthy: the store was opened a moment ago.
+    /// Nothing is known until the first write: a store on another machine may never have been reached.
     fn default() -> Self {
         Self(Arc::new(Mutex::new(State {
-            last_success: monotonic(),
+            last_success: None,
             failures: 0,
             last_failed_commit: None,
             last_probe: None,
@@ -60,7 +60,7 @@ impl WriteHealth {
 
     pub fn committed(&self) {
         let mut state = self.state();
-        (state.last_success, state.failures, state.last_failed_commit) = (monotonic(), 0, None);
+        (state.last_success, state.failures, state.last_failed_commit) = (Some(monotonic()), 0, None);
     }
 
     pub fn commit_failed(&self, error: &str) {
@@ -73,7 +73,7 @@ impl WriteHealth {
     pub fn wants_probe(&self) -> Option<usize> {
         let (state, now) = (self.state(), monotonic());
         let is_recent = |moment: Instant, age| now.duration_since(moment) < age;
-        if state.failures == 0 && is_recent(state.last_success, FRESH) {
+        if state.failures == 0 && state.last_success.is_some_and(|success| is_recent(success, FRESH)) {
             return None;
         }
         if state.last_probe.is_some_and(|probe| is_recent(probe, PROBE_INTERVAL)) {
@@ -88,7 +88,7 @@ impl WriteHealth {
         let held = |failed: Instant| now.duration_since(failed) < HOLD && state.failures >= TOO_MANY;
         match result {
             Ok(()) if state.last_failed_commit.is_some_and(held) => {}
-            Ok(()) => (state.last_success, state.failures, state.last_failed_commit) = (now, 0, None),
+            Ok(()) => (state.last_success, state.failures, state.last_failed_commit) = (Some(now), 0, None),
             Err(error) => state.fail(&error),
         }
     }
@@ -96,7 +96,8 @@ impl WriteHealth {
     /// Whether writes succeed, as far as is known; otherwise what the last failure was.
     pub fn verdict(&self) -> Result<(), String> {
         let state = self.state();
-        let forgiven = monotonic().duration_since(state.last_success) < GRACE && state.failures < TOO_MANY;
+        let is_recent = |success: Instant| monotonic().duration_since(success) < GRACE;
+        let forgiven = state.last_success.is_some_and(is_recent) && state.failures < TOO_MANY;
         if state.failures == 0 || forgiven { Ok(()) } else { Err(state.last_error.clone()) }
     }
 }
@@ -119,6 +120,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_failure_is_forgiven_two_are_not_and_one_success_heals() {
         let health = WriteHealth::default();
+        health.committed();
         assert_eq!((health.wants_probe(), health.verdict()), (None, Ok(())));
         tokio::time::advance(FRESH).await;
         assert_eq!(health.wants_probe(), Some(SMALL_PROBE));
@@ -137,6 +139,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failure_long_after_the_last_success_is_not_forgiven() {
         let health = WriteHealth::default();
+        health.committed();
         tokio::time::advance(GRACE).await;
         health.probed(failed());
         assert_eq!(health.verdict(), failed());
@@ -145,6 +148,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_probe_does_not_hide_that_commits_fail() {
         let health = WriteHealth::default();
+        health.committed();
         health.commit_failed("full");
         health.commit_failed("full");
         tokio::time::advance(PROBE_INTERVAL).await;

@@ -44,17 +44,17 @@ fn only_error(text: &str) -> (u16, String, Value) {
 
 /// A request to submit, with headers that say where its body ends, and a body.
 fn post(headers: &str, body: &str) -> String {
-    format!("POST /v1/intents HTTP/1.1\r\nHost: x\r\n{headers}\r\n{body}")
+    format!("POST /v1/intents HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n{body}")
 }
 
 /// What a smuggled request would be.
-const INNER: &str = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+const INNER: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 #[actix::test]
 async fn ambiguous_and_malformed_requests_are_refused_once_in_json_and_the_connection_is_closed() {
     let (site, _gateway) = site();
     let instance = site.start();
-    let get = |rest: &str| format!("GET /healthz HTTP/1.1\r\nHost: x\r\n{rest}\r\n");
+    let get = |rest: &str| format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\n{rest}\r\n");
     let many: String = (0..200).map(|number| format!("X-{number}: 1\r\n")).collect();
     let cases = [
         (
@@ -85,9 +85,9 @@ async fn ambiguous_and_malformed_requests_are_refused_once_in_json_and_the_conne
         ("no host", 400, "GET /healthz HTTP/1.1\r\n\r\n".to_owned()),
         ("two hosts", 400, get("Host: y\r\n")),
         ("HTTP/2", 400, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned()),
-        ("HTTP/1.2", 400, "GET /healthz HTTP/1.2\r\nHost: x\r\n\r\n".to_owned()),
+        ("HTTP/1.2", 400, "GET /healthz HTTP/1.2\r\nHost: localhost\r\n\r\n".to_owned()),
         ("TLS on a plain port", 400, "\u{16}\u{3}\u{1}\0\u{1}\r\n\r\n".to_owned()),
-        ("a NUL in the path", 400, "GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n".to_owned()),
+        ("a NUL in the path", 400, "GET /\0 HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned()),
         ("no version", 400, "GET /healthz\r\n\r\n".to_owned()),
         ("a bad chunk size", 400, post("Transfer-Encoding: chunked\r\n", &format!("zz\r\n{INNER}"))),
         ("a negative chunk size", 400, post("Transfer-Encoding: chunked\r\n", &format!("-1\r\n{INNER}"))),
@@ -108,12 +108,12 @@ async fn ambiguous_and_malformed_requests_are_refused_once_in_json_and_the_conne
             400,
             post("Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n", "{}"),
         ),
-        ("a tunnel", 404, "CONNECT other.example:443 HTTP/1.1\r\nHost: x\r\n\r\n".to_owned()),
-        ("everything", 404, "OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned()),
+        ("a tunnel", 404, "CONNECT other.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned()),
+        ("everything", 404, "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".to_owned()),
         (
             "a mirror",
             405,
-            "TRACE /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nCookie: secret\r\n\r\n".to_owned(),
+            "TRACE /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nCookie: secret\r\n\r\n".to_owned(),
         ),
     ];
     for (name, expected, request) in &cases {
@@ -205,7 +205,7 @@ async fn a_client_that_sends_without_reading_is_not_read_from_any_more() {
     let instance = site.start();
     let mut stream = connect_narrow(&instance).await;
     // A redirect, an answer without a body: nothing in actix looks at how many of them wait to be written.
-    let requests = "GET /docs HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1000);
+    let requests = "GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
     let sending = async { while stream.write_all(requests.as_bytes()).await.is_ok() {} };
     tokio::time::timeout(PATIENCE, sending).await.expect("the server closes it");
     let metrics = instance.api().get("/metrics").await.text();
@@ -221,8 +221,8 @@ async fn answers_continue_when_a_slow_client_reads_on() {
     const ASKED: usize = 200;
     let (mut reader, mut writer) = connect_narrow(&instance).await.into_split();
     // Far more than the buffers of both sides hold.
-    let requests = "GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(ASKED - 1);
-    let last = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let requests = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(ASKED - 1);
+    let last = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     writer.write_all(format!("{requests}{last}").as_bytes()).await.unwrap();
     instance.api().until("/healthz", |answer| answer.status.is_success()).await;
     let text = rest(&mut reader).await;

@@ -25,12 +25,12 @@ struct Shape {
 }
 
 fn shapes() -> Vec<Shape> {
-    let to = |path: &str, headers: &str| format!("POST {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n");
+    let to = |path: &str, headers: &str| format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n");
     let large = format!("{}{}", to("/v1/intents", "Content-Length: 10000000"), "a".repeat(400_000));
     let chunked = to("/v1/intents", "Transfer-Encoding: chunked");
     let large_chunk = format!("{chunked}{:x}\r\n{}\r\n", 400_000, "a".repeat(400_000));
     let nowhere = to("/nowhere", "Transfer-Encoding: chunked");
-    let whole = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".to_owned();
+    let whole = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned();
     let shape = |name, first, then, reason| Shape { name, first, then, reason };
     vec![
         shape("nothing", String::new(), "", None),
@@ -45,7 +45,7 @@ fn shapes() -> Vec<Shape> {
         shape("a body that trickles", to("/v1/intents", "Content-Length: 100000"), " ", None),
         shape("a chunk extension that does not end", format!("{chunked}1;"), "a", Some("unread_body")),
         shape("trailers that do not end", format!("{chunked}1\r\n{{\r\n0\r\n"), "X: a\r\n", Some("unread_body")),
-        shape("a tunnel", "CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(), "a", None),
+        shape("a tunnel", "CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), "a", None),
         shape(
             "an upgrade",
             whole.replace("\r\n\r\n", "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"),
@@ -82,7 +82,7 @@ async fn until_closed(shape: Shape, stream: impl AsyncRead + AsyncWrite) -> &'st
 
 /// Asks again and again and reads no answer, until it is closed.
 async fn never_reads(mut stream: TcpStream) -> &'static str {
-    let requests = "GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
+    let requests = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
     let sending = async { while stream.write_all(requests.as_bytes()).await.is_ok() {} };
     tokio::time::timeout(PATIENCE, sending).await.expect("a client that never reads is never closed");
     "no reading"
@@ -233,7 +233,7 @@ async fn one_address_may_have_so_many_connections_and_replaces_its_own_quiet_one
     command.env("SM_MAX_CONNECTIONS_PER_ADDRESS", "10");
     let instance = Instance::start(command);
     let ask = async |stream: &mut TcpStream, path: &str| {
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
         let mut answer = vec![0; 4096];
         let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.unwrap().unwrap_or(0);
         String::from_utf8_lossy(&answer[..read]).into_owned()
@@ -256,7 +256,7 @@ async fn one_address_may_have_so_many_connections_and_replaces_its_own_quiet_one
     let mut busy = join_all((0..10).map(|_| connect_from([127, 0, 0, 4], &instance))).await;
     for (number, stream) in busy.iter_mut().enumerate() {
         let body = json!({ "intentId": format!("b{number}"), "submissionTarget": "attempts", "payload": { "simulate": "hang" } });
-        let head = "POST /v1/intents?waitSeconds=30 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json";
+        let head = "POST /v1/intents?waitSeconds=30 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
         let body = body.to_string();
         stream.write_all(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).await.unwrap();
         instance.api().until(&format!("/v1/intents/b{number}"), |answer| answer.status.is_success()).await;

@@ -101,7 +101,7 @@ async fn an_event_is_signed_and_shown_and_its_secrets_are_nowhere() {
     assert_eq!((early.status, early.error()), (StatusCode::CONFLICT, "not_terminal".to_owned()));
 
     let fragment = api.call("POST", "/ui/history", "intentId=told+1").await.text();
-    assert!(fragment.contains("Webhook: "), "{fragment}");
+    assert!(fragment.contains("<h2>Webhook</h2>"), "{fragment}");
     let metrics = api.get("/metrics").await.text();
     assert!(metrics.contains("submission_webhook_tries_total{result=\"delivered\"} "), "{metrics}");
     let mut seen = vec![fragment, metrics, instance.log_lines().join("\n"), api.get("/v1/intents").await.text()];

@@ -18,7 +18,7 @@ class Operations(Transport):
         return cast(str, self._call("GET", "/metrics", "text"))
 
     def readiness(self) -> str:
-        """Can it serve requests: leaders and followers alike can, as long as the store answers"""
+        """Can it serve requests: leaders and followers alike can, as long as the store takes writes"""
         return cast(str, self._call("GET", "/readyz", "text"))
 
     def history_fragment(self, body: models.HistoryForm) -> str:

@@ -15,7 +15,7 @@ export class Operations extends Transport {
     return this.call("GET", "/metrics", "text", options, {});
   }
 
-  /** Can it serve requests: leaders and followers alike can, as long as the store answers */
+  /** Can it serve requests: leaders and followers alike can, as long as the store takes writes */
   readiness(options: CallOptions = {}): Promise<string> {
     return this.call("GET", "/readyz", "text", options, {});
   }
