@@ -25,7 +25,7 @@ chaos: ## Let everything go wrong for a while: SECONDS_EACH=60 RUNS=1 SEED=<numb
 		cargo test --locked --test service fleet::chaos -- --nocapture
 
 model: ## Explore the model of lease and attempt further than the tests do
-	cargo test --locked --release --lib core::model -- --include-ignored --nocapture
+	cargo test --locked --release --lib domain::model -- --include-ignored --nocapture
 
 accessibility: ## Let axe-core look at every page of the console (fetches it with npm)
 	cd target && npm pack --silent axe-core@4 && tar -xzf axe-core-4*.tgz package/axe.min.js

@@ -14,25 +14,28 @@ use actix_web::web::Bytes;
 use http::header::{DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use submission_manager::core::client::{Scope, Workspaces};
-use submission_manager::core::contract::{Contract, ContractSnapshot, GatewayType};
-use submission_manager::core::inbox::{Cause, Channel, Draft, Failure, FieldNames, InboxClient, PayloadFormat, draft};
-use submission_manager::core::intent::{IntentId, TargetName};
-use submission_manager::core::job::{JobCommand, SubmissionId};
-use submission_manager::core::outcome::{Contact, Outcome};
-use submission_manager::core::signature::Secret;
-use submission_manager::core::time::Timestamp;
-use submission_manager::core::trace::TraceContext;
-use submission_manager::core::webhook::{Round, TryOutcome, Verdict, decide};
-use submission_manager::fields::Fault;
+use submission_manager::api::intents;
+use submission_manager::api::{inbox, jobs};
+use submission_manager::config::json_fields::Fault;
+use submission_manager::config::registry::Registry;
+use submission_manager::config::variables::Variables;
+use submission_manager::domain::client::{Scope, Workspaces};
+use submission_manager::domain::contract::{Contract, ContractSnapshot, GatewayType};
+use submission_manager::domain::inbox::{
+    Cause, Channel, Draft, Failure, FieldNames, InboxClient, PayloadFormat, draft,
+};
+use submission_manager::domain::intent::{IntentId, TargetName};
+use submission_manager::domain::job::{JobCommand, SubmissionId};
+use submission_manager::domain::outcome::{Contact, Outcome};
+use submission_manager::domain::signature::Secret;
+use submission_manager::domain::time::Timestamp;
+use submission_manager::domain::trace::TraceContext;
+use submission_manager::domain::webhook::{Round, TryOutcome, Verdict, decide};
 use submission_manager::gateway::answer;
-use submission_manager::http::error::ApiError;
-use submission_manager::http::intents;
-use submission_manager::http::query::Query;
-use submission_manager::registry::Registry;
+use submission_manager::http_client as outgoing;
 use submission_manager::store::{Behind, InboxQuery, JobPlace, JobQuery, ListQuery};
-use submission_manager::variables::Variables;
-use submission_manager::{inbox, jobs, outgoing};
+use submission_manager::web::error::ApiError;
+use submission_manager::web::query::Query;
 use url::form_urlencoded;
 
 /// Small, so that small inputs find both sides of it.
@@ -712,7 +715,7 @@ const NODES: &str = r#"{"nodes":[{"managementNodeId":"n","ownerTenantId":"t","st
     "policy":"one_shot","terminalOutcomes":["invalid_request"],
     "queues":[{"queueName":"q","maxCpu":1,"maxMemoryMib":1,"maxWalltimeSeconds":1}]}]}"#;
 
-fn client_json(sha256: [u8; 32], client: &submission_manager::core::client::ApiClient) -> Value {
+fn client_json(sha256: [u8; 32], client: &submission_manager::domain::client::ApiClient) -> Value {
     let tenants = client.tenants.iter().map(|(id, workspaces)| {
         let names = match workspaces {
             Workspaces::All => vec![Workspaces::ALL],

@@ -1,47 +1,38 @@
-//! Submission Manager: durable submissions to HTTP gateways.
+//! Submission Manager: durable submission of messages to HTTP gateways.
 //!
-//! The map, along the way of a submission:
+//! A client submits an intent. The service stores it, calls the gateway of its target, retries as the target's contract
+//! allows, and keeps every attempt. Any number of instances serve HTTP; one of them holds a lease in the store and executes.
 //!
-//! - it comes in by [`http`] (jobs of tenants: [`jobs`], inbound submissions: [`inbox`], operators' pages:
-//!   [`console`]), under a contract of the
-//!   [`registry`], from whom [`identity`] knows;
-//! - it is kept by [`store`], and waiting requests hear of changes through [`notices`];
-//! - what becomes of it is decided by [`core`], which is pure;
-//! - it is driven by the actors [`leader`], [`scheduler`], [`executor`] and [`retention`], wired
-//!   together in [`engine`], kept alive by [`supervise`], allowed to act by [`trust`];
-//! - it leaves by [`gateway`], and its outcome is told by [`webhooks`], both over [`outgoing`].
+//! The folders, from the top layer to the bottom. A folder imports only folders below it; `tests/layers.rs` checks that.
 //!
-//! Around that: [`app`] is the service as a whole, [`cli`] the command line, [`config`] its
-//! settings ([`variables`] those that registry files name, [`fields`] how JSON is read with all its faults), [`clock`] the only place that reads a clock, [`descriptors`] the limit of open files, [`metrics`], [`logging`] and [`spans`] what is
-//! seen from outside, [`bench`] what it is driven and measured by. `ARCHITECTURE.md` tells the same as a story.
+//! - [`cli`]: the commands of the binary.
+//! - [`devtools`]: benchmark, stand-in gateways and webhook sink; never part of a production service.
+//! - [`service`]: builds one running instance out of everything below, and stops it in order.
+//! - [`console`]: the operator's HTML pages under `/ui`.
+//! - [`api`]: the REST API under `/v1`, one file or folder a resource.
+//! - [`web`]: the HTTP server that API and console share: connections, limits, authentication, errors.
+//! - [`engine`]: the actors that execute: leader, scheduler, executor, webhooks, inbox, retention.
+//! - [`config`]: settings, registry files and the callers they name.
+//! - [`gateway`]: one call of a gateway, and how its answer is read.
+//! - [`store`]: the contract of a store, the store actor, and the SQLite and SQL Server stores.
+//! - [`telemetry`]: metrics, logging and trace spans.
+//! - [`http_client`]: the HTTP/1.1 client for gateways, webhooks and the trace collector.
+//! - [`platform`]: clocks, file descriptors and supervision of actors.
+//! - [`domain`]: what an intent is and what becomes of it; pure functions and types.
+//!
+//! `ARCHITECTURE.md` explains how these work together.
 
-pub mod app;
-pub mod bench;
+pub mod api;
 pub mod cli;
-pub mod clock;
 pub mod config;
 pub mod console;
-pub mod core;
-pub mod descriptors;
+pub mod devtools;
+pub mod domain;
 pub mod engine;
-pub mod executor;
-pub mod fields;
 pub mod gateway;
-pub mod http;
-pub mod identity;
-pub mod inbox;
-pub mod jobs;
-pub mod leader;
-pub mod logging;
-pub mod metrics;
-pub mod notices;
-pub mod outgoing;
-pub mod registry;
-pub mod retention;
-pub mod scheduler;
-pub mod spans;
+pub mod http_client;
+pub mod platform;
+pub mod service;
 pub mod store;
-pub mod supervise;
-pub mod trust;
-pub mod variables;
-pub mod webhooks;
+pub mod telemetry;
+pub mod web;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use tokio::time::Instant;
 
-use crate::clock::monotonic;
-use crate::config::StoreConfig;
+use crate::config::settings::StoreConfig;
+use crate::platform::clock::monotonic;
 use crate::store::choice::StoreChoice;
 use crate::store::sqlite::backup::{self, Progress};
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::settings::BadSetting;
-use crate::app::https_of;
-use crate::config::Config;
-use crate::descriptors;
-use crate::metrics::Metrics;
-use crate::outgoing::tls_config;
-use crate::registry::Registry;
-use crate::variables::Variables;
+use crate::config::registry::Registry;
+use crate::config::settings::Config;
+use crate::config::variables::Variables;
+use crate::console::Login;
+use crate::http_client::tls_config;
+use crate::platform::descriptors;
+use crate::service::{descriptor_demand, https_of};
+use crate::telemetry::metrics::Metrics;
 
 /// A store larger than this takes long enough to examine that somebody may wonder.
 const WORTH_A_WORD: u64 = 256 * 1024 * 1024;
@@ -22,8 +23,8 @@ pub async fn run(config: Config, bad: &[BadSetting]) -> Result<(), String> {
             .map(|registry| format!("registry {}: {}", files.targets.display(), registry.summary()))
             .map_err(|error| error.to_string()),
         config.auth_mode().map(|mode| format!("tokens: {mode:?}").to_lowercase()).map_err(|error| error.to_string()),
-        config.leader_settings().map(|_| "settings: fine".to_owned()).map_err(|error| error.to_string()),
-        config.console.login().map(|_| "console: fine".to_owned()).map_err(|error| error.to_string()),
+        config.lease_timing().map(|_| "settings: fine".to_owned()).map_err(|error| error.to_string()),
+        Login::new(&config.console).map(|_| "console: fine".to_owned()).map_err(|error| error.to_string()),
         tls_config(config.gateway_ca.as_deref())
             .map(|_| "certificates: fine".to_owned())
             .map_err(|error| error.to_string()),
@@ -42,7 +43,7 @@ pub async fn run(config: Config, bad: &[BadSetting]) -> Result<(), String> {
 }
 
 fn check_descriptors(config: &Config) -> Result<String, String> {
-    let demand = config.descriptors().map_err(|error| error.to_string())?;
+    let demand = descriptor_demand(config).map_err(|error| error.to_string())?;
     let limits = descriptors::share_out(demand).map_err(|error| error.to_string())?;
     Ok(format!("clients: {} connections, {} from one address", limits.total, limits.per_address))
 }

@@ -7,13 +7,13 @@ use clap::{Args, FromArgMatches};
 use serde_json::{Value, json};
 
 use super::token;
-use crate::app::{Asked, Service, Signals, stop_in_order};
-use crate::config::{Config, listen_address};
-use crate::core::signature::Secret;
-use crate::gateway::standin::StandIn;
-use crate::registry::Registry;
-use crate::variables::Variables;
-use crate::webhooks::sink::{Arrived, Sink};
+use crate::config::registry::Registry;
+use crate::config::settings::{Config, listen_address};
+use crate::config::variables::Variables;
+use crate::devtools::stand_in_gateway::StandIn;
+use crate::devtools::webhook_sink::{Arrived, Sink};
+use crate::domain::signature::Secret;
+use crate::service::{Asked, Service, Signals, stop_in_order};
 
 #[derive(Args)]
 pub struct DemoArgs {

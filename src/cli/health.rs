@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::config::listen_address;
+use crate::config::settings::listen_address;
 
 #[derive(Args)]
 pub struct HealthArgs {

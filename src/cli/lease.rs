@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::clock::monotonic;
-use crate::config::{LEASE_DURATION, StoreConfig, duration};
-use crate::metrics::Metrics;
+use crate::config::settings::{LEASE_DURATION, StoreConfig, duration};
+use crate::platform::clock::monotonic;
 use crate::store::{LeaseState, Store};
+use crate::telemetry::metrics::Metrics;
 
 #[derive(Subcommand)]
 pub enum LeaseCommand {

@@ -17,9 +17,11 @@ use std::sync::Arc;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use self::settings::{Asked, BadSetting};
-use crate::config::{Config, StoreConfig};
-use crate::metrics::Metrics;
-use crate::{app, bench, logging};
+use crate::config::settings::{Config, StoreConfig};
+use crate::devtools::bench;
+use crate::service;
+use crate::telemetry::logging;
+use crate::telemetry::metrics::Metrics;
 
 /// Hands submissions to HTTP gateways: durable, attempted at once, retried as the contract allows.
 #[derive(Parser)]
@@ -86,7 +88,7 @@ pub fn run() -> ExitCode {
     let result = match command {
         Command::Serve(config) => {
             logging::start();
-            block_on(async move { app::serve(&config).await.map_err(|error| error.to_string()) })
+            block_on(async move { service::serve(&config).await.map_err(|error| error.to_string()) })
         }
         Command::Demo(args) => {
             logging::start_quiet();

@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 
-use crate::outgoing::shown;
+use crate::http_client::shown;
 
 /// A setting whose value cannot be used.
 pub struct BadSetting {

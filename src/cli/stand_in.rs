@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use crate::app::{Asked, Signals};
-use crate::config::listen_address;
-use crate::gateway::standin::StandIn;
+use crate::config::settings::listen_address;
+use crate::devtools::stand_in_gateway::StandIn;
+use crate::service::{Asked, Signals};
 
 #[derive(Args)]
 pub struct StandInArgs {

@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::core::client::Scope;
-use crate::registry::faults_of_api_clients;
+use crate::config::registry::faults_of_api_clients;
+use crate::domain::client::Scope;
 
 #[derive(Subcommand)]
 pub enum TokenCommand {

@@ -6,9 +6,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::Switch;
-use crate::core::contract::GatewayUrl;
-use crate::http::auth::AuthMode;
+use super::settings::{AuthMode, Switch};
+use crate::domain::contract::GatewayUrl;
 
 const MILLISECOND: u128 = 1_000_000;
 const SECOND: u128 = 1_000 * MILLISECOND;

@@ -18,7 +18,7 @@ use actix_web::{Error, HttpResponse, web};
 use super::Console;
 use super::login::{Admission, Login};
 use super::notice;
-use crate::http::{HttpParts, origin};
+use crate::web::{HttpParts, origin};
 
 #[derive(Clone)]
 pub enum Access {

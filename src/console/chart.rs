@@ -1,7 +1,7 @@
 //! The last hour as bars, one for each minute: where they stand in a drawing. Pure.
 
-use crate::core::intent::Status;
-use crate::core::time::Timestamp;
+use crate::domain::intent::Status;
+use crate::domain::time::Timestamp;
 use crate::store::{CHART_MINUTES, EndedInMinute};
 
 const WIDTH: f64 = 960.0;

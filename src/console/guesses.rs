@@ -123,7 +123,7 @@ fn network(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::monotonic;
+    use crate::platform::clock::monotonic;
 
     fn address(number: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, number])

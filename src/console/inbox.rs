@@ -8,11 +8,11 @@ use bytes::Bytes;
 
 use super::asked::Asked;
 use super::{Console, PageError, page, payload};
-use crate::core::job::SubmissionId;
-use crate::http::HttpParts;
-use crate::http::error::ApiError;
-use crate::inbox::{cursor_text, inbox_query, reprocess_one, reprocess_parked_of};
+use crate::api::inbox::{cursor_text, inbox_query, reprocess_one, reprocess_parked_of};
+use crate::domain::job::SubmissionId;
 use crate::store::{Contact, InboxPage, InboxQuery, Message, SubmissionRow, SubmissionState};
+use crate::web::HttpParts;
+use crate::web::error::ApiError;
 
 #[derive(Template)]
 #[template(path = "console/inbox.html")]

@@ -8,11 +8,11 @@ use askama::Template;
 use super::timeline::{self, Timeline};
 use super::words::{self, intent_href, span};
 use super::{Console, PageError, page, payload};
-use crate::core::intent::{Intent, IntentId};
-use crate::core::time::Timestamp;
-use crate::core::webhook::{EventStatus, event_id};
-use crate::http::HttpParts;
+use crate::domain::intent::{Intent, IntentId};
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{EventStatus, event_id};
 use crate::store::{Detail, Job, JobLookup};
+use crate::web::HttpParts;
 
 #[derive(Template)]
 #[template(path = "console/intent.html")]

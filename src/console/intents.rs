@@ -6,10 +6,10 @@ use askama::Template;
 use super::asked::Asked;
 use super::words::intent_href;
 use super::{PageError, page};
-use crate::core::intent::{Intent, Status};
-use crate::http::HttpParts;
-use crate::http::intents::{cursor_text, list_query};
+use crate::api::intents::{cursor_text, list_query};
+use crate::domain::intent::{Intent, Status};
 use crate::store::IntentPage;
+use crate::web::HttpParts;
 
 #[derive(Template)]
 #[template(path = "console/intents.html")]

@@ -6,10 +6,10 @@ use askama::Template;
 use super::asked::Asked;
 use super::words::intent_href;
 use super::{PageError, page};
-use crate::core::intent::Status;
-use crate::http::HttpParts;
-use crate::jobs::{cursor_text, list_query};
+use crate::api::jobs::{cursor_text, list_query};
+use crate::domain::intent::Status;
 use crate::store::{Job, JobPage};
+use crate::web::HttpParts;
 
 #[derive(Template)]
 #[template(path = "console/jobs.html")]

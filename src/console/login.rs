@@ -14,7 +14,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use super::guesses::{Guess, Guesses, TooMany};
-use crate::clock::monotonic;
+use crate::config::settings::{ConfigError, ConsoleConfig};
+use crate::platform::clock::monotonic;
 
 /// bcrypt ignores what is behind them, so a longer password would be as good as its beginning.
 const MAX_PASSWORD_BYTES: usize = 72;
@@ -50,6 +51,11 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
+    /// The user that the settings name, if they name one.
+    pub fn new(config: &ConsoleConfig) -> Result<Option<Self>, ConfigError> {
+        config.console_auth.as_deref().map(Self::parse).transpose().map_err(ConfigError::ConsoleAuth)
+    }
+
     /// `user:$2y$…`; an error repeats nothing of it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let fault = || "must be a line as 'htpasswd -nB user' prints it: user:$2y$…".to_owned();

@@ -9,7 +9,6 @@ mod asked;
 mod assets;
 mod chart;
 mod guesses;
-pub mod history;
 mod inbox;
 mod intent;
 mod intents;
@@ -21,6 +20,8 @@ mod targets;
 mod timeline;
 mod words;
 
+use std::net::IpAddr;
+
 use actix_web::http::StatusCode;
 use actix_web::http::header::ContentType;
 use actix_web::middleware::from_fn;
@@ -29,8 +30,9 @@ use askama::Template;
 
 pub use self::access::Access;
 pub use self::login::Login;
-use crate::http::{read, resource, with_and_without_slash};
+use crate::config::settings::{ConfigError, ConsoleConfig, Switch};
 use crate::store::StoreError;
+use crate::web::{read, resource};
 
 /// How the console is to behave.
 #[derive(Clone)]
@@ -42,11 +44,19 @@ pub struct Console {
     pub frames: String,
 }
 
+impl Console {
+    /// The console of an instance that listens on this address.
+    pub fn new(config: &ConsoleConfig, listens_on: IpAddr) -> Result<Self, ConfigError> {
+        Ok(Self {
+            access: Access::new(Login::new(config)?, listens_on),
+            payloads: config.console_payloads == Switch::On,
+            frames: config.console_frames.clone(),
+        })
+    }
+}
+
 pub fn routes(config: &mut web::ServiceConfig, console: Console) {
-    let history = web::resource(with_and_without_slash("/ui/history"))
-        .route(web::post().to(history::fragment))
-        .default_service(web::to(history::refuse_method));
-    config.service(history).service(
+    config.service(
         web::scope("/ui")
             .app_data(web::Data::new(console))
             .wrap(from_fn(access::guard))

@@ -6,9 +6,9 @@ use askama::Template;
 use super::chart::{self, Chart};
 use super::words::{intent_href, span};
 use super::{PageError, page};
-use crate::core::time::Timestamp;
-use crate::http::HttpParts;
+use crate::domain::time::Timestamp;
 use crate::store::{Overview, RECENT_MINUTES};
+use crate::web::HttpParts;
 
 #[derive(Template)]
 #[template(path = "console/overview.html")]

@@ -10,11 +10,11 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use url::form_urlencoded;
 
 use super::{PageError, page, words};
-use crate::core::intent::TargetName;
-use crate::core::time::Timestamp;
-use crate::http::HttpParts;
-use crate::http::targets::{KnownTarget, known, set_paused};
+use crate::api::targets::{KnownTarget, known, set_paused};
+use crate::domain::intent::TargetName;
+use crate::domain::time::Timestamp;
 use crate::store::{RECENT_MINUTES, TargetHealth};
+use crate::web::HttpParts;
 
 #[derive(Template)]
 #[template(path = "console/targets.html")]

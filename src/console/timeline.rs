@@ -1,7 +1,7 @@
 //! The timeline of an intent, to scale: where attempts and waits stand in a drawing. Pure.
 
 use super::words::span;
-use crate::core::time::Timestamp;
+use crate::domain::time::Timestamp;
 use crate::store::Detail;
 
 /// The drawing is 1000 wide, with a margin on both sides.

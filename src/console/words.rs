@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::core::contract::{Contract, Policy};
-use crate::core::intent::{ExhaustedReason, IntentId, State};
-use crate::core::limits::TargetLimits;
+use crate::domain::contract::{Contract, Policy};
+use crate::domain::intent::{ExhaustedReason, IntentId, State};
+use crate::domain::limits::TargetLimits;
 use crate::store::{Detail, TargetHealth, WebhookHistory};
 
 /// A span as a person would say it: the two largest units.
@@ -113,7 +113,7 @@ pub fn why(detail: &Detail) -> Option<String> {
 
 /// What became of an event, in one sentence.
 pub fn webhook(detail: &Detail, webhook: &WebhookHistory) -> String {
-    use crate::core::webhook::EventStatus;
+    use crate::domain::webhook::EventStatus;
     let tries = webhook.tries.len();
     match (webhook.status, webhook.next_try_at) {
         (EventStatus::Delivered, _) => format!("Delivered on try {tries}."),

@@ -5,9 +5,9 @@
 
 use serde_json::value::RawValue;
 
-use crate::core::outcome::Outcome;
-use crate::core::raw_json::{Object, text_of};
-use crate::outgoing::{quoted, shown};
+use crate::domain::outcome::Outcome;
+use crate::domain::raw_json::{Object, text_of};
+use crate::http_client::{quoted, shown};
 
 pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     if !(200..300).contains(&http_status) {

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::{Attempting, Gateway, LocalResourceError, answer};
-use crate::core::intent::IntentId;
-use crate::core::outcome::Outcome;
-use crate::metrics::Metrics;
-use crate::outgoing::{Answer, CallError, Caller, NoBody, retry_after};
-use crate::store::OpenAttempt;
+use crate::domain::attempt::OpenAttempt;
+use crate::domain::intent::IntentId;
+use crate::domain::outcome::Outcome;
+use crate::http_client::{Answer, CallError, Caller, NoBody, retry_after};
+use crate::telemetry::metrics::Metrics;
 
 /// What is not visible ASCII, besides the control and non-ASCII bytes that are always encoded; and
 /// the percent sign, without which `a b` and `a%20b` would be one key to a gateway.
@@ -28,8 +28,8 @@ impl HttpGateway {
     }
 
     /// Counts and logs attempts that could not be made for want of a local resource.
-    pub fn reporting(self, metrics: Arc<Metrics>) -> Self {
-        Self(self.0.reporting("gateway", metrics))
+    pub fn reporting(self, metrics: &Metrics) -> Self {
+        Self(self.0.reporting("gateway", metrics.local_resource_errors("gateway")))
     }
 }
 

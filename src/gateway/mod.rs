@@ -1,11 +1,10 @@
 //! The way out: one attempt becomes one HTTP call, and its answer a fact.
 //!
-//! [`Gateway`] is what the executor needs; [`client`] is the real one over [`crate::outgoing`]. [`answer`] reads
-//! bodies, [`standin`] plays gateways for the demo and the tests.
+//! [`Gateway`] is what the executor needs; [`client`] is the real one over [`crate::http_client`]. [`answer`] reads
+//! bodies.
 
 pub mod answer;
 pub mod client;
-pub mod standin;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,10 +12,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::core::outcome::Outcome;
-use crate::store::OpenAttempt;
+use crate::domain::attempt::OpenAttempt;
+use crate::domain::outcome::Outcome;
 
-pub use crate::outgoing::LocalResourceError;
+pub use crate::http_client::LocalResourceError;
 
 /// An attempt's outcome, once the gateway has answered or the time is up.
 pub type Attempting = Pin<Box<dyn Future<Output = Result<Outcome, LocalResourceError>>>>;

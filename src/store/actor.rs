@@ -25,14 +25,14 @@ use super::{
     AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, NewSubmission,
     Receipt, Received, Store, StoreError, StoreFuture, Submitted, WriteBatch,
 };
-use crate::clock::monotonic;
-use crate::core::intent::Intent;
-use crate::core::job::SubmissionId;
-use crate::core::lease::Term;
-use crate::core::policy::Decision;
-use crate::metrics::Metrics;
-use crate::notices::Notices;
-use crate::supervise::Alive;
+use crate::domain::intent::Intent;
+use crate::domain::job::SubmissionId;
+use crate::domain::lease::Term;
+use crate::domain::policy::Decision;
+use crate::platform::clock::monotonic;
+use crate::platform::supervision::Alive;
+use crate::store::watchers::Notices;
+use crate::telemetry::metrics::Metrics;
 
 /// Submissions that may wait for a commit: about a second's worth of the fastest disk.
 pub const MAX_WAITING_SUBMITS: usize = 8192;
@@ -133,7 +133,7 @@ impl Ask {
                 drop(permit);
                 let refused = kind == AskKind::Optional && matches!(answer, Err(StoreError::Overloaded));
                 if let Some(error) = answer.as_ref().err().filter(|_| !refused) {
-                    metrics.store_failed(error);
+                    metrics.store_failed(error.kind());
                 }
                 let _caller_may_be_gone = reply.send(answer);
             });
@@ -292,7 +292,7 @@ impl StoreActor {
                 Err(error) => {
                     log::error!("commit_failed writes={writes} store_error={error:?}");
                     actor.deps.health.commit_failed(&error.to_string());
-                    actor.deps.metrics.store_failed(&error);
+                    actor.deps.metrics.store_failed(error.kind());
                     callers.refuse(&error);
                 }
             }
@@ -305,7 +305,7 @@ impl StoreActor {
     fn is_full(&self, waiting: usize, bytes: usize) -> bool {
         let full = waiting >= MAX_WAITING_SUBMITS || self.waiting_bytes + bytes > MAX_WAITING_BYTES;
         if full {
-            self.deps.metrics.store_failed(&StoreError::Overloaded);
+            self.deps.metrics.store_failed(StoreError::Overloaded.kind());
         }
         full
     }
@@ -391,7 +391,8 @@ impl StoreActor {
         }
         for (reply, result) in callers.received.into_iter().zip(receipt.received) {
             match &result {
-                Ok(received) => self.deps.metrics.inbox_received(received),
+                Ok(Received::Created(_)) => self.deps.metrics.inbox_received(),
+                Ok(_) => {}
                 Err(error) => self.failed_alone(error),
             }
             let _caller_may_be_gone = reply.send(result);
@@ -486,7 +487,7 @@ impl StoreActor {
 
     fn failed_alone(&self, error: &StoreError) {
         log::error!("write_failed store_error={error:?}");
-        self.deps.metrics.store_failed(error);
+        self.deps.metrics.store_failed(error.kind());
     }
 
     fn show_queue(&self) {
@@ -589,4 +590,4 @@ impl Handler<Ask> for StoreActor {
 }
 
 #[cfg(test)]
-crate::supervise::crash_on_request!(StoreActor);
+crate::platform::supervision::crash_on_request!(StoreActor);

@@ -8,8 +8,8 @@ use super::sqlite::integrity::{Examined, quick_check};
 use super::sqlite::{self, SqliteStore};
 use super::sqlserver::{PoolSettings, Settings, SqlServerStore};
 use super::{Store, StoreError};
-use crate::clock::WallClock;
-use crate::metrics::Metrics;
+use crate::platform::clock::WallClock;
+use crate::telemetry::metrics::Metrics;
 
 /// The store if none is named.
 pub const DEFAULT_STORE: &str = "sqlite:data/submission.db";

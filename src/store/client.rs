@@ -27,13 +27,13 @@ use super::{
     Received, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError, StoreFuture, StoredTarget,
     SubmissionRow, Submitted, TargetHealth, WebhookLook,
 };
-use crate::clock::monotonic;
-use crate::core::contract::GatewayUrl;
-use crate::core::intent::{IntentId, IntentSeq, TargetName};
-use crate::core::job::SubmissionId;
-use crate::core::lease::{Lease, Term};
-use crate::core::time::Timestamp;
-use crate::supervise::Supervised;
+use crate::domain::contract::GatewayUrl;
+use crate::domain::intent::{IntentId, IntentSeq, TargetName};
+use crate::domain::job::SubmissionId;
+use crate::domain::lease::{Lease, Term};
+use crate::domain::time::Timestamp;
+use crate::platform::clock::monotonic;
+use crate::platform::supervision::Supervised;
 
 /// Webhooks and submissions of the inbox that are being asked for again at once, and targets being paused.
 const MAX_REPETITIONS: usize = 4;

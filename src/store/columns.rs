@@ -1,9 +1,9 @@
 //! How core types stand in columns: the same words in every store.
 
-use crate::core::intent::{ExhaustedReason, State, Status};
-use crate::core::outcome::Outcome;
-use crate::core::policy::Decision;
-use crate::core::time::Timestamp;
+use crate::domain::intent::{ExhaustedReason, State, Status};
+use crate::domain::outcome::Outcome;
+use crate::domain::policy::Decision;
+use crate::domain::time::Timestamp;
 use crate::store::FinishAttempt;
 
 /// What a finished attempt makes of its intent's columns.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::clock::monotonic;
+use crate::platform::clock::monotonic;
 
 /// A write that succeeded this recently makes a probe unnecessary: readiness checks come every second or two.
 const FRESH: Duration = Duration::from_secs(2);

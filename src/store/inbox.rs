@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::core::inbox::{Channel, Draft, PayloadFormat};
-use crate::core::job::SubmissionId;
-use crate::core::time::Timestamp;
+use crate::domain::inbox::{Channel, Draft, PayloadFormat};
+use crate::domain::job::SubmissionId;
+use crate::domain::time::Timestamp;
 
 /// Something that came in, to be kept as it came.
 #[derive(Clone)]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::History;
-use crate::core::contract::Contract;
-use crate::core::intent::{IntentId, Status, TargetName};
-use crate::core::time::Timestamp;
+use crate::domain::contract::Contract;
+use crate::domain::intent::{IntentId, Status, TargetName};
+use crate::domain::time::Timestamp;
 
 /// A history with what it was done under and what comes next.
 #[derive(Clone, Debug)]

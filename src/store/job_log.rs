@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::{JobLookup, Store};
-use crate::core::job::SubmissionId;
+use crate::domain::job::SubmissionId;
 
 /// Lines that may wait, each some hundred bytes: what a sweep of deadlines expires at once. One more is written without
 /// the job's facts, with its id alone.

@@ -2,55 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::core::intent::{Intent, IntentId, Status};
-use crate::core::job::{JobCommand, JobKey, SubmissionId};
-use crate::core::time::Timestamp;
-use crate::core::trace::TraceContext;
-
-/// Whose job it is, and what the tenant calls it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobFacts {
-    pub tenant_id: String,
-    pub workspace_id: String,
-    pub job_id: String,
-    pub idempotency_key: String,
-    pub management_node_id: String,
-}
-
-impl JobFacts {
-    /// Those of the job that an intent is, out of what is sent to its node; none if it is no job.
-    pub fn of_payload(id: &IntentId, payload: &[u8]) -> Option<Self> {
-        id.submission_id()?;
-        JobCommand::of_forwarded(payload).map(|command| Self::from(&command))
-    }
-
-    /// What every line of the log about a job says, as far as it is known.
-    pub fn tags(&self, trace: Option<TraceContext>, id: Option<SubmissionId>) -> String {
-        format!(
-            "trace_id={} tenant_id={:?} workspace_id={:?} job_id={:?} submission_id={:?} management_node_id={:?} \
-             idempotency_key={:?}",
-            trace.map(|trace| trace.trace_id()).unwrap_or_default(),
-            self.tenant_id,
-            self.workspace_id,
-            self.job_id,
-            id.map(|id| id.to_string()).unwrap_or_default(),
-            self.management_node_id,
-            self.idempotency_key
-        )
-    }
-}
-
-impl From<&JobCommand> for JobFacts {
-    fn from(command: &JobCommand) -> Self {
-        Self {
-            tenant_id: command.tenant_id.clone(),
-            workspace_id: command.workspace_id.clone(),
-            job_id: command.job_id.clone(),
-            idempotency_key: command.idempotency_key.clone(),
-            management_node_id: command.management_node_id.clone(),
-        }
-    }
-}
+use crate::domain::intent::{Intent, Status};
+use crate::domain::job::{JobFacts, JobKey, SubmissionId};
+use crate::domain::time::Timestamp;
+use crate::domain::trace::TraceContext;
 
 /// What makes a new intent a job.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::core::time::Timestamp;
+use crate::domain::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseState {

@@ -21,6 +21,7 @@ mod purge;
 pub mod sqlite;
 pub mod sqlserver;
 mod targets;
+pub mod watchers;
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -31,15 +32,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::core::contract::{Contract, ContractSnapshot, GatewayUrl};
-use crate::core::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
-use crate::core::job::SubmissionId;
-use crate::core::lease::{Lease, Term};
-use crate::core::outcome::Outcome;
-use crate::core::policy::Decision;
-use crate::core::schedule::{Ended, Lane, LanePage, LoadedPage, Waiting};
-use crate::core::time::Timestamp;
-use crate::core::trace::TraceContext;
+use crate::domain::contract::{ContractSnapshot, GatewayUrl};
+use crate::domain::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
+use crate::domain::job::SubmissionId;
+use crate::domain::lease::{Lease, Term};
+use crate::domain::schedule::{Ended, Lane, LanePage, LoadedPage, Waiting};
+use crate::domain::time::Timestamp;
+use crate::domain::trace::TraceContext;
+
+pub use crate::domain::attempt::{Attempt, FinishAttempt, OpenAttempt, PostponeAttempt};
+pub use crate::domain::job::JobFacts;
 
 pub use self::inbox::*;
 pub use self::insight::*;
@@ -60,6 +62,17 @@ pub enum StoreError {
     /// The database said no to this item alone, which had no effect: something in it is not right.
     #[error("the store holds something unexpected: {0}")]
     Unexpected(String),
+}
+
+impl StoreError {
+    /// The error without its text, as metrics name it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Overloaded => "overloaded",
+            Self::Unavailable(_) => "unavailable",
+            Self::Unexpected(_) => "unexpected",
+        }
+    }
 }
 
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
@@ -319,22 +332,6 @@ impl Found {
     }
 }
 
-/// An attempt that was written down as begun and not yet as finished.
-#[derive(Clone, Debug)]
-pub struct OpenAttempt {
-    pub seq: IntentSeq,
-    pub intent_id: IntentId,
-    pub contract: Arc<Contract>,
-    pub created_at: Timestamp,
-    pub attempt_number: u32,
-    pub lease_epoch: i64,
-    pub started_at: Timestamp,
-    /// Not known of attempts that an earlier term left open.
-    pub trace: Option<TraceContext>,
-    /// Of a job, for the log. Stores leave it empty; the executor reads it from the payload.
-    pub job: Option<Arc<JobFacts>>,
-}
-
 #[derive(Clone, Debug)]
 pub enum Begun {
     /// Written down; the caller must now make the attempt.
@@ -347,24 +344,6 @@ pub enum Begun {
     Ended(Intent),
     /// The intent is not waiting at this attempt count any more; nothing was done.
     Stale,
-}
-
-/// How an open attempt ended and what that makes of its intent.
-#[derive(Clone, Debug)]
-pub struct FinishAttempt {
-    pub attempt: OpenAttempt,
-    pub finished_at: Timestamp,
-    pub outcome: Outcome,
-    pub decision: Decision,
-}
-
-/// Takes an open attempt back that was never sent: the intent waits again until `due`, and the attempt's number is the
-/// next one once more. It leaves no audit row.
-#[derive(Clone, Copy, Debug)]
-pub struct PostponeAttempt {
-    pub seq: IntentSeq,
-    pub attempt_number: u32,
-    pub due: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -422,17 +401,6 @@ pub struct Backlog {
     pub webhooks: u64,
     /// How long the oldest of those has been owed.
     pub oldest_webhook: Option<Duration>,
-}
-
-/// One line of the audit log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    pub attempt_number: u32,
-    /// The term that began it.
-    pub lease_epoch: i64,
-    pub started_at: Timestamp,
-    pub finished_at: Timestamp,
-    pub outcome: Outcome,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

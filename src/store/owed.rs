@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::contract::Contract;
-use crate::core::intent::{Intent, IntentSeq};
-use crate::core::time::Timestamp;
-use crate::core::webhook::{EventStatus, ReceiverId, Round, TryOutcome, Verdict};
+use crate::domain::contract::Contract;
+use crate::domain::intent::{Intent, IntentSeq};
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{EventStatus, ReceiverId, Round, TryOutcome, Verdict};
 
 /// How many webhook events may be tried now.
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::core::intent::IntentSeq;
-use crate::core::time::Timestamp;
+use crate::domain::intent::IntentSeq;
+use crate::domain::time::Timestamp;
 
 /// Asks for one small transaction of a purge.
 #[derive(Clone, Copy, Debug)]

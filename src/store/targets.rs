@@ -1,7 +1,7 @@
 //! Targets as the store knows them: by their contracts, and by being paused.
 
-use crate::core::intent::TargetName;
-use crate::core::time::Timestamp;
+use crate::domain::intent::TargetName;
+use crate::domain::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredTarget {

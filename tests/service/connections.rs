@@ -144,7 +144,7 @@ fn site_with_tls() -> Encrypted {
     command.env("SM_TLS_CERT", &certificate).env("SM_TLS_KEY", &key);
     let instance = Instance::start(command);
     let _may_be_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let tls = submission_manager::outgoing::tls_config(Some(&certificate)).unwrap();
+    let tls = submission_manager::http_client::tls_config(Some(&certificate)).unwrap();
     Encrypted { _site: site, instance, connector: tls.into() }
 }
 

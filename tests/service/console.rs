@@ -3,8 +3,8 @@
 
 use actix_web::http::StatusCode;
 use serde_json::json;
-use submission_manager::core::signature::Secret;
-use submission_manager::webhooks::sink::Sink;
+use submission_manager::devtools::webhook_sink::Sink;
+use submission_manager::domain::signature::Secret;
 
 use crate::support::{Answer, Instance, PATIENCE, Site, site};
 

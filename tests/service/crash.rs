@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use submission_manager::gateway::standin::Ledger;
+use submission_manager::devtools::stand_in_gateway::Ledger;
 
 use crate::fleet::evidence::{Evidence, Record};
 use crate::support::{Api, PATIENCE, site};

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use actix_web::http::StatusCode;
 use serde_json::Value;
-use submission_manager::registry::Registry;
-use submission_manager::variables::Variables;
+use submission_manager::config::registry::Registry;
+use submission_manager::config::variables::Variables;
 
 use crate::support::{Answer, BINARY, Instance, Killed, Site, site};
 
@@ -254,7 +254,7 @@ async fn clients_may_be_served_over_https() {
     let instance = Instance::start(command);
     let port = instance.url.rsplit_once(':').unwrap().1.to_owned();
     let _may_be_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let tls = submission_manager::outgoing::tls_config(Some(&certificate)).unwrap();
+    let tls = submission_manager::http_client::tls_config(Some(&certificate)).unwrap();
     let client = awc::Client::builder().connector(awc::Connector::new().rustls_0_23(tls)).finish();
     let mut response = client.get(format!("https://localhost:{port}/readyz")).send().await.unwrap();
     let answer = Answer {

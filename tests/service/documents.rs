@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use submission_manager::core::signature::Secret;
+use submission_manager::domain::signature::Secret;
 
 use crate::fleet::free_address;
 use crate::support::{Api, BINARY, Demo, Killed, site};
@@ -205,7 +205,7 @@ fn every_variable_is_read_by_something() {
 #[test]
 fn every_line_of_the_leader_is_explained() {
     let explained = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
-    let source = std::fs::read_to_string(root().join("src/leader.rs")).unwrap();
+    let source = std::fs::read_to_string(root().join("src/engine/leader/mod.rs")).unwrap();
     let said: BTreeSet<_> = source.split('"').flat_map(words).filter(|word| word.starts_with("leader_")).collect();
     assert!(said.len() >= 7, "{said:?}");
     for line in said.into_iter().filter(|word| !word.ends_with("_arbiter")) {

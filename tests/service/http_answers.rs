@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
-use submission_manager::core::contract::Contract;
-use submission_manager::core::intent::{IntentId, IntentSeq};
-use submission_manager::core::outcome::{Contact, Outcome};
-use submission_manager::core::time::Timestamp;
-use submission_manager::core::webhook::TryOutcome;
+use submission_manager::domain::contract::Contract;
+use submission_manager::domain::intent::{IntentId, IntentSeq};
+use submission_manager::domain::outcome::{Contact, Outcome};
+use submission_manager::domain::time::Timestamp;
+use submission_manager::domain::webhook::TryOutcome;
+use submission_manager::engine::webhooks::Letter;
+use submission_manager::engine::webhooks::sender::{Courier, HttpCourier};
 use submission_manager::gateway::Gateway;
 use submission_manager::gateway::client::HttpGateway;
-use submission_manager::metrics::Metrics;
-use submission_manager::outgoing::tls_config;
+use submission_manager::http_client::tls_config;
 use submission_manager::store::OpenAttempt;
-use submission_manager::webhooks::Letter;
-use submission_manager::webhooks::courier::{Courier, HttpCourier};
+use submission_manager::telemetry::metrics::Metrics;
 use tokio::net::TcpListener;
 
 use crate::raw_server::{Server, Step, send, whole};
@@ -454,7 +454,7 @@ async fn a_shortage_of_descriptors_is_no_attempt() {
     let scripts = ["first", "second"].map(|id| vec![Step::Read, send(acceptance(id))]);
     let server = Server::start(scripts.to_vec()).await;
     let metrics = Arc::new(Metrics::new().unwrap());
-    let gateway = gateway().reporting(Arc::clone(&metrics));
+    let gateway = gateway().reporting(&metrics);
     let taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     let named = server.url.replace("127.0.0.1", "localhost");
     for url in [&server.url, &named] {

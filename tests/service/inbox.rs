@@ -6,8 +6,8 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
-use submission_manager::clock::WallClock;
-use submission_manager::core::signature::Secret;
+use submission_manager::domain::signature::Secret;
+use submission_manager::platform::clock::WallClock;
 
 use crate::support::{Answer, Api, Instance, Site, site};
 

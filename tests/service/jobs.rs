@@ -6,7 +6,7 @@ use std::process::Command;
 use actix_web::http::StatusCode;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use submission_manager::gateway::standin::StandIn;
+use submission_manager::devtools::stand_in_gateway::StandIn;
 
 use crate::support::{Answer, Api, BINARY, Instance, Site, site};
 

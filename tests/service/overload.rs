@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rusqlite::Connection;
 use serde_json::json;
-use submission_manager::clock::monotonic;
+use submission_manager::platform::clock::monotonic;
 
 use crate::support::{Instance, PATIENCE, site};
 

@@ -4,8 +4,8 @@
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use submission_manager::core::signature::Secret;
-use submission_manager::webhooks::sink::Sink;
+use submission_manager::devtools::webhook_sink::Sink;
+use submission_manager::domain::signature::Secret;
 
 use crate::support::{Api, Instance, site};
 

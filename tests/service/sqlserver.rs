@@ -18,7 +18,7 @@ use tokio_util::compat::TokioAsyncWriteCompatExt;
 use crate::fleet::evidence::{Evidence, Record};
 use crate::fleet::free_address;
 use crate::support::{Api, Instance, PATIENCE, Site, site};
-use submission_manager::gateway::standin::StandIn;
+use submission_manager::devtools::stand_in_gateway::StandIn;
 
 /// The test server's connection string; says in one line when there is none.
 fn server() -> Option<String> {

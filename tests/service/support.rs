@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use awc::http::StatusCode;
 use serde_json::{Value, json};
-use submission_manager::clock::monotonic;
-use submission_manager::gateway::standin::StandIn;
+use submission_manager::devtools::stand_in_gateway::StandIn;
+use submission_manager::platform::clock::monotonic;
 use tokio::time::Instant;
 
 use crate::sqlserver::TestDatabase;

@@ -8,12 +8,12 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use bytes::Bytes;
 use serde_json::{Value, json};
-use submission_manager::core::signature::Secret;
-use submission_manager::core::webhook::TryOutcome;
-use submission_manager::outgoing::tls_config;
-use submission_manager::webhooks::Letter;
-use submission_manager::webhooks::courier::{Courier, HttpCourier};
-use submission_manager::webhooks::sink::{Arrived, Sink};
+use submission_manager::devtools::webhook_sink::{Arrived, Sink};
+use submission_manager::domain::signature::Secret;
+use submission_manager::domain::webhook::TryOutcome;
+use submission_manager::engine::webhooks::Letter;
+use submission_manager::engine::webhooks::sender::{Courier, HttpCourier};
+use submission_manager::http_client::tls_config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::core::contract::GatewayUrl;
-use crate::core::intent::{IntentId, IntentSeq, TargetName};
-use crate::core::job::SubmissionId;
-use crate::core::lease::{Lease, Term};
-use crate::core::time::Timestamp;
+use crate::domain::contract::GatewayUrl;
+use crate::domain::intent::{IntentId, IntentSeq, TargetName};
+use crate::domain::job::SubmissionId;
+use crate::domain::lease::{Lease, Term};
+use crate::domain::time::Timestamp;
 use crate::store::{
     Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
     InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, Message, OpenAttempt, OpenTry,

@@ -2,8 +2,8 @@
 
 use super::faulty::Fault;
 use super::*;
-use crate::core::inbox::{Channel, MAX_TRIES, PayloadFormat};
-use crate::core::job::SubmissionId;
+use crate::domain::inbox::{Channel, MAX_TRIES, PayloadFormat};
+use crate::domain::job::SubmissionId;
 use crate::store::{InboxQuery, Message, NewSubmission, Received, Reprocess, SubmissionRow, SubmissionState};
 
 /// The number as an id.

@@ -3,10 +3,10 @@
 use futures_util::future::join_all;
 
 use super::*;
-use crate::core::contract::{GatewayType, TerminalOutcomes};
-use crate::core::intent::Payload;
-use crate::core::job::SubmissionId;
-use crate::core::job::fixtures::{command, submission_id};
+use crate::domain::contract::{GatewayType, TerminalOutcomes};
+use crate::domain::intent::Payload;
+use crate::domain::job::SubmissionId;
+use crate::domain::job::fixtures::{command, submission_id};
 use crate::store::actor::MAX_OPTIONAL_READS;
 use crate::store::{JobFacts, NewIntent, NewJob, StoreError};
 

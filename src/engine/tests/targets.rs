@@ -1,7 +1,7 @@
 //! Targets that are paused or have limits of their own, and gateways that ask to be left alone.
 
 use super::*;
-use crate::core::intent::TargetName;
+use crate::domain::intent::TargetName;
 
 fn named(target: &str, contract: Contract) -> Contract {
     Contract { target: TargetName::parse(target).unwrap(), ..contract }
@@ -17,7 +17,8 @@ fn reload(registry: &CurrentRegistry, limits: serde_json::Value) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("targets.json");
     std::fs::write(&path, targets(limits)).unwrap();
-    let files = crate::registry::RegistryFiles { targets: path, nodes: None, api_clients: None, inbox_clients: None };
+    let files =
+        crate::config::registry::RegistryFiles { targets: path, nodes: None, api_clients: None, inbox_clients: None };
     registry.reload(&files, &Variables::from_fn(|_| None)).unwrap();
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::core::contract::fixtures::with_webhook;
-use crate::core::webhook::{EventStatus, INTERRUPTED, TryOutcome};
+use crate::domain::contract::fixtures::with_webhook;
+use crate::domain::webhook::{EventStatus, INTERRUPTED, TryOutcome};
 use crate::store::Redelivery;
 
 const HERE: &str = "http://here.test/events";

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Fixture, LONG, accepted, acquire_from, finished, new_intent, purge_all, rejected, writes};
-use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
-use crate::core::intent::{ExhaustedReason, State, Status};
-use crate::core::lease::Term;
-use crate::core::outcome::Outcome;
-use crate::core::schedule::{Ended, Lane, Waiting};
-use crate::core::time::Timestamp;
+use crate::domain::contract::fixtures::{deadline, max_attempts, one_shot};
+use crate::domain::intent::{ExhaustedReason, State, Status};
+use crate::domain::lease::Term;
+use crate::domain::outcome::Outcome;
+use crate::domain::schedule::{Ended, Lane, Waiting};
+use crate::domain::time::Timestamp;
 use crate::store::{
     AtOnce, Begun, BegunAtOnce, FencedWrites, Finished, OpenAttempt, Permit, Places, PostponeAttempt, Purged, Slot,
     Submitted, WriteBatch,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Fixture;
 use super::inbox::{new, of, process, receive, said};
-use crate::core::inbox::Draft;
-use crate::core::lease::Term;
+use crate::domain::inbox::Draft;
+use crate::domain::lease::Term;
 use crate::store::{Contact, InboxQuery, ProcessedSubmission};
 
 /// An email and a phone, of which one may be missing.

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::Fixture;
-use crate::core::inbox::{Channel, Draft, PayloadFormat};
-use crate::core::job::SubmissionId;
-use crate::core::job::fixtures::submission_id;
-use crate::core::lease::Term;
+use crate::domain::inbox::{Channel, Draft, PayloadFormat};
+use crate::domain::job::SubmissionId;
+use crate::domain::job::fixtures::submission_id;
+use crate::domain::lease::Term;
 use crate::store::{
     Contact, DueSubmission, FailedTry, InboxQuery, NewSubmission, ProcessedSubmission, Received, Reprocess, Store,
     SubmissionRow, SubmissionState, WriteBatch,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Fixture, accepted, intent_id, submit_to};
-use crate::core::contract::fixtures::max_attempts;
-use crate::core::contract::{Contract, ContractSnapshot, GatewayType, GatewayUrl, TerminalOutcomes};
-use crate::core::intent::{IntentId, Payload, Status};
-use crate::core::job::fixtures::{command, submission_id};
-use crate::core::job::{JobCommand, SubmissionId};
-use crate::core::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
-use crate::core::outcome::Outcome;
-use crate::core::trace::TraceContext;
+use crate::domain::contract::fixtures::max_attempts;
+use crate::domain::contract::{Contract, ContractSnapshot, GatewayType, GatewayUrl, TerminalOutcomes};
+use crate::domain::intent::{IntentId, Payload, Status};
+use crate::domain::job::fixtures::{command, submission_id};
+use crate::domain::job::{JobCommand, SubmissionId};
+use crate::domain::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
+use crate::domain::outcome::Outcome;
+use crate::domain::trace::TraceContext;
 use crate::store::{
     Begun, Behind, Job, JobFacts, JobLookup, JobQuery, ListQuery, NewIntent, NewJob, Submitted, WriteBatch,
 };

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{Fixture, accepted, intent_id, rejected, writes};
-use crate::core::contract::fixtures::{max_attempts, one_shot};
-use crate::core::intent::{Status, TargetName};
-use crate::core::outcome::Outcome;
+use crate::domain::contract::fixtures::{max_attempts, one_shot};
+use crate::domain::intent::{Status, TargetName};
+use crate::domain::outcome::Outcome;
 use crate::store::{FencedWrites, IntentPage, ListQuery};
 
 pub async fn unknown_ids_are_not_found(fixture: Fixture) {

@@ -26,14 +26,14 @@ use super::{
     Begun, ChangeCursor, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, History, NewIntent, OpenAttempt,
     PurgeRequest, Purged, Refresh, RefreshRequest, Store, Submitted, WriteBatch,
 };
-use crate::core::contract::fixtures::deadline;
-use crate::core::contract::{Contract, ContractSnapshot};
-use crate::core::intent::{Intent, IntentId, IntentSeq, Payload};
-use crate::core::lease::{Lease, Term};
-use crate::core::outcome::Outcome;
-use crate::core::policy;
-use crate::core::schedule::Waiting;
-use crate::core::time::Timestamp;
+use crate::domain::contract::fixtures::deadline;
+use crate::domain::contract::{Contract, ContractSnapshot};
+use crate::domain::intent::{Intent, IntentId, IntentSeq, Payload};
+use crate::domain::lease::{Lease, Term};
+use crate::domain::outcome::Outcome;
+use crate::domain::policy;
+use crate::domain::schedule::Waiting;
+use crate::domain::time::Timestamp;
 
 /// Makes a test of every case for a store, each on a database of its own. The function that opens
 /// one may say `None` where there is no server, having said so in its own way.

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use super::{Fixture, accepted, new_intent, submit_to, writes};
-use crate::core::contract::fixtures::{max_attempts, one_shot};
-use crate::core::contract::{Contract, GatewayUrl};
-use crate::core::outcome::Outcome;
-use crate::core::schedule::{LanePage, Place};
+use crate::domain::contract::fixtures::{max_attempts, one_shot};
+use crate::domain::contract::{Contract, GatewayUrl};
+use crate::domain::outcome::Outcome;
+use crate::domain::schedule::{LanePage, Place};
 use crate::store::{FencedWrites, RefreshRequest, WriteBatch};
 
 fn at_gateway(host: &str) -> Contract {

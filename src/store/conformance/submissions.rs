@@ -1,10 +1,10 @@
 //! Idempotency: one id, one intent, whoever submits it and how often.
 
 use super::{Fixture, intent_id, new_intent, submit_to};
-use crate::core::contract::GatewayUrl;
-use crate::core::contract::fixtures::{deadline, max_attempts, one_shot};
-use crate::core::intent::State;
-use crate::core::policy;
+use crate::domain::contract::GatewayUrl;
+use crate::domain::contract::fixtures::{deadline, max_attempts, one_shot};
+use crate::domain::intent::State;
+use crate::domain::policy;
 use crate::store::{Begun, Store, Submitted, WriteBatch};
 
 pub async fn a_new_intent_is_created_and_found(fixture: Fixture) {

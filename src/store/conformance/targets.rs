@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::attempts::OnePlace;
 use super::{Fixture, accepted, new_intent, writes};
-use crate::core::contract::Contract;
-use crate::core::contract::fixtures::{max_attempts, one_shot};
-use crate::core::intent::{ExhaustedReason, TargetName};
-use crate::core::outcome::Outcome;
+use crate::domain::contract::Contract;
+use crate::domain::contract::fixtures::{max_attempts, one_shot};
+use crate::domain::intent::{ExhaustedReason, TargetName};
+use crate::domain::outcome::Outcome;
 use crate::store::{AtOnce, Begun, FencedWrites, Finished, StoredTarget, WriteBatch};
 
 fn name(text: &str) -> TargetName {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Fixture, LONG, accepted, acquire_from, finished, intent_id, rejected, writes};
-use crate::core::contract::Contract;
-use crate::core::contract::fixtures::{max_attempts, one_shot, with_webhook};
-use crate::core::intent::{ExhaustedReason, Intent, IntentSeq, Status};
-use crate::core::lease::Term;
-use crate::core::outcome::Outcome;
-use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, TryOutcome, Verdict};
+use crate::domain::contract::Contract;
+use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
+use crate::domain::intent::{ExhaustedReason, Intent, IntentSeq, Status};
+use crate::domain::lease::Term;
+use crate::domain::outcome::Outcome;
+use crate::domain::webhook::{EventStatus, INTERRUPTED, ReceiverId, TryOutcome, Verdict};
 use crate::store::{Begun, FencedWrites, FinishTry, OpenTry, Redelivery, WebhookHistory, WebhookLook, WebhookTry};
 
 const HERE: &str = "http://here.test/events";
@@ -133,7 +133,7 @@ pub async fn a_try_is_written_down_and_recorded_once(fixture: Fixture) {
     assert!(early.is_empty(), "begun before it was due");
     fixture.pass(fixture.short).await;
     let second = fixture.begin_try(&term).await;
-    assert_eq!((second.number, second.round), (2, crate::core::webhook::Round { tries: 2, ..open.round }));
+    assert_eq!((second.number, second.round), (2, crate::domain::webhook::Round { tries: 2, ..open.round }));
     assert!(fixture.finish_try(&term, &second, answered(200), Verdict::Delivered).await);
     let webhook = fixture.webhook("a").await.unwrap();
     assert_eq!((webhook.status, webhook.next_try_at, webhook.tries.len()), (EventStatus::Delivered, None, 2));

@@ -8,8 +8,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 
 use super::PREPARED;
 use super::checkpoint::WRITERS_CHECKPOINT;
-use crate::clock::WallClock;
-use crate::core::time::Timestamp;
+use crate::domain::time::Timestamp;
+use crate::platform::clock::WallClock;
 use crate::store::StoreError;
 
 /// How long a call waits for another process that is writing, before it gives up with 503.

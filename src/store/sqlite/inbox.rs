@@ -9,11 +9,11 @@ use super::leases;
 use super::read::parsed;
 use super::schedule::as_limit;
 use super::write::Items;
-use crate::clock::WallClock;
-use crate::core::inbox::{Channel, Draft, PayloadFormat};
-use crate::core::job::SubmissionId;
-use crate::core::lease::Term;
-use crate::core::time::Timestamp;
+use crate::domain::inbox::{Channel, Draft, PayloadFormat};
+use crate::domain::job::SubmissionId;
+use crate::domain::lease::Term;
+use crate::domain::time::Timestamp;
+use crate::platform::clock::WallClock;
 use crate::store::{
     Contact, DueSubmission, InboxBacklog, InboxLook, InboxPage, InboxQuery, Message, NewSubmission,
     ProcessedSubmission, Received, Reprocess, StoreError, SubmissionRow, SubmissionSeq, SubmissionState, Text,

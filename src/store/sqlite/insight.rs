@@ -9,9 +9,9 @@ use super::connection::read_now;
 use super::read::{self, parsed};
 use super::schedule::as_limit;
 use super::targets;
-use crate::clock::WallClock;
-use crate::core::intent::{IntentId, Status, TargetName};
-use crate::core::time::Timestamp;
+use crate::domain::intent::{IntentId, Status, TargetName};
+use crate::domain::time::Timestamp;
+use crate::platform::clock::WallClock;
 use crate::store::{
     CHART_MINUTES, Detail, EndedInMinute, Failing, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES, TargetHealth,
     minute_of,

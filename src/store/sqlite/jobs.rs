@@ -7,13 +7,13 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_f
 use super::connection::{begin, read_now};
 use super::read::{INTENT_COLUMNS, intent_of, parsed};
 use super::schedule::as_limit;
-use crate::clock::WallClock;
-use crate::core::contract::{GatewayType, GatewayUrl};
-use crate::core::intent::{Intent, IntentId, IntentSeq};
-use crate::core::job::{JobKey, SubmissionId};
-use crate::core::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
-use crate::core::time::Timestamp;
-use crate::core::trace::TraceContext;
+use crate::domain::contract::{GatewayType, GatewayUrl};
+use crate::domain::intent::{Intent, IntentId, IntentSeq};
+use crate::domain::job::{JobKey, SubmissionId};
+use crate::domain::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
+use crate::domain::time::Timestamp;
+use crate::domain::trace::TraceContext;
+use crate::platform::clock::WallClock;
 use crate::store::{FinishAttempt, FoundJob, Job, JobFacts, JobLookup, JobPage, JobQuery, NewJob};
 
 const JOB_COLUMNS: &str = "b.submission_id, b.tenant_id, b.workspace_id, b.job_id, b.idempotency_key, \

@@ -6,9 +6,9 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::connection::{begin, is_ahead, read_now};
-use crate::clock::WallClock;
-use crate::core::lease::{Lease, Term};
-use crate::core::time::Timestamp;
+use crate::domain::lease::{Lease, Term};
+use crate::domain::time::Timestamp;
+use crate::platform::clock::WallClock;
 use crate::store::{LeaseRow, LeaseState};
 
 pub fn acquire(

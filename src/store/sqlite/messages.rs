@@ -9,7 +9,7 @@ use rusqlite::{Connection, Transaction, params, params_from_iter};
 use sha2::{Digest, Sha256};
 
 use super::read::{self, Filters};
-use crate::core::intent::{Intent, IntentSeq};
+use crate::domain::intent::{Intent, IntentSeq};
 
 /// Intents of one bucket, as a power of two.
 const BUCKET_BITS: u32 = 10;

@@ -45,12 +45,12 @@ use super::{
     Overview, PROBE_BUDGET, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest,
     Reprocess, Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
-use crate::clock::{WallClock, monotonic};
-use crate::core::contract::GatewayUrl;
-use crate::core::intent::{IntentId, IntentSeq, TargetName};
-use crate::core::job::SubmissionId;
-use crate::core::lease::{Lease, Term};
-use crate::core::time::Timestamp;
+use crate::domain::contract::GatewayUrl;
+use crate::domain::intent::{IntentId, IntentSeq, TargetName};
+use crate::domain::job::SubmissionId;
+use crate::domain::lease::{Lease, Term};
+use crate::domain::time::Timestamp;
+use crate::platform::clock::{WallClock, monotonic};
 
 /// Connections for what clients read. More would only wait for the same two or four cores.
 const READERS: usize = 4;

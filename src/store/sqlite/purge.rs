@@ -13,10 +13,10 @@ use super::connection::{self, begin};
 use super::numbers::Numbers;
 use super::schedule::as_limit;
 use super::{leases, messages};
-use crate::clock::{WallClock, monotonic};
-use crate::core::intent::IntentSeq;
-use crate::core::lease::Term;
-use crate::core::time::Timestamp;
+use crate::domain::intent::IntentSeq;
+use crate::domain::lease::Term;
+use crate::domain::time::Timestamp;
+use crate::platform::clock::{WallClock, monotonic};
 use crate::store::{PurgeCursor, PurgeRequest, Purged};
 
 /// A purge takes at least this long, if there is enough to delete: less would be mostly overhead.

@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::schedule::as_limit;
 use super::{messages, webhooks};
-use crate::core::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
-use crate::core::time::Timestamp;
+use crate::domain::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
+use crate::domain::time::Timestamp;
 use crate::store::{Attempt, Behind, Found, History, IdRange, IntentPage, ListQuery, columns};
 
 /// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`.

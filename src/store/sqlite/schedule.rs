@@ -7,11 +7,11 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::connection::read_now;
 use super::read::parsed;
 use super::targets::{self, Lanes};
-use crate::clock::WallClock;
-use crate::core::contract::Contract;
-use crate::core::intent::{IntentId, IntentSeq};
-use crate::core::schedule::{Lane, LanePage, LoadedPage, Place, Waiting};
-use crate::core::time::Timestamp;
+use crate::domain::contract::Contract;
+use crate::domain::intent::{IntentId, IntentSeq};
+use crate::domain::schedule::{Lane, LanePage, LoadedPage, Place, Waiting};
+use crate::domain::time::Timestamp;
+use crate::platform::clock::WallClock;
 use crate::store::{Backlog, Build, ChangeCursor, OpenAttempt, Refresh, RefreshRequest};
 
 /// Contract by contract, so that of what is pending only those that are under way are looked at.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use rusqlite::{Transaction, params};
 
-use crate::core::contract::Contract;
-use crate::core::intent::Intent;
-use crate::core::policy::Decision;
-use crate::core::time::Timestamp;
+use crate::domain::contract::Contract;
+use crate::domain::intent::Intent;
+use crate::domain::policy::Decision;
+use crate::domain::time::Timestamp;
 use crate::store::{FinishAttempt, KEPT_MINUTES, minute_of};
 
 /// What is counted apart.

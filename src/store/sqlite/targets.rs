@@ -7,10 +7,10 @@ use rusqlite::{Connection, params};
 
 use super::connection::begin;
 use super::read::parsed;
-use crate::clock::WallClock;
-use crate::core::intent::TargetName;
-use crate::core::schedule::{GatewayId, Lane, LaneId};
-use crate::core::time::Timestamp;
+use crate::domain::intent::TargetName;
+use crate::domain::schedule::{GatewayId, Lane, LaneId};
+use crate::domain::time::Timestamp;
+use crate::platform::clock::WallClock;
 use crate::store::StoredTarget;
 
 /// Those that nothing may begin for, as of this transaction.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::core::contract::fixtures::{max_attempts, one_shot};
-use crate::core::time::Timestamp;
+use crate::domain::contract::fixtures::{max_attempts, one_shot};
+use crate::domain::time::Timestamp;
 use crate::store::Submitted;
 use crate::store::conformance::{self, Fixture, Passing, new_intent, submit_to};
 
@@ -395,7 +395,7 @@ async fn the_log_is_copied_into_the_file_beside_the_writer() {
 #[tokio::test]
 async fn a_node_that_answered_before_its_probe_refuses_nobody() {
     use super::jobs::{reach, take_probe};
-    use crate::core::node::REST_BEFORE_PROBE;
+    use crate::domain::node::REST_BEFORE_PROBE;
     let fixture = open().await;
     let gateway = one_shot().gateway_url;
     fixture.submit("a", &one_shot()).await;

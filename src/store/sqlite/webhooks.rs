@@ -10,11 +10,11 @@ use super::read::{self, parsed};
 use super::schedule::as_limit;
 use super::write::{self, ContractCache};
 use super::{Writer, leases};
-use crate::clock::WallClock;
-use crate::core::intent::{IntentId, IntentSeq};
-use crate::core::lease::Term;
-use crate::core::time::Timestamp;
-use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, UNREADABLE, Verdict, Webhook};
+use crate::domain::intent::{IntentId, IntentSeq};
+use crate::domain::lease::Term;
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, UNREADABLE, Verdict, Webhook};
+use crate::platform::clock::WallClock;
 use crate::store::{
     DueWebhook, DueWebhooks, FinishTry, OpenTry, PUT_OFF, Redelivery, WebhookHistory, WebhookLook, WebhookTry,
 };

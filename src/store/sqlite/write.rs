@@ -18,12 +18,12 @@ use super::schedule::as_limit;
 use super::tally::Tally;
 use super::targets::{self, Lanes};
 use super::{inbox, jobs, leases, messages, webhooks};
-use crate::clock::{WallClock, monotonic};
-use crate::core::contract::{Contract, ContractSnapshot};
-use crate::core::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State, TargetName};
-use crate::core::policy;
-use crate::core::schedule::{Lane, Waiting};
-use crate::core::time::Timestamp;
+use crate::domain::contract::{Contract, ContractSnapshot};
+use crate::domain::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, State, TargetName};
+use crate::domain::policy;
+use crate::domain::schedule::{Lane, Waiting};
+use crate::domain::time::Timestamp;
+use crate::platform::clock::{WallClock, monotonic};
 use crate::store::columns::StateColumns;
 use crate::store::{
     AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt,

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::database::{Batch, Database, Value};
 use super::{rows, statements};
-use crate::core::contract::{Contract, ContractSnapshot, Policy};
+use crate::domain::contract::{Contract, ContractSnapshot, Policy};
 use crate::store::StoreError;
 
 #[derive(Clone, Default)]

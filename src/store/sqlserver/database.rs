@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
 
 use super::settings::Settings;
-use crate::clock::monotonic;
-use crate::metrics::Metrics;
+use crate::platform::clock::monotonic;
 use crate::store::StoreError;
+use crate::telemetry::metrics::Metrics;
 
 /// SQL with its values; values never become part of the text.
 #[derive(Clone, Debug)]

@@ -12,9 +12,9 @@ use super::database::{Batch, Database, ResultSets, Value};
 use super::rows;
 use super::statements::{FENCE, TERM_VALUES, TICK, json_text, text};
 use super::write::term_values;
-use crate::core::inbox::{Channel, Draft, PayloadFormat};
-use crate::core::job::SubmissionId;
-use crate::core::lease::Term;
+use crate::domain::inbox::{Channel, Draft, PayloadFormat};
+use crate::domain::job::SubmissionId;
+use crate::domain::lease::Term;
 use crate::store::sqlserver::rows::json_moment;
 use crate::store::{
     Contact, DueSubmission, FailedTry, InboxBacklog, InboxLook, InboxPage, InboxQuery, Message, NewSubmission,

@@ -10,7 +10,7 @@ use super::read::{all, first, need_first, run, set};
 use super::statements::THIS_MINUTE;
 use super::targets::{self, PAUSED};
 use super::{read, rows, statements};
-use crate::core::intent::{IntentId, Status, TargetName};
+use crate::domain::intent::{IntentId, Status, TargetName};
 use crate::store::{
     CHART_MINUTES, Detail, EndedInMinute, Failing, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES, StoreError,
     TargetHealth,

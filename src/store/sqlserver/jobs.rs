@@ -8,10 +8,10 @@ use tiberius::Row;
 use super::database::{Batch, Database, Value};
 use super::rows::{self, INTENT_COLUMNS, json_moment};
 use super::statements::{json_text, numbered, text};
-use crate::core::contract::GatewayUrl;
-use crate::core::intent::IntentId;
-use crate::core::job::SubmissionId;
-use crate::core::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
+use crate::domain::contract::GatewayUrl;
+use crate::domain::intent::IntentId;
+use crate::domain::job::SubmissionId;
+use crate::domain::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
 use crate::store::{FoundJob, Job, JobFacts, JobLookup, JobPage, JobQuery, StoreError};
 
 /// Ends the condition of inserted intents, if some are jobs.

@@ -38,12 +38,12 @@ use super::{
     Overview, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess,
     Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
 };
-use crate::core::contract::GatewayUrl;
-use crate::core::intent::{IntentId, IntentSeq, TargetName};
-use crate::core::job::SubmissionId;
-use crate::core::lease::{Lease, Term};
-use crate::core::time::Timestamp;
-use crate::metrics::Metrics;
+use crate::domain::contract::GatewayUrl;
+use crate::domain::intent::{IntentId, IntentSeq, TargetName};
+use crate::domain::job::SubmissionId;
+use crate::domain::lease::{Lease, Term};
+use crate::domain::time::Timestamp;
+use crate::telemetry::metrics::Metrics;
 
 /// A commit, a look of the scheduler, a renewal of the lease, a readiness check.
 const RESERVED_CONNECTIONS: u32 = 4;

@@ -5,10 +5,10 @@ use super::read::{clamped, need_first, number, run, set};
 use super::rows::{self, json_moment};
 use super::statements::{FENCE, TICK};
 use super::write::term_values;
-use crate::clock::monotonic;
-use crate::core::intent::IntentSeq;
-use crate::core::lease::Term;
-use crate::core::time::Timestamp;
+use crate::domain::intent::IntentSeq;
+use crate::domain::lease::Term;
+use crate::domain::time::Timestamp;
+use crate::platform::clock::monotonic;
 use crate::store::{PurgeCursor, PurgeRequest, Purged, StoreError};
 
 /// Terminal intents older than so many seconds, the oldest first, behind the cursor; those whose webhook event is

@@ -12,10 +12,10 @@ use super::rows::{self, json_moment};
 use super::statements::{self, IdParts, ListParts};
 use super::write::term_values;
 use super::{targets, webhooks};
-use crate::core::intent::{Intent, IntentId};
-use crate::core::lease::{Lease, Term};
-use crate::core::schedule::{LaneId, LanePage, LoadedPage, Place, Waiting};
-use crate::core::time::Timestamp;
+use crate::domain::intent::{Intent, IntentId};
+use crate::domain::lease::{Lease, Term};
+use crate::domain::schedule::{LaneId, LanePage, LoadedPage, Place, Waiting};
+use crate::domain::time::Timestamp;
 use crate::store::{
     Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IdRange, IntentPage, LeaseRow, LeaseState,
     ListQuery, OpenAttempt, Refresh, RefreshRequest, StoreError,

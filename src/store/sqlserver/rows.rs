@@ -7,11 +7,11 @@ use bytes::Bytes;
 use tiberius::{FromSql, Row};
 use time::PrimitiveDateTime;
 
-use crate::core::contract::Contract;
-use crate::core::intent::{Intent, IntentId, IntentSeq, TargetName};
-use crate::core::schedule::{GatewayId, Lane, LaneId, Waiting};
-use crate::core::time::Timestamp;
-use crate::core::trace::TraceContext;
+use crate::domain::contract::Contract;
+use crate::domain::intent::{Intent, IntentId, IntentSeq, TargetName};
+use crate::domain::schedule::{GatewayId, Lane, LaneId, Waiting};
+use crate::domain::time::Timestamp;
+use crate::domain::trace::TraceContext;
 use crate::store::{Attempt, Found, OpenAttempt, StoreError, columns};
 
 /// The columns that [`intent`] reads, of `submission_intents AS i` and `submission_contracts AS c`.

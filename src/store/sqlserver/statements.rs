@@ -8,7 +8,7 @@
 use super::rows::INTENT_COLUMNS;
 use super::targets::PAUSED;
 use super::{inbox, jobs, webhooks};
-use crate::core::intent::IntentId;
+use crate::domain::intent::IntentId;
 use crate::store::KEPT_MINUTES;
 
 /// Parameters that a batch of writes always has: the term, or blanks.

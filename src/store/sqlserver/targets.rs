@@ -8,8 +8,8 @@ use super::database::{Database, Value};
 use super::read::{all as read_all, need_first, run, set};
 use super::rows;
 use super::statements::TICK;
-use crate::core::intent::TargetName;
-use crate::core::time::Timestamp;
+use crate::domain::intent::TargetName;
+use crate::domain::time::Timestamp;
 use crate::store::{StoreError, StoredTarget};
 
 /// Read by every look of the schedule.

@@ -14,7 +14,7 @@ use super::jobs as job_statements;
 use super::targets as target_statements;
 use super::webhooks as webhook_statements;
 use super::*;
-use crate::core::contract::fixtures::{max_attempts, one_shot};
+use crate::domain::contract::fixtures::{max_attempts, one_shot};
 use crate::store::conformance::{self, Fixture, Passing, new_intent, submit_to};
 use crate::store::{SubmissionState, Submitted};
 
@@ -213,15 +213,15 @@ async fn a_batch_costs_a_tenth_of_its_items_alone() {
     let store = test.store();
     store.prepare().await.unwrap();
     submit_to(&store, new_intent("warm", &one_shot(), b"{}")).await;
-    let started = crate::clock::monotonic();
+    let started = crate::platform::clock::monotonic();
     for n in 0..COUNT {
         submit_to(&store, new_intent(&format!("single {n}"), &one_shot(), b"{}")).await;
     }
-    let singles = crate::clock::monotonic().duration_since(started);
-    let started = crate::clock::monotonic();
+    let singles = crate::platform::clock::monotonic().duration_since(started);
+    let started = crate::platform::clock::monotonic();
     let submits = (0..COUNT).map(|n| new_intent(&format!("batch {n}"), &one_shot(), b"{}")).collect();
     let receipt = store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
-    let batch = crate::clock::monotonic().duration_since(started);
+    let batch = crate::platform::clock::monotonic().duration_since(started);
     assert!(receipt.submits.iter().all(|result| matches!(result, Ok(Submitted::Created(_)))));
     let ratio = singles.as_secs_f64() / batch.as_secs_f64();
     println!("{COUNT} submissions: {singles:?} one by one, {batch:?} in one batch, ratio {ratio:.1}");

@@ -13,11 +13,11 @@ use super::read::{all, first, need_first, number, run, set};
 use super::rows::{self, INTENT_COLUMNS, json_moment};
 use super::statements::{FENCE, TICK, json_text, text};
 use super::write::term_values;
-use crate::core::contract::Contract;
-use crate::core::intent::{IntentId, IntentSeq};
-use crate::core::lease::Term;
-use crate::core::time::Timestamp;
-use crate::core::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, UNREADABLE, Verdict};
+use crate::domain::contract::Contract;
+use crate::domain::intent::{IntentId, IntentSeq};
+use crate::domain::lease::Term;
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, UNREADABLE, Verdict};
 use crate::store::{
     DueWebhook, DueWebhooks, FinishTry, OpenTry, PUT_OFF, Redelivery, StoreError, WebhookHistory, WebhookLook,
     WebhookTry,

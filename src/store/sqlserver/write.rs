@@ -15,12 +15,12 @@ use super::database::{Batch, Database, ResultSets, Value};
 use super::inbox;
 use super::rows::{self, json_moment};
 use super::statements::{self, Parts, json_text};
-use crate::core::contract::{Contract, GatewayType, Policy};
-use crate::core::intent::{Intent, IntentId, IntentSeq};
-use crate::core::lease::Term;
-use crate::core::policy;
-use crate::core::schedule::Waiting;
-use crate::core::time::Timestamp;
+use crate::domain::contract::{Contract, GatewayType, Policy};
+use crate::domain::intent::{Intent, IntentId, IntentSeq};
+use crate::domain::lease::Term;
+use crate::domain::policy;
+use crate::domain::schedule::Waiting;
+use crate::domain::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
     Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, NewIntent, NewJob, PostponeAttempt, Receipt,

@@ -14,10 +14,10 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use submission_manager::clock::monotonic;
-use submission_manager::core::time::Timestamp;
-use submission_manager::gateway::standin::StandIn;
-use submission_manager::webhooks::sink::Sink;
+use submission_manager::devtools::stand_in_gateway::StandIn;
+use submission_manager::devtools::webhook_sink::Sink;
+use submission_manager::domain::time::Timestamp;
+use submission_manager::platform::clock::monotonic;
 use tokio::time::Instant;
 
 use super::evidence::{Record, Rest};

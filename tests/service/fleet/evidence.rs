@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use submission_manager::core::contract::{Contract, Policy};
-use submission_manager::core::intent::{ExhaustedReason, State};
-use submission_manager::core::outcome::Outcome;
-use submission_manager::core::policy::{self, Decision};
-use submission_manager::core::time::Timestamp;
-use submission_manager::core::webhook::{EventStatus, event_id};
-use submission_manager::gateway::standin::Ledger;
-use submission_manager::metrics::Metrics;
-use submission_manager::registry::Registry;
+use submission_manager::config::registry::Registry;
+use submission_manager::config::variables::Variables;
+use submission_manager::devtools::stand_in_gateway::Ledger;
+use submission_manager::domain::contract::{Contract, Policy};
+use submission_manager::domain::intent::{ExhaustedReason, State};
+use submission_manager::domain::outcome::Outcome;
+use submission_manager::domain::policy::{self, Decision};
+use submission_manager::domain::time::Timestamp;
+use submission_manager::domain::webhook::{EventStatus, event_id};
 use submission_manager::store::choice::StoreChoice;
 use submission_manager::store::sqlserver::PoolSettings;
 use submission_manager::store::{History, ListQuery, Store};
-use submission_manager::variables::Variables;
+use submission_manager::telemetry::metrics::Metrics;
 
 use crate::support::{PATIENCE, Site};
 
@@ -353,7 +353,7 @@ async fn open(store: &str) -> Arc<dyn Store> {
 
 /// The checker is itself checked: each way of tampering with a sound record must be noticed.
 mod tests {
-    use submission_manager::core::intent::{Intent, IntentId, IntentSeq, TargetName};
+    use submission_manager::domain::intent::{Intent, IntentId, IntentSeq, TargetName};
     use submission_manager::store::{Attempt, WebhookHistory};
 
     use super::*;

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 use std::time::Duration;
 
-use submission_manager::gateway::standin::StandIn;
+use submission_manager::devtools::stand_in_gateway::StandIn;
 use tokio::time::Instant;
 
 use self::evidence::{Evidence, Record};

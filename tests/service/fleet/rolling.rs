@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::json;
-use submission_manager::gateway::standin::StandIn;
+use submission_manager::devtools::stand_in_gateway::StandIn;
 
 use super::evidence::Record;
 use super::{Fleet, SEATS};

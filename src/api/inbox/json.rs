@@ -1,0 +1,216 @@
+//! The JSON of the inbox, field by field, as the OpenAPI document shows it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::domain::time::Timestamp;
+use crate::store::{Contact, Message, SubmissionRow};
+
+/// What an edge worker hands in.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = InboxSubmissionRequest)]
+pub struct SubmissionRequest<'a> {
+    /// A client in the registry.
+    #[schema(example = "acme", min_length = 1, max_length = 100)]
+    pub client_slug: String,
+    #[schema(value_type = ChannelName)]
+    pub channel: String,
+    /// Any JSON; kept byte for byte as it stands in the request.
+    #[serde(borrow)]
+    #[schema(value_type = serde_json::Value, example = json!({"email": "ann@example.com", "name": "Ann", "message": "Hello"}))]
+    pub payload: &'a RawValue,
+    #[serde(default)]
+    #[schema(max_length = 2000, example = "https://acme.example/contact")]
+    pub source_url: Option<String>,
+}
+
+/// The values of `channel`.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum ChannelName {
+    Form,
+    Sms,
+    Voice,
+    Email,
+}
+
+/// The values of a submission's `state`: to be processed, to be tried again, waiting for a person, done.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum SubmissionStateName {
+    Received,
+    Failed,
+    Parked,
+    Processed,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = InboxReceived)]
+pub struct ReceivedJson {
+    #[schema(example = "f47ac10b-58cc-4372-a567-0e02b2c3d479")]
+    pub id: String,
+}
+
+/// How many are processed again.
+#[derive(Serialize, ToSchema)]
+#[schema(as = InboxReprocessed)]
+pub struct ReprocessedJson {
+    pub reprocessed: usize,
+    /// There are more; ask again.
+    pub more: bool,
+}
+
+/// Something that came in.
+#[derive(Serialize, ToSchema)]
+#[schema(as = InboxSubmission)]
+pub struct SubmissionJson<'a> {
+    pub id: String,
+    pub client_slug: &'a str,
+    #[schema(value_type = ChannelName)]
+    pub channel: &'static str,
+    #[schema(value_type = SubmissionStateName)]
+    pub state: &'static str,
+    #[schema(required = true)]
+    pub source_url: Option<&'a str>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime, required = true)]
+    pub processed_at: Option<Timestamp>,
+    /// How often it failed since it came in, or since it was asked to be processed again.
+    pub tries: u32,
+    /// How it failed the last time.
+    #[schema(required = true)]
+    pub error: Option<&'a str>,
+    #[schema(value_type = Option<String>, format = DateTime, required = true)]
+    pub next_try_at: Option<Timestamp>,
+    #[schema(required = true)]
+    pub message_id: Option<i64>,
+}
+
+impl<'a> From<&'a SubmissionRow> for SubmissionJson<'a> {
+    fn from(row: &'a SubmissionRow) -> Self {
+        Self {
+            id: row.id.to_string(),
+            client_slug: &row.client_slug,
+            channel: row.channel.as_str(),
+            state: row.state().as_str(),
+            source_url: row.source_url.as_deref(),
+            created_at: row.created_at,
+            processed_at: row.processed_at,
+            tries: row.tries,
+            error: row.error.as_deref(),
+            next_try_at: row.next_try_at,
+            message_id: row.message_id,
+        }
+    }
+}
+
+/// Something that came in, with what it was.
+#[derive(Serialize, ToSchema)]
+#[schema(as = InboxSubmissionDetail)]
+pub struct SubmissionDetailJson<'a> {
+    #[serde(flatten)]
+    pub submission: SubmissionJson<'a>,
+    /// What came, if it is JSON.
+    #[schema(value_type = Option<serde_json::Value>, required = true)]
+    pub payload: Option<&'a RawValue>,
+    /// What came, if it is not, or is nested too deeply; with U+FFFD in place of what is not text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload_text: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = InboxSubmissionList)]
+pub struct SubmissionListJson<'a> {
+    pub submissions: Vec<SubmissionJson<'a>>,
+    /// Give this as `cursor` to get the next page; null on the last one.
+    #[serde(rename = "nextCursor")]
+    #[schema(required = true)]
+    pub next_cursor: Option<String>,
+}
+
+/// Somebody who wrote or called.
+#[derive(Serialize, ToSchema)]
+#[schema(as = InboxContact)]
+pub struct ContactJson<'a> {
+    pub id: i64,
+    pub client_slug: &'a str,
+    #[schema(required = true)]
+    pub email: Option<&'a str>,
+    #[schema(required = true)]
+    pub phone: Option<&'a str>,
+    #[schema(required = true)]
+    pub name: Option<&'a str>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+}
+
+impl<'a> From<&'a Contact> for ContactJson<'a> {
+    fn from(contact: &'a Contact) -> Self {
+        Self {
+            id: contact.id,
+            client_slug: &contact.client_slug,
+            email: contact.email.as_deref(),
+            phone: contact.phone.as_deref(),
+            name: contact.name.as_deref(),
+            created_at: contact.created_at,
+        }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = InboxContactList)]
+pub struct ContactListJson<'a> {
+    pub contacts: Vec<ContactJson<'a>>,
+    #[serde(rename = "nextCursor")]
+    #[schema(required = true)]
+    pub next_cursor: Option<String>,
+}
+
+/// What somebody said.
+#[derive(Serialize, ToSchema)]
+#[schema(as = InboxMessage)]
+pub struct MessageJson<'a> {
+    pub id: i64,
+    pub client_slug: &'a str,
+    pub contact_id: i64,
+    pub submission_id: String,
+    #[schema(value_type = ChannelName)]
+    pub channel: &'static str,
+    /// The first 4,000 characters; all of it stands in what came.
+    pub body: &'a str,
+    /// There is more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub body_cut: bool,
+    #[schema(required = true)]
+    pub source_url: Option<&'a str>,
+    #[schema(value_type = String, format = DateTime)]
+    pub processed_at: Timestamp,
+}
+
+impl<'a> From<&'a Message> for MessageJson<'a> {
+    fn from(message: &'a Message) -> Self {
+        Self {
+            id: message.id,
+            client_slug: &message.client_slug,
+            contact_id: message.contact_id,
+            submission_id: message.submission_id.to_string(),
+            channel: message.channel.as_str(),
+            body: &message.body.text,
+            body_cut: message.body.cut,
+            source_url: message.source_url.as_deref(),
+            processed_at: message.processed_at,
+        }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = InboxMessageList)]
+pub struct MessageListJson<'a> {
+    pub messages: Vec<MessageJson<'a>>,
+    #[serde(rename = "nextCursor")]
+    #[schema(required = true)]
+    pub next_cursor: Option<String>,
+}

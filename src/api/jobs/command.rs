@@ -1,0 +1,277 @@
+//! Reading a command: every fault of it at once, each with its place.
+
+use url::Url;
+
+use crate::config::json_fields::{Fault, Faults, Fields, parse_object};
+use crate::domain::intent::checked_name;
+use crate::domain::job::{ExecutionProfile, JobCommand, PayloadRef, RequestedBy, ResourceShape};
+use crate::web::error::ApiError;
+
+/// Signed URLs are long.
+const MAX_URI_CHARS: usize = 8 * 1024;
+const SCHEMES: [&str; 3] = ["s3", "gs", "https"];
+
+/// The command of a body, or everything that is wrong with it.
+pub fn parse(body: &[u8]) -> Result<JobCommand, ApiError> {
+    read(body).map_err(|faults| {
+        let texts: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        ApiError::InvalidRequest(texts.join("; "))
+    })
+}
+
+fn read(body: &[u8]) -> Result<JobCommand, Vec<Fault>> {
+    let document = parse_object(body)?;
+    let faults = Faults::default();
+    let command = command(&Fields::new(&document, "", &faults));
+    // Without faults there is a command.
+    faults.into_result(command)?.ok_or_else(Vec::new)
+}
+
+fn command(top: &Fields<'_>) -> Option<JobCommand> {
+    let tenant_id = name(top, "tenant_id");
+    let workspace_id = name(top, "workspace_id");
+    let job_id = name(top, "job_id");
+    let idempotency_key = name(top, "idempotency_key");
+    let management_node_id = name(top, "management_node_id");
+    let execution_profile = object(top, "execution_profile", "with queue_name", |fields| {
+        let (queue_name, qos, account) =
+            (name(fields, "queue_name"), optional(fields, "qos"), optional(fields, "account"));
+        Some(ExecutionProfile { queue_name: queue_name?, qos, account })
+    });
+    let resource_shape = object(top, "resource_shape", "with cpu, memory_mib and walltime_seconds", |fields| {
+        let number = |field| fields.positive(field, "write a positive whole number");
+        let (cpu, memory_mib, walltime_seconds) = (number("cpu"), number("memory_mib"), number("walltime_seconds"));
+        Some(ResourceShape { cpu: cpu?, memory_mib: memory_mib?, walltime_seconds: walltime_seconds? })
+    });
+    let payload_ref = object(top, "payload_ref", "with input_uri", |fields| {
+        let (input_uri, artifact_bucket) = (input_uri(fields), optional(fields, "artifact_bucket"));
+        Some(PayloadRef { input_uri: input_uri?, artifact_bucket })
+    });
+    let requested_by = object(top, "requested_by", "with user_id", |fields| {
+        let (user_id, session_id) = (name(fields, "user_id"), optional(fields, "session_id"));
+        Some(RequestedBy { user_id: user_id?, session_id })
+    });
+    top.no_others();
+    Some(JobCommand {
+        tenant_id: tenant_id?,
+        workspace_id: workspace_id?,
+        job_id: job_id?,
+        idempotency_key: idempotency_key?,
+        management_node_id: management_node_id?,
+        execution_profile: execution_profile?,
+        resource_shape: resource_shape?,
+        payload_ref: payload_ref?,
+        requested_by: requested_by?,
+    })
+}
+
+fn object<T>(
+    fields: &Fields<'_>,
+    field: &'static str,
+    hint: &str,
+    read: impl FnOnce(&Fields<'_>) -> Option<T>,
+) -> Option<T> {
+    let object = fields.required_object(field, &format!("write an object {hint}"))?;
+    let value = read(&object);
+    object.no_others();
+    value
+}
+
+fn name(fields: &Fields<'_>, field: &'static str) -> Option<String> {
+    checked(fields, field, fields.text(field, "write a string")?)
+}
+
+/// A string that need not be there; null is the same as nothing.
+fn optional(fields: &Fields<'_>, field: &'static str) -> Option<String> {
+    if fields.is_null(field) {
+        return None;
+    }
+    checked(fields, field, fields.optional_text(field)?)
+}
+
+fn checked(fields: &Fields<'_>, field: &'static str, raw: &str) -> Option<String> {
+    checked_name(raw).map_err(|fault| fields.fault(field, fault.to_string())).ok().map(|name| name.to_string())
+}
+
+fn input_uri(fields: &Fields<'_>) -> Option<String> {
+    const NAME: &str = "input_uri";
+    let raw = fields.text(NAME, "write an s3, gs or https URI")?.trim();
+    // None of them is repeated: it may be signed, or hold a password.
+    if raw.chars().count() > MAX_URI_CHARS {
+        fields.fault(NAME, format!("must have at most {MAX_URI_CHARS} characters"));
+    } else if raw.chars().any(char::is_control) {
+        fields.fault(NAME, "must not contain control characters");
+    } else {
+        match Url::parse(raw).ok().filter(|url| is_input(raw, url)) {
+            None => fields.fault(NAME, "must be an s3, gs or https URI with a bucket or host"),
+            Some(url) if has_credentials(raw, &url) => {
+                fields.fault(
+                    NAME,
+                    "must not contain a user name or password; give the node its own access, or sign the URI",
+                );
+            }
+            Some(_) => {}
+        }
+    }
+    Some(raw.to_owned())
+}
+
+/// Whether a node can read that. The scheme may be in any case, and must be followed by `//` as it is written.
+fn is_input(raw: &str, url: &Url) -> bool {
+    let written = raw.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(url.scheme()));
+    written && SCHEMES.contains(&url.scheme()) && url.host_str().is_some_and(|host| !host.is_empty())
+}
+
+/// Also where they are empty, which the parser drops.
+fn has_credentials(raw: &str, url: &Url) -> bool {
+    let behind_scheme = raw.split_once("://").map_or(raw, |(_, rest)| rest);
+    let authority = behind_scheme.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    authority.contains('@') || !url.username().is_empty() || url.password().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A command with everything in it.
+    fn sample() -> Value {
+        json!({
+            "tenant_id": "acme", "workspace_id": "w1", "job_id": "job-1001", "idempotency_key": "job-1001-1",
+            "management_node_id": "node-a",
+            "execution_profile": { "queue_name": "short", "qos": "normal", "account": "research" },
+            "resource_shape": { "cpu": 4, "memory_mib": 8192, "walltime_seconds": 600 },
+            "payload_ref": { "input_uri": "s3://acme-jobs/1001/input.json", "artifact_bucket": "acme-artifacts" },
+            "requested_by": { "user_id": "user-7", "session_id": "session-3" },
+        })
+    }
+
+    fn faults(command: &Value) -> Vec<String> {
+        read(command.to_string().as_bytes()).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    /// Every leaf of a command: its path, whether it is required, and whether it is a number.
+    const LEAVES: [(&str, bool, bool); 15] = [
+        ("/tenant_id", true, false),
+        ("/workspace_id", true, false),
+        ("/job_id", true, false),
+        ("/idempotency_key", true, false),
+        ("/management_node_id", true, false),
+        ("/execution_profile/queue_name", true, false),
+        ("/execution_profile/qos", false, false),
+        ("/execution_profile/account", false, false),
+        ("/resource_shape/cpu", true, true),
+        ("/resource_shape/memory_mib", true, true),
+        ("/resource_shape/walltime_seconds", true, true),
+        ("/payload_ref/input_uri", true, false),
+        ("/payload_ref/artifact_bucket", false, false),
+        ("/requested_by/user_id", true, false),
+        ("/requested_by/session_id", false, false),
+    ];
+
+    fn with(path: &str, value: Value) -> Value {
+        let mut command = sample();
+        *command.pointer_mut(path).unwrap() = value;
+        command
+    }
+
+    fn without(path: &str) -> Value {
+        let mut command = sample();
+        let (parent, field) = path.rsplit_once('/').unwrap();
+        command.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(field).unwrap();
+        command
+    }
+
+    #[test]
+    fn every_field_missing_or_wrong_is_named() {
+        assert!(faults(&sample()).is_empty());
+        for (path, required, number) in LEAVES {
+            let place = path[1..].replace('/', ".");
+            let names_it = |faults: &[String]| faults.len() == 1 && faults[0].starts_with(&format!("{place}: "));
+            let missing = faults(&without(path));
+            assert_eq!(names_it(&missing), required, "{place} missing: {missing:?}");
+            let null = faults(&with(path, Value::Null));
+            assert_eq!(names_it(&null), required, "{place} null: {null:?}");
+            let wrong: &[Value] = if number {
+                &[json!(0), json!(-1), json!(1.5), json!("4"), json!(4294967296_u64), json!(true)]
+            } else {
+                &[json!(7), json!(""), json!("  "), json!("a\u{0}b"), json!(["x"]), json!({})]
+            };
+            for value in wrong {
+                let found = faults(&with(path, value.clone()));
+                assert!(names_it(&found), "{place} = {value}: {found:?}");
+            }
+            if !number && path != "/payload_ref/input_uri" {
+                assert!(names_it(&faults(&with(path, json!("x".repeat(201))))), "{place} too long");
+                assert!(faults(&with(path, json!("x".repeat(200)))).is_empty(), "{place} long");
+            }
+        }
+        for object in ["/execution_profile", "/resource_shape", "/payload_ref", "/requested_by"] {
+            for found in
+                [faults(&without(object)), faults(&with(object, json!([]))), faults(&with(object, Value::Null))]
+            {
+                assert!(found.len() == 1 && found[0].starts_with(&object[1..]), "{found:?}");
+            }
+            let unknown = faults(&with(object, json!({ "colour": 1 })));
+            assert!(unknown.iter().any(|fault| fault.starts_with(&format!("{}.colour: is not a field", &object[1..]))));
+        }
+        let mut unknown = sample();
+        unknown["colour"] = 1.into();
+        assert!(faults(&unknown)[0].starts_with("colour: is not a field here"), "{:?}", faults(&unknown));
+    }
+
+    #[test]
+    fn inputs_are_in_stores_that_nodes_can_read() {
+        for (uri, fine) in [
+            ("s3://bucket/key", true),
+            ("gs://bucket/a%20b", true),
+            ("https://store.example/x?X-Amz-Signature=abc&y=1", true),
+            ("S3://bucket/key", true),
+            ("Gs://bucket/key", true),
+            ("HTTPS://store.example/x", true),
+            ("s3://bucket/a@b", true),
+            ("https://store.example/?to=a@b", true),
+            ("https://user:secret@store.example/x", false),
+            ("https://user@store.example/x", false),
+            ("https://:secret@store.example/x", false),
+            ("https://@store.example/x", false),
+            ("https:///user:secret@store.example/x", false),
+            ("s3://key:secret@bucket/x", false),
+            ("gs://@bucket/x", false),
+            ("http://store.example/x", false),
+            ("file:///etc/passwd", false),
+            ("s3:///key", false),
+            ("https:h/x", false),
+            ("https:\\\\h\\x", false),
+            ("https://", false),
+            ("bucket/key", false),
+            ("ftp://x/y", false),
+        ] {
+            assert_eq!(faults(&with("/payload_ref/input_uri", uri.into())).is_empty(), fine, "{uri}");
+        }
+        let found = faults(&with("/payload_ref/input_uri", "https://user:secret@x/y".into()));
+        assert!(found[0].starts_with("payload_ref.input_uri: must not contain a user name or password"), "{found:?}");
+        assert!(!found[0].contains("secret"), "{found:?}");
+        let long = format!("https://x/{}", "y".repeat(MAX_URI_CHARS));
+        let found = faults(&with("/payload_ref/input_uri", long.into()));
+        assert_eq!(found, ["payload_ref.input_uri: must have at most 8192 characters"]);
+    }
+
+    #[test]
+    fn documents_that_are_no_command() {
+        for (text, expected) in [
+            ("", "line 1 column 0: not valid JSON"),
+            ("[]", "must be a JSON object"),
+            ("{\"tenant_id\":\"a\"} x", "trailing characters"),
+            ("{\"tenant_id\":\"a\",\"tenant_id\":\"b\"}", "\"tenant_id\" is named twice"),
+            ("{\"requested_by\":{\"user_id\":\"a\",\"user_id\":\"b\"}}", "\"user_id\" is named twice"),
+            ("\u{feff}{}", "not valid JSON"),
+        ] {
+            let error = parse(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        assert!(parse(b"{\"tenant_id\":\"\xff\"}").is_err());
+        assert!(parse("[".repeat(100_000).as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! The JSON of jobs, field by field, as the OpenAPI document shows it.
+
+use serde::Serialize;
+use utoipa::{IntoResponses, ToSchema};
+
+use crate::domain::time::Timestamp;
+use crate::store::{Attempt, Job};
+
+/// A job was taken.
+#[derive(Serialize, ToSchema)]
+#[schema(as = JobAccepted)]
+pub struct AcceptedJson<'a> {
+    #[schema(example = "job-1001")]
+    pub job_id: &'a str,
+    /// Opaque; what this service calls the job.
+    #[schema(example = "f47ac10b-58cc-4372-a567-0e02b2c3d479")]
+    pub submission_id: String,
+    /// The management node.
+    #[schema(example = "node-a")]
+    pub execution_owner: &'a str,
+    #[schema(value_type = String, format = DateTime)]
+    pub accepted_at: Timestamp,
+    #[schema(example = "4bf92f3577b34da6a3ce929d0e0e4736")]
+    pub trace_id: String,
+}
+
+impl<'a> From<&'a Job> for AcceptedJson<'a> {
+    fn from(job: &'a Job) -> Self {
+        Self {
+            job_id: &job.facts.job_id,
+            submission_id: job.id.to_string(),
+            execution_owner: &job.facts.management_node_id,
+            accepted_at: job.intent.created_at,
+            trace_id: trace_id(job),
+        }
+    }
+}
+
+/// The trace that a job was submitted under.
+fn trace_id(job: &Job) -> String {
+    job.trace.map(|trace| trace.trace_id()).unwrap_or_default()
+}
+
+/// A job as its tenant sees it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Job)]
+pub struct JobJson<'a> {
+    #[serde(flatten)]
+    pub accepted: AcceptedJson<'a>,
+    pub tenant_id: &'a str,
+    pub workspace_id: &'a str,
+    pub idempotency_key: &'a str,
+    #[schema(value_type = crate::domain::intent_json::StatusName)]
+    pub status: &'static str,
+    /// When the job's submission ended; absent while it is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub completed_at: Option<Timestamp>,
+    /// The node's reason, if it was rejected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rejected_reason: Option<&'a str>,
+    /// Which rule of the node's contract ended it, if it was exhausted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<crate::domain::intent_json::ExhaustedReasonName>)]
+    pub exhausted_reason: Option<&'static str>,
+}
+
+impl<'a> From<&'a Job> for JobJson<'a> {
+    fn from(job: &'a Job) -> Self {
+        let state = &job.intent.state;
+        Self {
+            accepted: job.into(),
+            tenant_id: &job.facts.tenant_id,
+            workspace_id: &job.facts.workspace_id,
+            idempotency_key: &job.facts.idempotency_key,
+            status: state.status().as_str(),
+            completed_at: state.completed_at(),
+            rejected_reason: state.rejected_reason(),
+            exhausted_reason: state.exhausted_reason().map(|reason| reason.as_str()),
+        }
+    }
+}
+
+/// One attempt to hand the job to its node.
+#[derive(Serialize, ToSchema)]
+#[schema(as = JobAttempt)]
+pub struct JobAttemptJson<'a> {
+    #[schema(minimum = 1)]
+    pub attempt_number: u32,
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub finished_at: Timestamp,
+    /// `accepted` or `rejected`; null if the attempt ended with an error.
+    #[schema(required = true)]
+    pub outcome_status: Option<&'static str>,
+    #[schema(required = true)]
+    pub outcome_reason: Option<&'a str>,
+    #[schema(required = true)]
+    pub error: Option<&'a str>,
+    #[schema(required = true)]
+    pub gateway_message_id: Option<&'a str>,
+}
+
+impl<'a> From<&'a Attempt> for JobAttemptJson<'a> {
+    fn from(attempt: &'a Attempt) -> Self {
+        Self {
+            attempt_number: attempt.attempt_number,
+            started_at: attempt.started_at,
+            finished_at: attempt.finished_at,
+            outcome_status: attempt.outcome.status(),
+            outcome_reason: attempt.outcome.reason(),
+            error: attempt.outcome.error_text(),
+            gateway_message_id: attempt.outcome.gateway_message_id(),
+        }
+    }
+}
+
+/// A job with every attempt.
+#[derive(Serialize, ToSchema)]
+#[schema(as = JobHistory)]
+pub struct JobHistoryJson<'a> {
+    pub job: JobJson<'a>,
+    pub attempts: Vec<JobAttemptJson<'a>>,
+    /// Of this request.
+    pub trace_id: String,
+}
+
+/// A page of a tenant's jobs, newest first.
+#[derive(Serialize, ToSchema)]
+#[schema(as = JobList)]
+pub struct JobListJson<'a> {
+    pub jobs: Vec<JobJson<'a>>,
+    /// Give this as `cursor` to get the next page; null on the last one.
+    #[schema(required = true)]
+    pub next_cursor: Option<String>,
+    /// Of this request.
+    pub trace_id: String,
+}
+
+/// What every error of this door looks like.
+#[derive(ToSchema)]
+#[schema(as = JobErrorAnswer)]
+pub struct JobErrorJson {
+    pub error: crate::api::json::ErrorBody,
+    /// Of this request.
+    pub trace_id: String,
+}
+
+/// What every call of this door may be answered.
+#[derive(IntoResponses)]
+pub enum JobRefused {
+    /// No token, or not one that is known
+    #[response(status = 401)]
+    Unauthorized(JobErrorJson),
+    /// The token lacks the scope, or is not for that tenant and workspace
+    #[response(status = 403)]
+    Forbidden(JobErrorJson),
+    /// Overloaded, or the store is gone; for a new job also: its node is draining or does not answer. Try again
+    #[response(status = 503)]
+    Unavailable(JobErrorJson),
+}

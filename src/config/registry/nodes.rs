@@ -1,0 +1,227 @@
+//! `management_nodes.json`: where jobs may go, whose each node is, and what it takes.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::contract::{attempt_timeout, gateway_url, policy, terminal_outcomes};
+use crate::config::json_fields::{Fault, Faults, Fields};
+use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
+use crate::domain::intent::{TargetName, checked_name};
+use crate::domain::node::{ManagementNode, NodeState, Queue};
+
+type Nodes = HashMap<String, Arc<ManagementNode>>;
+
+/// The contract of a node is named by this and the node's id. No target may have such a name.
+pub const TARGET_PREFIX: &str = "node:";
+/// So that the name of the contract is not too long either.
+const MAX_ID_CHARS: usize = 190;
+
+pub fn parse(text: &str) -> Result<Nodes, Vec<Fault>> {
+    let document = super::document(text)?;
+    let faults = Faults::default();
+    let top = Fields::new(&document, "", &faults);
+    let mut nodes = Nodes::new();
+    let mut places = HashMap::new();
+    for (index, fields) in top.objects("nodes", "list the management nodes there") {
+        let id = unique_id(&fields, &mut places, index);
+        if let Some(node) = node(&fields, id) {
+            nodes.insert(node.id.clone(), Arc::new(node));
+        }
+        fields.no_others();
+    }
+    top.no_others();
+    faults.into_result(nodes)
+}
+
+fn unique_id(fields: &Fields<'_>, places: &mut HashMap<String, usize>, index: usize) -> Option<String> {
+    const NAME: &str = "managementNodeId";
+    let id = name(fields, NAME, "name the node")?;
+    if id.chars().count() > MAX_ID_CHARS {
+        fields.fault(NAME, format!("must have at most {MAX_ID_CHARS} characters"));
+        return None;
+    }
+    if let Some(first) = places.insert(id.clone(), index) {
+        fields.fault(NAME, format!("{id:?} is also nodes[{first}]; ids must be unique"));
+    }
+    Some(id)
+}
+
+/// A string that may be the name of something.
+fn name(fields: &Fields<'_>, field: &'static str, hint: &str) -> Option<String> {
+    let raw = fields.text(field, hint)?;
+    checked_name(raw).map_err(|fault| fields.fault(field, fault.to_string())).ok().map(|name| name.to_string())
+}
+
+fn node(fields: &Fields<'_>, id: Option<String>) -> Option<ManagementNode> {
+    let owner = name(fields, "ownerTenantId", "name the tenant whose node it is");
+    let shared_with = fields.names("sharedWithTenantIds").into_iter().map(str::to_owned).collect();
+    let state = state(fields);
+    let gateway_url = gateway_url(fields);
+    let policy = policy(fields);
+    let terminal_outcomes = terminal_outcomes(fields, Some(GatewayType::Node));
+    let queues = queues(fields);
+    let attempt_timeout = attempt_timeout(fields);
+    let id = id?;
+    let contract = Contract {
+        target: TargetName::parse(&format!("{TARGET_PREFIX}{id}")).ok()?,
+        gateway_type: GatewayType::Node,
+        gateway_url: gateway_url?,
+        policy: policy?,
+        terminal_outcomes: terminal_outcomes?,
+        webhook: None,
+    };
+    let contract =
+        ContractSnapshot::of(contract).map_err(|error| fields.fault("managementNodeId", error.to_string())).ok()?;
+    Some(ManagementNode {
+        id,
+        owner: owner?,
+        shared_with,
+        state: state?,
+        contract: Arc::new(contract),
+        queues,
+        attempt_timeout,
+    })
+}
+
+fn state(fields: &Fields<'_>) -> Option<NodeState> {
+    match fields.text("state", "write active or draining")? {
+        "active" => Some(NodeState::Active),
+        "draining" => Some(NodeState::Draining),
+        other => {
+            fields.fault("state", format!("must be active or draining, this is {other:?}"));
+            None
+        }
+    }
+}
+
+fn queues(fields: &Fields<'_>) -> Vec<Queue> {
+    let mut queues: Vec<Queue> = Vec::new();
+    for (_, fields) in fields.objects("queues", "list the queues that jobs may go to") {
+        let queue = queue(&fields);
+        fields.no_others();
+        let Some(queue) = queue else { continue };
+        if queues.iter().any(|known| known.name == queue.name) {
+            fields.fault("queueName", format!("repeats {:?}; names must be unique", queue.name));
+        }
+        queues.push(queue);
+    }
+    queues
+}
+
+fn queue(fields: &Fields<'_>) -> Option<Queue> {
+    let queue_name = name(fields, "queueName", "name the queue");
+    let set = |field| fields.names(field).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+    let (accounts, qos) = (set("accounts"), set("qos"));
+    let max_cpu = fields.positive("maxCpu", "how many CPUs a job may ask for");
+    let max_memory_mib = fields.positive("maxMemoryMib", "how much memory a job may ask for, in MiB");
+    let max_walltime_seconds = fields.positive("maxWalltimeSeconds", "how long a job may ask for, in seconds");
+    Some(Queue {
+        name: queue_name?,
+        accounts,
+        qos,
+        max_cpu: max_cpu?,
+        max_memory_mib: max_memory_mib?,
+        max_walltime_seconds: max_walltime_seconds?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn entry(change: impl FnOnce(&mut Value)) -> String {
+        let mut entry = json!({
+            "managementNodeId": "node-a", "ownerTenantId": "acme", "state": "active",
+            "gatewayUrl": "http://localhost:8083", "policy": "max_attempts", "maxAttempts": 5,
+            "terminalOutcomes": ["invalid_request"],
+            "queues": [{ "queueName": "short", "maxCpu": 1, "maxMemoryMib": 1, "maxWalltimeSeconds": 1 }],
+        });
+        change(&mut entry);
+        json!({ "nodes": [entry] }).to_string()
+    }
+
+    #[test]
+    fn the_sample_and_the_schema_agree_with_the_code() {
+        let sample = include_str!("../../../registry/management_nodes.json");
+        let schema: Value =
+            serde_json::from_str(include_str!("../../../registry/management_nodes.schema.json")).unwrap();
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let nodes = parse(sample).unwrap();
+        assert!(validator.is_valid(&sample.parse().unwrap()));
+        let node = &nodes["node-a"];
+        assert_eq!(node.contract.contract.target.as_str(), "node:node-a");
+        assert!(node.is_open_to("acme") && node.is_open_to("globex") && !node.is_open_to("initech"));
+        for (name, text, fine) in [
+            ("good", entry(|_| ()), true),
+            ("draining", entry(|e| e["state"] = "draining".into()), true),
+            ("shared", entry(|e| e["sharedWithTenantIds"] = json!(["globex"])), true),
+            (
+                "one shot",
+                entry(|e| {
+                    e["policy"] = "one_shot".into();
+                    e.as_object_mut().unwrap().remove("maxAttempts");
+                }),
+                true,
+            ),
+            ("timeout", entry(|e| e["attemptTimeoutSeconds"] = 120.into()), true),
+            ("no time", entry(|e| e["attemptTimeoutSeconds"] = 0.into()), false),
+            ("too much time", entry(|e| e["attemptTimeoutSeconds"] = 121.into()), false),
+            ("no owner", entry(|e| drop(e.as_object_mut().unwrap().remove("ownerTenantId"))), false),
+            ("state", entry(|e| e["state"] = "up".into()), false),
+            ("no queues", entry(|e| e["queues"] = json!([])), false),
+            ("no limit", entry(|e| drop(e["queues"][0].as_object_mut().unwrap().remove("maxCpu"))), false),
+            ("zero", entry(|e| e["queues"][0]["maxCpu"] = 0.into()), false),
+            ("reason of sms", entry(|e| e["terminalOutcomes"] = json!(["invalid_recipient"])), false),
+            ("unknown field", entry(|e| e["colour"] = 1.into()), false),
+            ("webhook", entry(|e| e["webhook"] = json!({ "url": "https://x" })), false),
+            ("empty", json!({ "nodes": [] }).to_string(), false),
+        ] {
+            assert_eq!(parse(&text).is_ok(), fine, "{name}: code {:?}", parse(&text).err());
+            assert_eq!(validator.is_valid(&text.parse().unwrap()), fine, "{name}: schema");
+        }
+        for reason in GatewayType::Node.known_reasons() {
+            let text = entry(|e| e["terminalOutcomes"] = json!([reason]));
+            assert!(parse(&text).is_ok() && validator.is_valid(&text.parse().unwrap()), "{reason}");
+        }
+    }
+
+    #[test]
+    fn all_faults_are_reported_at_once_with_their_places() {
+        let text = json!({ "version": 1, "nodes": [
+            { "managementNodeId": "a", "ownerTenantId": " ", "sharedWithTenantIds": ["x", "x", 7], "state": "up",
+              "gatewayUrl": "ftp://x", "policy": "one_shot", "terminalOutcomes": ["invalid_recipient"],
+              "queues": [{ "queueName": "q", "accounts": "all", "maxCpu": 0, "maxMemoryMib": 1, "maxWalltimeSeconds": 1 },
+                         { "queueName": "q", "maxCpu": 1, "maxMemoryMib": 1, "maxWalltimeSeconds": 1, "gpu": 1 },
+                         { "queueName": "q", "maxCpu": 1, "maxMemoryMib": 1, "maxWalltimeSeconds": 1 }] },
+            { "managementNodeId": "a" },
+        ]});
+        let faults: Vec<String> = parse(&text.to_string()).unwrap_err().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            faults,
+            [
+                "nodes[0].ownerTenantId: must not be empty",
+                "nodes[0].sharedWithTenantIds[1]: repeats \"x\"",
+                "nodes[0].sharedWithTenantIds[2]: must be a string, this is a number",
+                "nodes[0].state: must be active or draining, this is \"up\"",
+                "nodes[0].gatewayUrl: must be an http or https URL with a host; this has scheme \"ftp\"",
+                "nodes[0].terminalOutcomes[0]: \"invalid_recipient\" is not a reason of gateway type node; known are \
+                 invalid_request, duplicate_reference, queue_unavailable, quota_exceeded, node_failure",
+                "nodes[0].queues[0].accounts: must be a list, this is a string",
+                "nodes[0].queues[0].maxCpu: must be a whole number from 1 to 4294967295, this is 0",
+                "nodes[0].queues[1].gpu: is not a field here; known are queueName, accounts, qos, maxCpu, maxMemoryMib, \
+                 maxWalltimeSeconds",
+                "nodes[0].queues[2].queueName: repeats \"q\"; names must be unique",
+                "nodes[1].managementNodeId: \"a\" is also nodes[0]; ids must be unique",
+                "nodes[1].ownerTenantId: is missing; name the tenant whose node it is",
+                "nodes[1].state: is missing; write active or draining",
+                "nodes[1].gatewayUrl: is missing; write the gateway's base URL",
+                "nodes[1].policy: is missing; write deadline, max_attempts or one_shot",
+                "nodes[1].terminalOutcomes: is missing; list the rejection reasons that end an intent",
+                "nodes[1].queues: is missing; list the queues that jobs may go to",
+                "version: is not a field here; known are nodes",
+            ]
+        );
+    }
+}

@@ -1,0 +1,369 @@
+//! `submission_targets.json`: which contract a target has.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::contract::{attempt_timeout, gateway_url, policy, terminal_outcomes};
+use super::nodes::TARGET_PREFIX;
+use super::webhook::{self, Rules};
+use crate::config::json_fields::{Fault, Faults, Fields, kind};
+use crate::config::variables::Variables;
+use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
+use crate::domain::intent::TargetName;
+use crate::domain::limits::{Rate, TargetLimits};
+
+pub type Targets = HashMap<TargetName, Target>;
+
+/// A contract, and the bounds of whatever is sent under that name.
+#[derive(Debug)]
+pub struct Target {
+    pub snapshot: Arc<ContractSnapshot>,
+    pub limits: TargetLimits,
+}
+
+pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<Fault>> {
+    let document = super::document(text)?;
+    let faults = Faults::default();
+    let top = Fields::new(&document, "", &faults);
+    let rules = Rules { allow_unsigned: top.flag("allowUnsignedWebhooks"), variables };
+    let mut targets = Targets::new();
+    if let Some(entries) = top.list("targets", "list the contracts there") {
+        if entries.is_empty() {
+            top.fault("targets", "must hold at least one contract");
+        }
+        let mut names = HashMap::new();
+        for (index, entry) in entries.iter().enumerate() {
+            let place = format!("targets[{index}]");
+            let Value::Object(map) = entry else {
+                faults.add(place, format!("must be an object, this is {}", kind(entry)));
+                continue;
+            };
+            let name = unique_name(&Fields::new(map, place.as_str(), &faults), &mut names, index);
+            if let Some((contract, limits)) = contract(map, place, &faults, name, &rules) {
+                match ContractSnapshot::of(contract) {
+                    Ok(snapshot) => {
+                        let name = snapshot.contract.target.clone();
+                        targets.insert(name, Target { snapshot: Arc::new(snapshot), limits });
+                    }
+                    Err(error) => faults.add(format!("targets[{index}]"), error.to_string()),
+                }
+            }
+        }
+    }
+    top.no_others();
+    faults.into_result(targets)
+}
+
+fn unique_name(fields: &Fields<'_>, names: &mut HashMap<TargetName, usize>, index: usize) -> Option<TargetName> {
+    let raw = fields.text("submissionTarget", "name the target")?;
+    let name = match TargetName::parse(raw) {
+        Ok(name) => name,
+        Err(fault) => {
+            fields.fault("submissionTarget", fault.to_string());
+            return None;
+        }
+    };
+    if name.as_str().starts_with(TARGET_PREFIX) {
+        let text = format!("must not begin with {TARGET_PREFIX:?}, as the targets of management nodes do; rename it");
+        fields.fault("submissionTarget", text);
+    }
+    if let Some(first) = names.insert(name.clone(), index) {
+        fields.fault("submissionTarget", format!("{name:?} is also targets[{first}]; names must be unique"));
+    }
+    Some(name)
+}
+
+fn contract(
+    map: &Map<String, Value>,
+    place: String,
+    faults: &Faults,
+    target: Option<TargetName>,
+    rules: &Rules<'_>,
+) -> Option<(Contract, TargetLimits)> {
+    let fields = Fields::new(map, place, faults);
+    fields.mention("submissionTarget");
+    let gateway_type = gateway_type(&fields);
+    let gateway_url = gateway_url(&fields);
+    let policy = policy(&fields);
+    let terminal_outcomes = terminal_outcomes(&fields, gateway_type);
+    let webhook = fields.object("webhook").map(|fields| webhook::parse(&fields, rules));
+    let max_in_flight = fields.optional_positive("maxInFlight");
+    let rate = rate(&fields);
+    let attempt_timeout = attempt_timeout(&fields);
+    fields.no_others();
+    let contract = Contract {
+        target: target?,
+        gateway_type: gateway_type?,
+        gateway_url: gateway_url?,
+        policy: policy?,
+        terminal_outcomes: terminal_outcomes?,
+        webhook: match webhook {
+            Some(faulty_or_not) => Some(faulty_or_not?),
+            None => None,
+        },
+    };
+    Some((contract, TargetLimits { max_in_flight, rate, attempt_timeout }))
+}
+
+fn rate(fields: &Fields<'_>) -> Option<Rate> {
+    let name = "ratePerSecond";
+    let number = fields.optional_number(name)?;
+    let rate = Rate::per_second(number);
+    if rate.is_none() {
+        fields.fault(name, format!("must be from {} to {}, this is {number}", Rate::SLOWEST, Rate::FASTEST));
+    }
+    rate
+}
+
+fn gateway_type(fields: &Fields<'_>) -> Option<GatewayType> {
+    let names = GatewayType::OF_TARGETS.map(GatewayType::as_str).join(" or ");
+    let raw = fields.text("gatewayType", &format!("write {names}"))?;
+    let parsed = GatewayType::parse(raw);
+    if parsed.is_none() {
+        fields.fault("gatewayType", format!("must be {names}, this is {raw:?}"));
+    }
+    parsed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Targets, Vec<Fault>> {
+        let variables = Variables::from_fn(|name| match name {
+            "SECRET" => Some("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned()),
+            "SHORT" => Some("whsec_c2hvcnQ=".to_owned()),
+            "TOKEN" => Some("Bearer t".to_owned()),
+            "LINES" => Some("a\nb".to_owned()),
+            _ => None,
+        });
+        super::parse(text, &variables)
+    }
+
+    fn faults(text: &str) -> Vec<String> {
+        parse(text).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    fn entry(change: impl FnOnce(&mut Map<String, Value>)) -> String {
+        let mut entry = serde_json::json!({
+            "submissionTarget": "t", "gatewayType": "sms", "gatewayUrl": "http://x",
+            "policy": "one_shot", "terminalOutcomes": ["invalid_request"],
+        });
+        change(entry.as_object_mut().unwrap());
+        serde_json::json!({ "targets": [entry] }).to_string()
+    }
+
+    #[test]
+    fn the_sample_and_the_schema_agree_with_the_code() {
+        let sample = include_str!("../../../registry/submission_targets.json");
+        assert!(parse(sample).unwrap().len() >= 3);
+        let schema: Value =
+            serde_json::from_str(include_str!("../../../registry/submission_targets.schema.json")).unwrap();
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        assert!(validator.is_valid(&serde_json::from_str(sample).unwrap()));
+        for (name, text, fine) in [
+            ("good", entry(|_| ()), true),
+            ("no policy", entry(|e| drop(e.remove("policy"))), false),
+            ("limit of another policy", entry(|e| drop(e.insert("maxAttempts".into(), 3.into()))), false),
+            ("unknown field", entry(|e| drop(e.insert("color".into(), 3.into()))), false),
+            (
+                "reason of another type",
+                entry(|e| e["terminalOutcomes"] = "[\"unregistered_token\"]".parse().unwrap()),
+                false,
+            ),
+            ("no outcomes", entry(|e| e["terminalOutcomes"] = "[]".parse().unwrap()), false),
+            ("empty", r#"{"targets": []}"#.to_owned(), false),
+            ("name of a node", entry(|e| e["submissionTarget"] = "node:a".into()), false),
+            ("name of a node after a blank", entry(|e| e["submissionTarget"] = " node:a".into()), false),
+            ("name of no node", entry(|e| e["submissionTarget"] = "my-node:a".into()), true),
+            ("limits", entry(|e| e.extend(limits(3.into(), 0.5.into()))), true),
+            ("shortest timeout", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 1.into()))), true),
+            ("longest timeout", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 120.into()))), true),
+            ("no time", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 0.into()))), false),
+            ("too much time", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 121.into()))), false),
+            ("part of a second", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 1.5.into()))), false),
+            ("no slots", entry(|e| e.extend(limits(0.into(), 1.into()))), false),
+            ("half a slot", entry(|e| e.extend(limits(0.5.into(), 1.into()))), false),
+            ("too slow", entry(|e| e.extend(limits(1.into(), 0.009.into()))), false),
+            ("too fast", entry(|e| e.extend(limits(1.into(), 10_001.into()))), false),
+            ("webhook", with_webhook(serde_json::json!({ "url": "https://x/y", "secretEnv": "SECRET" })), true),
+            (
+                "full webhook",
+                with_webhook(serde_json::json!({ "url": "https://x", "secretEnv": "SECRET",
+                    "headers": { "X-A": "b" }, "headersEnv": { "Authorization": "TOKEN" } })),
+                true,
+            ),
+            ("webhook without url", with_webhook(serde_json::json!({ "secretEnv": "SECRET" })), false),
+            ("webhook elsewhere", with_webhook(serde_json::json!({ "url": "mailto:x", "secretEnv": "SECRET" })), false),
+            (
+                "webhook with a secret in it",
+                with_webhook(serde_json::json!({ "url": "https://x", "secret": "s" })),
+                false,
+            ),
+        ] {
+            assert_eq!(parse(&text).is_ok(), fine, "{name}: code");
+            assert_eq!(validator.is_valid(&text.parse().unwrap()), fine, "{name}: schema");
+        }
+        for kind in GatewayType::OF_TARGETS {
+            for reason in kind.known_reasons() {
+                let text = entry(|e| {
+                    e["gatewayType"] = kind.as_str().into();
+                    e["terminalOutcomes"] = vec![*reason].into();
+                });
+                assert!(parse(&text).is_ok() && validator.is_valid(&text.parse().unwrap()), "{reason}");
+            }
+        }
+    }
+
+    fn limits(max_in_flight: Value, rate: Value) -> [(String, Value); 2] {
+        [("maxInFlight".to_owned(), max_in_flight), ("ratePerSecond".to_owned(), rate)]
+    }
+
+    #[test]
+    fn limits_belong_to_the_target_and_not_to_its_contract() {
+        let target = |text: &str| parse(text).unwrap().remove(&TargetName::parse("t").unwrap()).unwrap();
+        let limited = target(&entry(|e| {
+            e.extend(limits(2.into(), 7.5.into()));
+            e.insert("attemptTimeoutSeconds".into(), 90.into());
+        }));
+        let free = target(&entry(|_| ()));
+        assert_eq!(limited.limits.attempt_timeout.map(|timeout| timeout.as_duration().as_secs()), Some(90));
+        assert_eq!(limited.limits.max_in_flight.map(|most| most.get()), Some(2));
+        assert_eq!(limited.limits.rate.map(Rate::as_per_second), Some(7.5));
+        assert_eq!((free.limits, &limited.snapshot.json), (TargetLimits::default(), &free.snapshot.json));
+    }
+
+    #[test]
+    fn all_faults_are_reported_at_once_with_their_places() {
+        let text = r#"{"version": 1, "targets": [
+            {"submissionTarget": "a", "gatewayType": "sms", "gatewayUrl": "http://x/", "policy": "deadline",
+             "terminalOutcomes": ["invalid_request", "invalid_request", " ", "accepted", "unregistered_token", 7]},
+            7,
+            {"submissionTarget": "a", "gatewayType": "fax", "gatewayUrl": "ftp://x", "policy": "max_attempts",
+             "maxAttempts": 0, "maxAcceptanceSeconds": 3, "terminalOutcomes": [], "colour": "red"},
+            {"submissionTarget": " ", "policy": "forever", "terminalOutcomes": "invalid_request",
+             "maxInFlight": -1, "ratePerSecond": "fast"},
+            {"submissionTarget": "node:b", "gatewayType": "sms", "gatewayUrl": "http://x", "policy": "one_shot",
+             "terminalOutcomes": ["invalid_request"], "ratePerSecond": 0, "attemptTimeoutSeconds": 121}
+        ]}"#;
+        assert_eq!(
+            faults(text),
+            [
+                "targets[0].maxAcceptanceSeconds: is missing; policy deadline needs the seconds until it passes, such as 30",
+                "targets[0].terminalOutcomes[1]: repeats \"invalid_request\"",
+                "targets[0].terminalOutcomes[2]: must not be blank",
+                "targets[0].terminalOutcomes[3]: accepted always ends an intent; leave it out",
+                "targets[0].terminalOutcomes[4]: \"unregistered_token\" is not a reason of gateway type sms; known are \
+                 invalid_request, duplicate_reference, invalid_recipient, invalid_message, provider_failure",
+                "targets[0].terminalOutcomes[5]: must be a string, this is a number",
+                "targets[1]: must be an object, this is a number",
+                "targets[2].submissionTarget: \"a\" is also targets[0]; names must be unique",
+                "targets[2].gatewayType: must be sms or push, this is \"fax\"",
+                "targets[2].gatewayUrl: must be an http or https URL with a host; this has scheme \"ftp\"",
+                "targets[2].maxAcceptanceSeconds: does not belong to policy max_attempts; leave it out",
+                "targets[2].maxAttempts: must be a whole number from 1 to 4294967295, this is 0",
+                "targets[2].terminalOutcomes: must hold at least one rejection reason",
+                "targets[2].colour: is not a field here; known are submissionTarget, gatewayType, gatewayUrl, \
+                 maxAcceptanceSeconds, maxAttempts, policy, terminalOutcomes, webhook, \
+                 maxInFlight, ratePerSecond, attemptTimeoutSeconds",
+                "targets[3].submissionTarget: must not be empty",
+                "targets[3].gatewayType: is missing; write sms or push",
+                "targets[3].gatewayUrl: is missing; write the gateway's base URL",
+                "targets[3].policy: must be deadline, max_attempts or one_shot, this is \"forever\"",
+                "targets[3].terminalOutcomes: must be a list, this is a string",
+                "targets[3].maxInFlight: must be a whole number from 1 to 4294967295, this is -1",
+                "targets[3].ratePerSecond: must be a number, this is a string",
+                "targets[4].submissionTarget: must not begin with \"node:\", as the targets of management nodes do; rename it",
+                "targets[4].ratePerSecond: must be from 0.01 to 10000, this is 0",
+                "targets[4].attemptTimeoutSeconds: must be a whole number from 1 to 120, this is 121",
+                "version: is not a field here; known are allowUnsignedWebhooks, targets",
+            ]
+        );
+    }
+
+    fn with_webhook(webhook: Value) -> String {
+        entry(|e| drop(e.insert("webhook".into(), webhook)))
+    }
+
+    #[test]
+    fn faults_of_webhooks_name_their_place_and_no_secret() {
+        let webhook = serde_json::json!({
+            "url": "https://u:p@x", "secretEnv": "SHORT", "retries": 3,
+            "headers": { "Content-Length": "1", "bad name": "x", "X-Line": "a\nb", "x-twice": "1", "X-Number": 7 },
+            "headersEnv": { "X-Missing": "NOT_SET", "X-Twice": "TOKEN", "X-Lines": "LINES", "Webhook-Id": "TOKEN" },
+        });
+        assert_eq!(
+            faults(&with_webhook(webhook)),
+            [
+                "targets[0].webhook.url: must be an http or https URL with a host; this has a user name or password in \
+                 it",
+                "targets[0].webhook.headers.X-Number: must be a string, this is a number",
+                "targets[0].webhook.headers.Content-Length: is set by the service; leave it out",
+                "targets[0].webhook.headers.X-Line: is not a value that a header can have",
+                "targets[0].webhook.headers.bad name: is not the name of a header",
+                "targets[0].webhook.headersEnv.Webhook-Id: is set by the service; leave it out",
+                "targets[0].webhook.headersEnv.X-Lines: the environment variable LINES holds what a header cannot have",
+                "targets[0].webhook.headersEnv.X-Missing: the environment variable NOT_SET is not set; set it before the start",
+                "targets[0].webhook.headersEnv.X-Twice: is named twice; leave one out",
+                "targets[0].webhook.secretEnv: the environment variable SHORT holds a secret of 5 bytes; it must have 24 to 64",
+                "targets[0].webhook.retries: is not a field here; known are url, headers, headersEnv, secretEnv",
+            ]
+        );
+        let unset = serde_json::json!({ "url": "https://x", "secretEnv": "NOT_SET" });
+        assert_eq!(
+            faults(&with_webhook(unset)),
+            ["targets[0].webhook.secretEnv: the environment variable NOT_SET is not set; set it before the start"]
+        );
+        assert_eq!(faults(&with_webhook(7.into())), ["targets[0].webhook: must be an object, this is a number"]);
+    }
+
+    #[test]
+    fn webhooks_are_signed_unless_that_is_waived() {
+        let unsigned = serde_json::json!({ "url": "https://x" });
+        assert_eq!(
+            faults(&with_webhook(unsigned.clone())),
+            [
+                "targets[0].webhook.secretEnv: is missing; name the environment variable that holds the secret, or write \
+              \"allowUnsignedWebhooks\": true at the top"
+            ]
+        );
+        let mut document: Value = with_webhook(unsigned).parse().unwrap();
+        document["allowUnsignedWebhooks"] = true.into();
+        let targets = parse(&document.to_string()).unwrap();
+        let webhook = targets[&TargetName::parse("t").unwrap()].snapshot.contract.webhook.clone().unwrap();
+        assert_eq!((webhook.url.as_str(), webhook.secret_env), ("https://x/", None));
+        document["allowUnsignedWebhooks"] = "yes".into();
+        assert_eq!(faults(&document.to_string())[0], "allowUnsignedWebhooks: must be true or false, this is a string");
+    }
+
+    #[test]
+    fn a_snapshot_holds_names_of_variables_and_never_their_values() {
+        let webhook = serde_json::json!({ "url": "https://x", "secretEnv": "SECRET", "headersEnv": { "A": "TOKEN" } });
+        let targets = parse(&with_webhook(webhook)).unwrap();
+        let json = &targets[&TargetName::parse("t").unwrap()].snapshot.json;
+        assert!(json.contains("SECRET") && json.contains("TOKEN"), "{json}");
+        assert!(!json.contains("whsec") && !json.contains("Bearer"), "{json}");
+    }
+
+    #[test]
+    fn documents_that_are_no_registry() {
+        assert_eq!(faults("[]"), ["must be a JSON object, this is a list"]);
+        assert_eq!(faults("{}"), ["targets: is missing; list the contracts there"]);
+        assert_eq!(faults(r#"{"targets": []}"#), ["targets: must hold at least one contract"]);
+        assert_eq!(faults("{\"targets\": [\n}"), ["line 2 column 1: not valid JSON: expected value"]);
+        assert_eq!(faults("{} x"), ["line 1 column 4: not valid JSON: trailing characters"]);
+    }
+
+    #[test]
+    fn a_trailing_slash_and_blanks_are_harmless() {
+        let text = entry(|e| {
+            e["gatewayUrl"] = "http://x/base/".into();
+            e["submissionTarget"] = " t ".into();
+        });
+        let targets = parse(&text).unwrap();
+        let contract = &targets[&TargetName::parse("t").unwrap()].snapshot.contract;
+        assert_eq!(contract.gateway_url.as_str(), "http://x/base");
+    }
+}

@@ -1,0 +1,173 @@
+//! What this machine can do with the same libraries and no orchestration: the parts of a
+//! submission one by one, each as fast as it goes.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use actix_web::{App, HttpResponse, HttpServer, web};
+use futures_util::future::join_all;
+use rusqlite::{Connection, params};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::clients::{self, Load, Pace};
+use super::gateway::BenchGateway;
+use crate::platform::clock::monotonic;
+use crate::store::sqlite::SqliteStore;
+
+/// For how long each is measured.
+const SPAN: Duration = Duration::from_secs(4);
+/// Rows in one commit: as many as there are clients by default, all of whom wait for it.
+const ROWS: usize = 64;
+
+/// Each in intents a second.
+#[derive(Clone, Copy, Debug)]
+pub struct Ceilings {
+    /// actix-web takes JSON in and answers with JSON.
+    pub http_in: f64,
+    /// awc sends the payload to a gateway and reads the answer.
+    pub http_out: f64,
+    /// SQLite commits the rows of an accepted intent, in groups, each synced.
+    pub store: f64,
+}
+
+impl Ceilings {
+    pub async fn measure(payload: usize, clients: usize, place: Option<&Path>) -> Result<Self, String> {
+        eprintln!("ceilings: what this machine does without the service");
+        let http_in = http_in(payload, clients).await?;
+        let http_out = http_out(payload, clients).await?;
+        let directory = match place {
+            Some(place) => tempfile::tempdir_in(place),
+            None => tempfile::tempdir(),
+        }
+        .map_err(|error| error.to_string())?;
+        let path = directory.path().join("ceiling.db");
+        let stored = tokio::task::spawn_blocking(move || store(&path, payload)).await;
+        let store = stored.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        Ok(Self { http_in, http_out, store })
+    }
+
+    /// If one machine did one after the other for every intent.
+    pub fn composed(&self) -> f64 {
+        1.0 / (1.0 / self.http_in + 1.0 / self.http_out + 1.0 / self.store)
+    }
+
+    pub fn ratio(&self, achieved: f64) -> f64 {
+        achieved / self.composed()
+    }
+}
+
+impl fmt::Display for Ceilings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { http_in, http_out, store } = self;
+        let composed = self.composed();
+        writeln!(
+            f,
+            "ceilings, per second: in {http_in:.0}, out {http_out:.0}, store {store:.0}; composed {composed:.0}"
+        )
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Submission<'a> {
+    #[serde(borrow)]
+    intent_id: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    submission_target: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+}
+
+async fn http_in(payload: usize, clients: usize) -> Result<f64, String> {
+    let answer = |body: web::Bytes| async move {
+        match serde_json::from_slice::<Submission<'_>>(&body) {
+            Ok(submission) => HttpResponse::Ok().json(serde_json::json!({
+                "intentId": submission.intent_id, "submissionTarget": submission.submission_target,
+                "createdAt": "2026-11-16T09:00:00.000000Z", "status": "pending",
+                "bytes": submission.payload.map(|raw| raw.get().len()),
+            })),
+            Err(_) => HttpResponse::BadRequest().finish(),
+        }
+    };
+    let server = HttpServer::new(move || App::new().route("/v1/intents", web::post().to(answer)))
+        .workers(crate::web::workers())
+        .disable_signals()
+        .shutdown_timeout(0)
+        .bind("127.0.0.1:0")
+        .map_err(|error| error.to_string())?;
+    let url = format!("http://{}", server.addrs()[0]);
+    let server = server.run();
+    let handle = server.handle();
+    actix::spawn(server);
+    let targets = vec!["ceiling".to_owned()];
+    let load = Load { url, targets, pace: Pace::Closed { clients }, payload, duration: SPAN };
+    let submitted = clients::drive(load, |_| ()).await?;
+    handle.stop(false).await;
+    Ok(submitted.rate())
+}
+
+async fn http_out(payload: usize, clients: usize) -> Result<f64, String> {
+    let gateway = BenchGateway::start(Duration::ZERO, 0)?;
+    let client = awc::Client::builder().connector(awc::Connector::new().limit(0)).finish();
+    let (body, url) = (web::Bytes::from("x".repeat(payload)), format!("{}/sms/send", gateway.url));
+    let began = monotonic();
+    let calls = join_all((0..clients).map(|_| {
+        let (client, body, url) = (client.clone(), body.clone(), url.clone());
+        async move {
+            let mut calls = 0_usize;
+            while monotonic().duration_since(began) < SPAN {
+                let request = client.post(&url).content_type("application/json").send_body(body.clone());
+                let mut response = request.await.map_err(|error| error.to_string())?;
+                response.body().await.map_err(|error| error.to_string())?;
+                calls += 1;
+            }
+            Ok::<_, String>(calls)
+        }
+    }))
+    .await;
+    let calls: usize = calls.into_iter().sum::<Result<_, _>>()?;
+    let rate = calls as f64 / monotonic().duration_since(began).as_secs_f64();
+    gateway.stop().await;
+    Ok(rate)
+}
+
+/// The rows of intents that were accepted at their first attempt, as they are in the end.
+fn store(path: &Path, payload: usize) -> Result<f64, rusqlite::Error> {
+    SqliteStore::migrate(path).map_err(|error| rusqlite::Error::InvalidPath(error.path))?;
+    let mut connection = Connection::open(path)?;
+    connection.execute_batch(
+        "PRAGMA synchronous = FULL; PRAGMA cache_size = -65536;
+         INSERT INTO submission_gateways (gateway_id, gateway_url) VALUES (1, 'http://gateway');
+         INSERT INTO submission_contracts (contract_id, gateway_id, submission_target, snapshot) VALUES (1, 1, 'a', '{}');",
+    )?;
+    let payload = vec![b'x'; payload];
+    let (began, mut rows) = (monotonic(), 0_usize);
+    while monotonic().duration_since(began) < SPAN {
+        let transaction = connection.transaction()?;
+        for _ in 0..ROWS {
+            rows += 1;
+            let id = format!("{:016x}-{rows}", fastrand::u64(..));
+            let at = i64::try_from(rows).unwrap_or(i64::MAX);
+            transaction
+                .prepare_cached(
+                    "INSERT INTO submission_intents (intent_id, contract_id, gateway_id, payload_sha256, status,
+                         attempt_count, created_at, completed_at, last_modified_at)
+                     VALUES (?1, 1, 1, zeroblob(32), 'accepted', 1, ?2, ?2, ?2)",
+                )?
+                .execute(params![id, at])?;
+            transaction
+                .prepare_cached("INSERT INTO submission_payloads (intent_seq, payload) VALUES (?1, ?2)")?
+                .execute(params![at, payload])?;
+            transaction
+                .prepare_cached(
+                    "INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at,
+                         finished_at, outcome_status, gateway_message_id) VALUES (?1, 1, 1, ?1, ?1, 'accepted', 'bench')",
+                )?
+                .execute(params![at])?;
+        }
+        transaction.commit()?;
+    }
+    Ok(rows as f64 / monotonic().duration_since(began).as_secs_f64())
+}

@@ -1,0 +1,188 @@
+//! The load: clients that submit intents and take down when each was due, answered and refused.
+//!
+//! In a closed loop the next intent is submitted when the one before is answered, which hides
+//! queueing. In an open loop intents are due at a fixed rate, and latency counts from when an
+//! intent was due, not from when a client got round to sending it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::gateway::Arrivals;
+use crate::platform::clock::monotonic;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Pace {
+    Closed { clients: usize },
+    Open { rate: u32 },
+}
+
+/// Submissions under way at once in an open loop; what is due beyond that is late, and counts so.
+const MAX_OUTSTANDING: u32 = 4096;
+
+pub struct Load {
+    pub url: String,
+    pub targets: Vec<String>,
+    pub pace: Pace,
+    pub payload: usize,
+    pub duration: Duration,
+}
+
+/// What became of every submission.
+pub struct Submitted {
+    /// Marks the ids of this run.
+    pub run: String,
+    pub began: Instant,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    number: usize,
+    due: Instant,
+    /// `None` if it was refused.
+    answered: Option<Instant>,
+}
+
+impl Submitted {
+    pub fn answered(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.answered.is_some()).count()
+    }
+
+    pub fn errors(&self) -> usize {
+        self.entries.len() - self.answered()
+    }
+
+    pub fn rate(&self) -> f64 {
+        let last = self.entries.iter().filter_map(|entry| entry.answered).max().unwrap_or(self.began);
+        self.answered() as f64 / last.duration_since(self.began).as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    pub fn latencies(&self) -> Vec<Duration> {
+        self.entries.iter().filter_map(|entry| Some(entry.answered?.duration_since(entry.due))).collect()
+    }
+
+    /// From the answer to the arrival of the first attempt at the gateway. Often before the answer.
+    pub fn to_first_attempt(&self, arrivals: &Arrivals) -> Vec<Duration> {
+        let span = |entry: &Entry| Some(arrivals.of(entry.number)?.saturating_duration_since(entry.answered?));
+        self.entries.iter().filter_map(span).collect()
+    }
+}
+
+/// Submits for as long as the load says.
+pub async fn drive(load: Load, mut progress: impl FnMut(&dyn Fn() -> String)) -> Result<Submitted, String> {
+    let run = format!("{:08x}", fastrand::u32(..));
+    let client = Rc::new(Client::new(&load, &run));
+    client.submit(0).await.map_err(|error| format!("the service does not take a first intent: {error}"))?;
+    let began = monotonic();
+    let shared = Rc::new(Shared { entries: RefCell::default(), next: RefCell::new(1) });
+    let until = began + load.duration;
+    let watch = async {
+        while monotonic() < until {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            progress(&|| {
+                let count = shared.entries.borrow().len();
+                format!("{:.0} submitted a second", count as f64 / monotonic().duration_since(began).as_secs_f64())
+            });
+        }
+    };
+    match load.pace {
+        Pace::Closed { clients } => {
+            let clients = (0..clients).map(|_| closed(Rc::clone(&client), Rc::clone(&shared), until));
+            tokio::join!(join_all(clients), watch);
+        }
+        Pace::Open { rate } => {
+            tokio::join!(open(client, Rc::clone(&shared), began, until, rate), watch);
+        }
+    }
+    let entries = shared.entries.take();
+    Ok(Submitted { run, began, entries })
+}
+
+struct Shared {
+    entries: RefCell<Vec<Entry>>,
+    next: RefCell<usize>,
+}
+
+impl Shared {
+    fn number(&self) -> usize {
+        self.next.replace_with(|number| *number + 1)
+    }
+
+    async fn submit(&self, client: &Client, due: Instant) {
+        let number = self.number();
+        let answered = client.submit(number).await.is_ok().then(monotonic);
+        self.entries.borrow_mut().push(Entry { number, due, answered });
+    }
+}
+
+async fn closed(client: Rc<Client>, shared: Rc<Shared>, until: Instant) {
+    loop {
+        let now = monotonic();
+        if now >= until {
+            return;
+        }
+        shared.submit(&client, now).await;
+    }
+}
+
+async fn open(client: Rc<Client>, shared: Rc<Shared>, began: Instant, until: Instant, rate: u32) {
+    let places = Arc::new(Semaphore::new(MAX_OUTSTANDING as usize));
+    for number in 0.. {
+        let due = began + Duration::from_secs_f64(f64::from(number) / f64::from(rate.max(1)));
+        if due >= until {
+            break;
+        }
+        if due > monotonic() {
+            tokio::time::sleep_until(due).await;
+        }
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        let (client, shared) = (Rc::clone(&client), Rc::clone(&shared));
+        actix::spawn(async move {
+            shared.submit(&client, due).await;
+            drop(place);
+        });
+    }
+    let _all_are_back = places.acquire_many(MAX_OUTSTANDING).await;
+}
+
+struct Client {
+    http: awc::Client,
+    url: String,
+    targets: Vec<String>,
+    run: String,
+    padding: String,
+}
+
+impl Client {
+    fn new(load: &Load, run: &str) -> Self {
+        let connector = awc::Connector::new().limit(0).timeout(Duration::from_secs(30));
+        let http = awc::Client::builder().connector(connector).timeout(Duration::from_secs(60)).finish();
+        let padding = "x".repeat(load.payload.saturating_sub(r#"{"to":"+46700000001","message":""}"#.len()));
+        let url = format!("{}/v1/intents", load.url);
+        Self { http, url, targets: load.targets.clone(), run: run.to_owned(), padding }
+    }
+
+    async fn submit(&self, number: usize) -> Result<(), String> {
+        // Ids are spread over all ids there may be, as those of real clients are.
+        let id = format!("{:016x}-{}-{number}", fastrand::u64(..), self.run);
+        let target = &self.targets[number % self.targets.len()];
+        let body = format!(
+            r#"{{"intentId":"{id}","submissionTarget":"{target}","payload":{{"to":"+46700000001","message":"{}"}}}}"#,
+            self.padding
+        );
+        let request = self.http.post(&self.url).content_type("application/json");
+        let mut response = request.send_body(body).await.map_err(|error| error.to_string())?;
+        let body = response.body().await.map_err(|error| error.to_string())?;
+        if response.status().is_success() {
+            Ok(())
+        } else {
+            Err(format!("{}: {}", response.status(), String::from_utf8_lossy(&body)))
+        }
+    }
+}

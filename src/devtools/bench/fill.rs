@@ -1,0 +1,91 @@
+//! Fills an embedded store with intents that are there beforehand, as if they had come one by one.
+
+use std::path::Path;
+
+use rusqlite::{Connection, params};
+
+use super::service::Fill;
+use crate::domain::contract::ContractSnapshot;
+use crate::platform::clock::WallClock;
+use crate::store::sqlite::SqliteStore;
+
+/// Rows in one statement: so that its journal stays small.
+const STEP: u64 = 100_000;
+const DAY_MICROS: i64 = 24 * 3600 * 1_000_000;
+
+pub fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(), String> {
+    let text = |error: rusqlite::Error| error.to_string();
+    SqliteStore::migrate(path).map_err(|error| error.to_string())?;
+    if fill.finished == 0 && fill.waiting == 0 {
+        return Ok(());
+    }
+    let connection = Connection::open(path).map_err(text)?;
+    connection
+        .execute_batch("PRAGMA synchronous = OFF; PRAGMA cache_size = -262144; PRAGMA foreign_keys = OFF;")
+        .map_err(text)?;
+    keep_contract(&connection, contract).map_err(text)?;
+    let now = WallClock::system().now().micros();
+    let total = fill.finished + fill.waiting;
+    let mut from = 0;
+    while from < total {
+        let to = (from + STEP).min(total);
+        eprint!("\r\x1b[K  filling the store: {from} of {total}");
+        // Ids are spread evenly over all ids there may be. Three of four come first and in order,
+        // which is quick; the others come between them, so that pages of their index are two thirds
+        // full, as they are when ids come in any order. Into full ones nothing fits without a split.
+        let spread = i64::MAX / i64::try_from(total + 16).unwrap_or(i64::MAX);
+        let first_come = i64::try_from(total / 4 * 3).unwrap_or(i64::MAX);
+        let intents = "
+            WITH RECURSIVE n (i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?2)
+            INSERT INTO submission_intents (intent_seq, intent_id, contract_id, gateway_id, payload_sha256, status,
+                attempt_count, next_attempt_at, created_at, completed_at, last_modified_at)
+            SELECT i + 1, printf('%016x-old-%d', iif(i < ?7, i + i / 3, (i - ?7) * 4 + 3) * ?3, i), 1, 1, zeroblob(32),
+                iif(i < ?4, 'accepted', 'pending'), i < ?4, iif(i < ?4, NULL, ?5 + ?6 + i), ?5 - ?6,
+                iif(i < ?4, ?5 - ?6, NULL), ?5 - ?6 FROM n";
+        let finished = i64::try_from(fill.finished).unwrap_or(i64::MAX);
+        let (first, behind) = (i64::try_from(from).unwrap_or(0), i64::try_from(to).unwrap_or(0));
+        connection
+            .execute(intents, params![first, behind, spread, finished, now, DAY_MICROS, first_come])
+            .map_err(text)?;
+        connection
+            .execute(
+                "INSERT INTO submission_payloads SELECT intent_seq, zeroblob(200) FROM submission_intents
+                 WHERE intent_seq > ?1 AND intent_seq <= ?2",
+                params![first, behind],
+            )
+            .map_err(text)?;
+        connection
+            .execute(
+                "INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at,
+                    outcome_status, gateway_message_id)
+                 SELECT intent_seq, 1, 1, created_at, completed_at, 'accepted', 'bench' FROM submission_intents
+                 WHERE intent_seq > ?1 AND intent_seq <= ?2 AND status = 'accepted'",
+                params![first, behind],
+            )
+            .map_err(text)?;
+        // Under hashes of no particular id: what counts is how many there are.
+        connection
+            .execute(
+                "INSERT INTO submission_gateway_messages
+                 SELECT intent_seq >> 10, random() & 4294967295, intent_seq FROM submission_intents
+                 WHERE intent_seq > ?1 AND intent_seq <= ?2 AND status = 'accepted'",
+                params![first, behind],
+            )
+            .map_err(text)?;
+        from = to;
+    }
+    connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE);").map_err(text)?;
+    // What was filled in is on disk before anything is measured.
+    std::fs::File::open(path).and_then(|file| file.sync_all()).map_err(|error| error.to_string())?;
+    eprintln!("\r\x1b[K  the store holds {} finished and {} waiting intents", fill.finished, fill.waiting);
+    Ok(())
+}
+
+/// The contract that all of them have.
+fn keep_contract(connection: &Connection, snapshot: &ContractSnapshot) -> Result<(), rusqlite::Error> {
+    let (url, target) = (snapshot.contract.gateway_url.as_str(), snapshot.contract.target.as_str());
+    connection.execute("INSERT INTO submission_gateways (gateway_id, gateway_url) VALUES (1, ?1)", [url])?;
+    let contract = "INSERT INTO submission_contracts (contract_id, gateway_id, submission_target, snapshot)
+        VALUES (1, 1, ?1, ?2)";
+    connection.execute(contract, params![target, &*snapshot.json]).map(drop)
+}

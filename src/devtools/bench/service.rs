@@ -1,0 +1,350 @@
+//! The deployment that is driven: a process of this same binary on a store of its own, or one that
+//! runs already.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use super::clients::Submitted;
+use super::fill;
+use crate::config::registry::Registry;
+use crate::config::variables::Variables;
+use crate::domain::intent::TargetName;
+use crate::domain::time::Timestamp;
+use crate::platform::clock::monotonic;
+
+/// What is in the store beforehand.
+#[derive(Clone, Copy, Debug)]
+pub struct Fill {
+    pub finished: u64,
+    pub waiting: u64,
+    pub targets: u32,
+}
+
+/// Gateways that accept connections and never answer, each with a backlog.
+pub struct Hung {
+    pub url: String,
+    pub gateways: u32,
+}
+
+impl Hung {
+    pub fn none() -> Self {
+        Self { url: String::new(), gateways: 0 }
+    }
+}
+
+/// Intents that wait for each hung gateway: more than it is ever given slots.
+const HUNG_BACKLOG: u32 = 20;
+
+pub struct Deployment {
+    pub url: String,
+    pub targets: Vec<String>,
+    /// From taking the lease to being ready to execute.
+    pub leader_ready: Option<Duration>,
+    own: Option<Own>,
+    http: awc::Client,
+}
+
+/// A process that was started for this run, with its files.
+struct Own {
+    child: Process,
+    site: Site,
+}
+
+/// Killed when dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _already_gone = self.0.kill();
+        let _already_waited_for = self.0.wait();
+    }
+}
+
+/// A directory with a registry and a filled store, removed when dropped.
+pub struct Site {
+    directory: TempDir,
+    targets: Vec<String>,
+    /// Targets besides whose gateways hang.
+    hung: u32,
+}
+
+impl Site {
+    pub fn fill(
+        gateway: &str,
+        webhook: Option<&str>,
+        hung: Hung,
+        fill: &Fill,
+        place: Option<&Path>,
+    ) -> Result<Self, String> {
+        let text = |error: std::io::Error| error.to_string();
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("submission-manager-bench-");
+        let directory = match place {
+            Some(place) => builder.tempdir_in(place),
+            None => builder.tempdir(),
+        }
+        .map_err(text)?;
+        let targets: Vec<_> = (0..fill.targets).map(|number| format!("bench.{number}")).collect();
+        let entry = |(number, name): (usize, &String)| {
+            let mut entry = json!({ "submissionTarget": name, "gatewayType": "sms",
+                "gatewayUrl": format!("{gateway}/{number}"), "policy": "max_attempts", "maxAttempts": 5,
+                "terminalOutcomes": ["invalid_recipient"] });
+            if let Some(url) = webhook {
+                entry["webhook"] = json!({ "url": url });
+            }
+            entry
+        };
+        let mut entries: Vec<_> = targets.iter().enumerate().map(entry).collect();
+        entries.extend((0..hung.gateways).map(|number| {
+            json!({ "submissionTarget": format!("hung.{number}"), "gatewayType": "sms",
+                "gatewayUrl": format!("{}/{number}", hung.url), "policy": "max_attempts", "maxAttempts": 1000,
+                "terminalOutcomes": ["invalid_recipient"] })
+        }));
+        let registry = json!({ "allowUnsignedWebhooks": true, "targets": entries });
+        let site = Self { directory, targets, hung: hung.gateways };
+        std::fs::write(site.registry(), registry.to_string()).map_err(text)?;
+        let contracts =
+            Registry::parse(&registry.to_string(), &Variables::of_process()).map_err(|faults| format!("{faults:?}"))?;
+        let first = TargetName::parse(&site.targets[0]).ok().and_then(|name| contracts.contract(&name));
+        let contract = first.ok_or("the registry has no target")?;
+        fill::fill(&site.store(), fill, &contract).map_err(|error| format!("cannot fill the store: {error}"))?;
+        Ok(site)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.directory.path().join("bench.db")
+    }
+
+    fn registry(&self) -> PathBuf {
+        self.directory.path().join("targets.json")
+    }
+}
+
+impl Deployment {
+    pub fn at(url: &str, target: &str) -> Self {
+        let url = url.trim_end_matches('/').to_owned();
+        Self { url, targets: vec![target.to_owned()], leader_ready: None, own: None, http: client() }
+    }
+
+    /// Starts the service on a site; purges what is older than `retention`, if given.
+    pub async fn start(site: Site, retention: Option<&str>) -> Result<Self, String> {
+        let text = |error: std::io::Error| error.to_string();
+        let mut command = Command::new(std::env::current_exe().map_err(text)?);
+        command
+            .arg("serve")
+            .env("SM_LISTEN", "127.0.0.1:0")
+            .env("SM_STORE", format!("sqlite:{}", site.store().display()))
+            .env("SM_REGISTRY", site.registry())
+            .env_remove("RUST_LOG")
+            .env_remove("SM_API_CLIENTS")
+            .env_remove("SM_AUTH")
+            .env_remove("SM_RETENTION")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        if let Some(retention) = retention {
+            command.env("SM_RETENTION", retention);
+        }
+        let mut child = command.spawn().map_err(text)?;
+        let log = child.stderr.take().ok_or("the service has no log")?;
+        let own = Own { child: Process(child), site };
+        let (url, leader_ready) =
+            tokio::task::spawn_blocking(move || watch_start(log)).await.map_err(|e| e.to_string())??;
+        let (targets, hung) = (own.site.targets.clone(), own.site.hung);
+        let deployment = Self { url, targets, leader_ready: Some(leader_ready), own: Some(own), http: client() };
+        deployment.submit_to_hung(hung).await?;
+        Ok(deployment)
+    }
+
+    async fn submit_to_hung(&self, gateways: u32) -> Result<(), String> {
+        for (number, gateway) in
+            (0..HUNG_BACKLOG).flat_map(|number| (0..gateways).map(move |gateway| (number, gateway)))
+        {
+            let intent = json!({ "intentId": format!("hung {gateway} {number}"), "submissionTarget": format!("hung.{gateway}"),
+                "payload": {} });
+            let request = self.http.post(format!("{}/v1/intents", self.url)).send_json(&intent);
+            let response = request.await.map_err(|error| format!("cannot submit to a hung gateway: {error}"))?;
+            if !response.status().is_success() {
+                return Err(format!("cannot submit to a hung gateway: the service answered {}", response.status()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the process and leaves its files for another one.
+    pub fn into_site(self) -> Option<Site> {
+        self.own.map(|own| own.site)
+    }
+
+    pub fn stop(&mut self) {
+        self.own = None;
+    }
+
+    /// What the process has used so far; `None` if it is not ours.
+    pub fn usage(&self) -> Option<Usage> {
+        let own = self.own.as_ref()?;
+        Usage::of(own.child.0.id(), own.site.directory.path())
+    }
+
+    /// Waits until everything that was answered has ended; how long that was from the beginning.
+    pub async fn until_terminal(
+        &self,
+        submitted: &Submitted,
+        mut progress: impl FnMut(&dyn Fn() -> String),
+    ) -> Result<Duration, String> {
+        const PATIENCE: Duration = Duration::from_secs(600);
+        let wanted = submitted.answered() + 1; // And the one that was sent before the others.
+        loop {
+            let ended = match self.own {
+                Some(_) => self.terminal_total().await?,
+                None => wanted - usize::from(self.some_pending().await?),
+            };
+            let waited = monotonic().duration_since(submitted.began);
+            if ended >= wanted {
+                return Ok(waited);
+            }
+            if waited > PATIENCE {
+                return Err(format!("{} intents have not ended after {waited:?}", wanted - ended));
+            }
+            progress(&|| format!("{ended} of {wanted} have ended"));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn terminal_total(&self) -> Result<usize, String> {
+        self.total("submission_intents_terminal_total").await
+    }
+
+    /// The sum of a counter over its labels.
+    pub async fn total(&self, counter: &str) -> Result<usize, String> {
+        let text = self.get("/metrics").await?;
+        let counts = text.lines().filter(|line| line.starts_with(counter));
+        let total: f64 = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum();
+        Ok(total as usize)
+    }
+
+    async fn some_pending(&self) -> Result<bool, String> {
+        let page: Value = parsed(&self.get("/v1/intents?status=pending&limit=1").await?)?;
+        Ok(page["intents"].as_array().is_some_and(|intents| !intents.is_empty()))
+    }
+
+    /// From creation to end by the store's clock, of every intent of the run.
+    pub async fn times_to_terminal(&self, submitted: &Submitted) -> Result<Vec<Duration>, String> {
+        let wanted = submitted.answered();
+        let mut times = Vec::with_capacity(wanted);
+        let mut cursor = String::new();
+        while times.len() < wanted {
+            let page: Value = parsed(&self.get(&format!("/v1/intents?limit=200&cursor={cursor}")).await?)?;
+            for intent in page["intents"].as_array().into_iter().flatten() {
+                let moment = |field: &str| intent[field].as_str().and_then(Timestamp::parse);
+                let ours = intent["intentId"].as_str().is_some_and(|id| id.contains(&submitted.run));
+                if let (true, Some(created), Some(ended)) = (ours, moment("createdAt"), moment("completedAt")) {
+                    times.push(ended.since(created));
+                }
+            }
+            match page["nextCursor"].as_str() {
+                Some(next) => next.clone_into(&mut cursor),
+                None => break,
+            }
+        }
+        Ok(times)
+    }
+
+    pub async fn get(&self, path: &str) -> Result<String, String> {
+        let request = self.http.get(format!("{}{path}", self.url));
+        let mut response = request.send().await.map_err(|error| format!("GET {path}: {error}"))?;
+        let body = response.body().limit(64 * 1024 * 1024).await.map_err(|error| format!("GET {path}: {error}"))?;
+        if !response.status().is_success() {
+            return Err(format!("GET {path}: the service answered {}", response.status()));
+        }
+        String::from_utf8(body.to_vec()).map_err(|error| error.to_string())
+    }
+}
+
+fn client() -> awc::Client {
+    awc::Client::builder().timeout(Duration::from_secs(60)).finish()
+}
+
+fn parsed(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("not JSON ({error}): {text}"))
+}
+
+/// Reads the log until the service leads: its URL, and how long it took to get ready. Goes on
+/// reading afterwards, so that the service never waits for somebody to read.
+fn watch_start(log: impl std::io::Read + Send + 'static) -> Result<(String, Duration), String> {
+    let mut lines = BufReader::new(log).lines();
+    let (mut url, mut acquired) = (None, None::<Instant>);
+    let mut seen = String::new();
+    while let Some(Ok(line)) = lines.next() {
+        if let Some(address) = line.split("listening address=").nth(1).and_then(|rest| rest.split(' ').next()) {
+            url = Some(format!("http://{address}"));
+        }
+        if line.contains("leader_acquired") {
+            acquired = Some(monotonic());
+        }
+        if let (true, Some(url), Some(acquired)) = (line.contains("leader_ready"), &url, acquired) {
+            let ready = (url.clone(), monotonic().duration_since(acquired));
+            std::thread::spawn(move || lines.for_each(drop));
+            return Ok(ready);
+        }
+        seen = line;
+    }
+    Err(format!("the service did not start: {seen}"))
+}
+
+/// What a process and its files have taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    pub cpu: Duration,
+    pub peak_memory: u64,
+    pub memory: u64,
+    pub disk: u64,
+}
+
+impl Usage {
+    fn of(pid: u32, directory: &Path) -> Option<Self> {
+        /// What the kernel counts in, on Linux.
+        const TICKS_PER_SECOND: u64 = 100;
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let kib = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        };
+        let files = std::fs::read_dir(directory).ok()?;
+        let disk = files.filter_map(|file| file.ok()?.metadata().ok()).map(|file| file.len()).sum();
+        Some(Self {
+            cpu: Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND),
+            peak_memory: kib("VmHWM:")? * 1024,
+            memory: kib("VmRSS:")? * 1024,
+            disk,
+        })
+    }
+
+    /// What `intents` cost from `before` on.
+    pub fn since(&self, before: &Self, intents: usize) -> Cost {
+        let thousands = (intents as f64 / 1000.0).max(f64::MIN_POSITIVE);
+        Cost {
+            cpu_seconds: (self.cpu.saturating_sub(before.cpu)).as_secs_f64() / thousands,
+            disk_bytes: self.disk.saturating_sub(before.disk) as f64 / thousands,
+            idle_memory: before.memory,
+            peak_memory: self.peak_memory,
+        }
+    }
+}
+
+/// Per thousand intents, but for memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    pub cpu_seconds: f64,
+    pub disk_bytes: f64,
+    pub idle_memory: u64,
+    pub peak_memory: u64,
+}

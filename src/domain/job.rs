@@ -1,0 +1,279 @@
+//! A job: an execution request of a tenant for a management node, and what makes two requests one.
+//!
+//! Strings are checked where they come in; whoever holds a [`JobCommand`] need not look again.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::intent::IntentId;
+use super::trace::TraceContext;
+
+/// The service's own name for a job: a UUIDv4, opaque to clients.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubmissionId(Uuid);
+
+impl SubmissionId {
+    /// From 16 random bytes.
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
+    }
+
+    /// Taken back only as it was given: lower case, with hyphens, version 4.
+    pub fn parse(text: &str) -> Option<Self> {
+        let id = Uuid::try_parse(text).ok().filter(|id| id.get_version_num() == 4).map(Self)?;
+        (id.to_string() == text).then_some(id)
+    }
+}
+
+impl fmt::Display for SubmissionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_hyphenated().fmt(f)
+    }
+}
+
+impl fmt::Debug for SubmissionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a backend asks for.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobCommand {
+    #[schema(min_length = 1, max_length = 200)]
+    pub tenant_id: String,
+    #[schema(min_length = 1, max_length = 200)]
+    pub workspace_id: String,
+    #[schema(min_length = 1, max_length = 200)]
+    pub job_id: String,
+    #[schema(min_length = 1, max_length = 200)]
+    pub idempotency_key: String,
+    #[schema(min_length = 1, max_length = 200)]
+    pub management_node_id: String,
+    pub execution_profile: ExecutionProfile,
+    pub resource_shape: ResourceShape,
+    pub payload_ref: PayloadRef,
+    pub requested_by: RequestedBy,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExecutionProfile {
+    #[schema(min_length = 1, max_length = 200)]
+    pub queue_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 200)]
+    pub qos: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 200)]
+    pub account: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ResourceShape {
+    #[schema(value_type = u32, minimum = 1)]
+    pub cpu: NonZeroU32,
+    #[schema(value_type = u32, minimum = 1)]
+    pub memory_mib: NonZeroU32,
+    #[schema(value_type = u32, minimum = 1)]
+    pub walltime_seconds: NonZeroU32,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PayloadRef {
+    /// `s3`, `gs` or `https`, in any case; without user name and password.
+    #[schema(max_length = 8192, example = "s3://acme-jobs/1001/input.json")]
+    pub input_uri: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 200)]
+    pub artifact_bucket: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RequestedBy {
+    #[schema(min_length = 1, max_length = 200)]
+    pub user_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 200)]
+    pub session_id: Option<String>,
+}
+
+impl fmt::Debug for JobCommand {
+    /// Names only: where the input is may be a signed URL.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobCommand({:?} of {:?}/{:?})", self.job_id, self.tenant_id, self.workspace_id)
+    }
+}
+
+/// What makes a submission unique: tenant, workspace and key, as a hash that every store can index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct JobKey(pub [u8; 32]);
+
+impl JobCommand {
+    pub fn key(&self) -> JobKey {
+        // None of them can hold a line feed, so no two triples read alike.
+        JobKey(Sha256::digest([&*self.tenant_id, &*self.workspace_id, &*self.idempotency_key].join("\n")).into())
+    }
+
+    /// What a node is sent: the command with the name it goes by here.
+    pub fn forwarded(&self, id: SubmissionId) -> Result<Vec<u8>, serde_json::Error> {
+        #[derive(Serialize)]
+        struct Forwarded<'a> {
+            submission_id: String,
+            #[serde(flatten)]
+            command: &'a JobCommand,
+        }
+        serde_json::to_vec(&Forwarded { submission_id: id.to_string(), command: self })
+    }
+
+    /// The command that was forwarded.
+    pub fn of_forwarded(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+
+    /// In which fields another command with this key asks for something else. A session is a hint and
+    /// may differ; the key itself cannot.
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let (profile, shape) = (&self.execution_profile, &self.resource_shape);
+        let (profile2, shape2) = (&other.execution_profile, &other.resource_shape);
+        let fields = [
+            ("job_id", self.job_id == other.job_id),
+            ("management_node_id", self.management_node_id == other.management_node_id),
+            ("execution_profile.queue_name", profile.queue_name == profile2.queue_name),
+            ("execution_profile.qos", profile.qos == profile2.qos),
+            ("execution_profile.account", profile.account == profile2.account),
+            ("resource_shape.cpu", shape.cpu == shape2.cpu),
+            ("resource_shape.memory_mib", shape.memory_mib == shape2.memory_mib),
+            ("resource_shape.walltime_seconds", shape.walltime_seconds == shape2.walltime_seconds),
+            ("payload_ref.input_uri", self.payload_ref.input_uri == other.payload_ref.input_uri),
+            ("payload_ref.artifact_bucket", self.payload_ref.artifact_bucket == other.payload_ref.artifact_bucket),
+            ("requested_by.user_id", self.requested_by.user_id == other.requested_by.user_id),
+        ];
+        fields.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fixtures {
+    use super::*;
+
+    pub fn submission_id(number: u8) -> SubmissionId {
+        SubmissionId::from_random([number; 16])
+    }
+
+    pub fn command(tenant: &str, workspace: &str, key: &str) -> JobCommand {
+        let number = |n| NonZeroU32::new(n).unwrap();
+        JobCommand {
+            tenant_id: tenant.to_owned(),
+            workspace_id: workspace.to_owned(),
+            job_id: format!("job-of-{key}"),
+            idempotency_key: key.to_owned(),
+            management_node_id: "node-a".to_owned(),
+            execution_profile: ExecutionProfile { queue_name: "short".to_owned(), qos: None, account: None },
+            resource_shape: ResourceShape { cpu: number(2), memory_mib: number(512), walltime_seconds: number(60) },
+            payload_ref: PayloadRef { input_uri: "s3://bucket/input".to_owned(), artifact_bucket: None },
+            requested_by: RequestedBy { user_id: "u".to_owned(), session_id: None },
+        }
+    }
+}
+
+/// Whose job it is, and what the tenant calls it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobFacts {
+    pub tenant_id: String,
+    pub workspace_id: String,
+    pub job_id: String,
+    pub idempotency_key: String,
+    pub management_node_id: String,
+}
+
+impl JobFacts {
+    /// Those of the job that an intent is, out of what is sent to its node; none if it is no job.
+    pub fn of_payload(id: &IntentId, payload: &[u8]) -> Option<Self> {
+        id.submission_id()?;
+        JobCommand::of_forwarded(payload).map(|command| Self::from(&command))
+    }
+
+    /// What every line of the log about a job says, as far as it is known.
+    pub fn tags(&self, trace: Option<TraceContext>, id: Option<SubmissionId>) -> String {
+        format!(
+            "trace_id={} tenant_id={:?} workspace_id={:?} job_id={:?} submission_id={:?} management_node_id={:?} \
+             idempotency_key={:?}",
+            trace.map(|trace| trace.trace_id()).unwrap_or_default(),
+            self.tenant_id,
+            self.workspace_id,
+            self.job_id,
+            id.map(|id| id.to_string()).unwrap_or_default(),
+            self.management_node_id,
+            self.idempotency_key
+        )
+    }
+}
+
+impl From<&JobCommand> for JobFacts {
+    fn from(command: &JobCommand) -> Self {
+        Self {
+            tenant_id: command.tenant_id.clone(),
+            workspace_id: command.workspace_id.clone(),
+            job_id: command.job_id.clone(),
+            idempotency_key: command.idempotency_key.clone(),
+            management_node_id: command.management_node_id.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::{command, submission_id};
+    use super::*;
+    use crate::domain::intent::IntentId;
+
+    #[test]
+    fn the_id_of_a_job_is_that_of_its_intent_and_of_no_other() {
+        let id = submission_id(7);
+        let intent = IntentId::of_job(id);
+        assert_eq!(IntentId::parse(intent.as_str()), Ok(intent.clone()));
+        assert_eq!(intent.submission_id(), Some(id));
+        for text in [
+            "sm-job:1",
+            "order",
+            "sm-job:07070707-0707-1707-8707-070707070707",
+            "sm-job:0707070707074707870707070707070a",
+            "sm-job:0707070A-0707-4707-8707-070707070707",
+            &id.to_string(),
+        ] {
+            assert_eq!(IntentId::parse(text).unwrap().submission_id(), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_are_of_their_workspace() {
+        let key = |tenant, workspace, key| command(tenant, workspace, key).key();
+        assert_eq!(key("a", "w", "k"), key("a", "w", "k"));
+        for other in
+            [key("b", "w", "k"), key("a", "v", "k"), key("a", "w", "l"), key("aw", "", "k"), key("a", "wk", "")]
+        {
+            assert_ne!(key("a", "w", "k"), other);
+        }
+    }
+
+    #[test]
+    fn what_is_forwarded_reads_as_the_command() {
+        let mut full = command("acme", "w1", "k");
+        full.execution_profile.qos = Some("normal".to_owned());
+        full.requested_by.session_id = Some("s".to_owned());
+        let bytes = full.forwarded(submission_id(1)).unwrap();
+        assert!(bytes.starts_with(br#"{"submission_id":"01010101-0101-4101-8101-010101010101","tenant_id":"acme","#));
+        let back = JobCommand::of_forwarded(&bytes).unwrap();
+        assert!(back == full);
+        full.requested_by.session_id = None;
+        assert!(back.differences(&full).is_empty(), "a session is a hint");
+        full.execution_profile.qos = None;
+        full.resource_shape.cpu = NonZeroU32::new(3).unwrap();
+        assert_eq!(back.differences(&full), ["execution_profile.qos", "resource_shape.cpu"]);
+    }
+}

@@ -1,0 +1,205 @@
+//! The actors of a term: started when it is prepared, stopped when it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, Addr};
+
+use super::{ChildStopped, LeaderActor, LeaderParts, Reign};
+use crate::domain::lease::Term;
+use crate::engine::executor::{ExecutorActor, ExecutorParts};
+use crate::engine::inbox::{InboxActor, InboxParts};
+use crate::engine::retention::RetentionActor;
+use crate::engine::scheduler::{SchedulerActor, SchedulerParts, Stop};
+use crate::engine::webhooks::{StopDelivering, WebhookActor, WebhookParts};
+use crate::platform::clock::StoreTime;
+use crate::platform::supervision::{Death, alive};
+use crate::store::Build;
+use crate::store::client::StoreClient;
+
+/// What the leader is told when the actor of webhooks, or that of the inbox, dies.
+pub const WEBHOOKS: &str = "webhooks";
+pub const INBOX: &str = "inbox";
+
+/// Dropping this stops the scheduler, without whom nothing begins, and lets the store forget both;
+/// nobody else knows the executor, so that ends with it.
+pub struct Children {
+    pub scheduler: Addr<SchedulerActor>,
+    pub webhooks: Addr<WebhookActor>,
+    pub inbox: Addr<InboxActor>,
+    retention: Option<Addr<RetentionActor>>,
+    store: StoreClient,
+    term: Term,
+    #[cfg(test)]
+    pub executor: Addr<ExecutorActor>,
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        self.scheduler.do_send(Stop);
+        self.webhooks.do_send(StopDelivering { patience: Duration::ZERO });
+        self.inbox.do_send(Stop);
+        if let Some(retention) = &self.retention {
+            retention.do_send(Stop);
+        }
+        // Also when the scheduler is dead.
+        self.store.unwatch_arrivals(&self.term);
+    }
+}
+
+impl Children {
+    pub fn start(
+        parts: &LeaderParts,
+        reign: &Reign,
+        store_time: &StoreTime,
+        build: Build,
+        leader: Addr<LeaderActor>,
+    ) -> Self {
+        let term = reign.term.clone();
+        let (store, store_time) = (parts.store.clone(), store_time.clone());
+        let limits = parts.settings.limits;
+        let attempt_timeout = parts.outside.attempt_timeout;
+
+        let (executor_alive, executor_death) = alive();
+        let executor = {
+            let (term, store, store_time) = (term.clone(), store.clone(), store_time.clone());
+            let (trust, gateway) = (reign.trust.clone(), Arc::clone(&parts.outside.gateway));
+            let (registry, tracer) = (parts.outside.registry.clone(), parts.outside.tracer.clone());
+            let leader = leader.clone().recipient();
+            ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
+                let gateway = gateway();
+                let parts = ExecutorParts {
+                    term,
+                    trust,
+                    store,
+                    store_time,
+                    gateway,
+                    registry,
+                    tracer,
+                    leader,
+                    limits,
+                    attempt_timeout,
+                };
+                ExecutorActor::new(parts, executor_alive)
+            })
+        };
+        let (scheduler_alive, scheduler_death) = alive();
+        let scheduler_parts = SchedulerParts {
+            term: term.clone(),
+            trust: reign.trust.clone(),
+            store: store.clone(),
+            store_time: store_time.clone(),
+            executor: executor.clone(),
+            in_flight: parts.in_flight.clone(),
+            leader: leader.clone().recipient(),
+            metrics: Arc::clone(&parts.metrics),
+            registry: parts.outside.registry.clone(),
+            limits,
+            refresh_interval: parts.settings.refresh_interval,
+            progress: reign.progress.work.clone(),
+        };
+        let scheduler = SchedulerActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| {
+            SchedulerActor::new(scheduler_parts, build, scheduler_alive)
+        });
+        let retention = parts.settings.retention.map(|keep_for| {
+            let (term, store, leader) = (term.clone(), store.clone(), leader.clone().recipient());
+            let metrics = Arc::clone(&parts.metrics);
+            RetentionActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| {
+                RetentionActor::new(term, store, leader, metrics, keep_for)
+            })
+        });
+        let webhooks = start_webhooks(parts, reign, &store_time, &leader);
+        let inbox = start_inbox(parts, reign, &leader);
+        tell_of_death(&leader, &term, "executor", executor_death);
+        tell_of_death(&leader, &term, "scheduler", scheduler_death);
+        Self {
+            scheduler,
+            webhooks,
+            inbox,
+            retention,
+            store,
+            term,
+            #[cfg(test)]
+            executor,
+        }
+    }
+}
+
+/// How long receivers still have to answer when nothing else is under way: nobody executes meanwhile,
+/// and they get the event again.
+const WEBHOOK_GRACE: Duration = Duration::from_millis(200);
+/// How long it may then take to record what was cut off; the next term closes what was not.
+const WEBHOOK_RECORDING: Duration = Duration::from_secs(2);
+
+impl Children {
+    /// Begins no further try of a webhook, and waits for those under way while attempts are, and
+    /// hardly longer.
+    pub async fn stop_webhooks(&self, attempts_are_over: impl Future<Output = ()>) {
+        self.inbox.do_send(Stop);
+        let stop = |patience| self.webhooks.send(StopDelivering { patience });
+        let hurry = async {
+            attempts_are_over.await;
+            tokio::time::sleep(WEBHOOK_GRACE).await;
+        };
+        tokio::select! {
+            _stopped_or_dead = stop(Duration::MAX) => {}
+            () = hurry => {
+                let _or_not = tokio::time::timeout(WEBHOOK_RECORDING, stop(Duration::ZERO)).await;
+            }
+        }
+    }
+
+    pub fn restart(
+        &mut self,
+        child: &str,
+        parts: &LeaderParts,
+        reign: &Reign,
+        store_time: &StoreTime,
+        leader: &Addr<LeaderActor>,
+    ) {
+        match child {
+            INBOX => self.inbox = start_inbox(parts, reign, leader),
+            _ => self.webhooks = start_webhooks(parts, reign, store_time, leader),
+        }
+    }
+}
+
+fn start_webhooks(
+    parts: &LeaderParts,
+    reign: &Reign,
+    store_time: &StoreTime,
+    leader: &Addr<LeaderActor>,
+) -> Addr<WebhookActor> {
+    let (alive, death) = alive();
+    tell_of_death(leader, &reign.term, WEBHOOKS, death);
+    let (term, trust, store_time) = (reign.term.clone(), reign.trust.clone(), store_time.clone());
+    let (store, metrics) = (parts.store.clone(), Arc::clone(&parts.metrics));
+    let (outside, leader) = (parts.outside.clone(), leader.clone().recipient());
+    WebhookActor::start_in_arbiter(&parts.webhook_arbiter, move |_| {
+        let (courier, variables) = ((outside.courier)(), outside.variables);
+        WebhookActor::new(WebhookParts { term, trust, store, store_time, courier, variables, metrics, leader }, alive)
+    })
+}
+
+fn start_inbox(parts: &LeaderParts, reign: &Reign, leader: &Addr<LeaderActor>) -> Addr<InboxActor> {
+    let (alive, death) = alive();
+    tell_of_death(leader, &reign.term, INBOX, death);
+    let inbox = InboxParts {
+        term: reign.term.clone(),
+        trust: reign.trust.clone(),
+        store: parts.store.clone(),
+        registry: parts.outside.registry.clone(),
+        metrics: Arc::clone(&parts.metrics),
+        leader: leader.clone().recipient(),
+    };
+    InboxActor::start_in_arbiter(&parts.webhook_arbiter, move |_| InboxActor::new(inbox, alive))
+}
+
+/// Tells the leader when a child of a term is gone.
+fn tell_of_death(leader: &Addr<LeaderActor>, term: &Term, child: &'static str, death: Death) {
+    let (leader, term) = (leader.clone(), term.clone());
+    actix::spawn(async move {
+        death.comes().await;
+        leader.do_send(ChildStopped { term, child });
+    });
+}

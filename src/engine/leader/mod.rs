@@ -1,0 +1,560 @@
+//! `LeaderActor`: holds the lease and runs the children of a term.
+//!
+//! ```text
+//!            acquired               prepared
+//! Following ----------> Preparing ----------> Leading
+//!     ^                     |                    |
+//!     | lost: fenced, or    |                    |  a child died, the store is in doubt,
+//!     | renewal failed      v                    v  or an orderly stop
+//!     +<---------------------------------- Draining ----> (released) ----> Following or Stopped
+//! ```
+//!
+//! State: where it stands in that picture. Receives `TermFailed` and `ChildStopped` from below and
+//! `StopLeading` from the composition root; sends lease calls to the store. Children are made anew
+//! for each term and die with it; the death of the scheduler or the executor is the end of the term, because only
+//! a new term may close what a dead one left open. While preparing, leading or draining the lease is renewed;
+//! one renewal that fails, is refused or is not answered while the lease is trusted ends the
+//! term at once. It is not renewed while the scheduler or the executor is stuck. When the leader itself dies, its
+//! trust is revoked and its children stop with it; a new leader waits for the lease to expire.
+
+mod board;
+mod children;
+mod prepare;
+mod progress;
+mod settings;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::fut::wrap_future;
+use actix::{Actor, ActorFutureExt, ArbiterHandle, AsyncContext, Context, Handler, Message, SpawnHandle};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::config::registry::CurrentRegistry;
+use crate::config::variables::Variables;
+use crate::domain::lease::{Lease, Term};
+use crate::engine::executor::InFlight;
+use crate::engine::lease_trust::{Trust, TrustLeft};
+use crate::engine::scheduler::Stop;
+use crate::engine::webhooks::sender::Courier;
+use crate::gateway::Gateway;
+use crate::platform::clock::{StoreTime, monotonic};
+use crate::platform::supervision::Alive;
+use crate::store::actor::FencedError;
+use crate::store::client::StoreClient;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::spans::Tracer;
+
+pub use self::board::LeadershipBoard;
+use self::children::{Children, INBOX, WEBHOOKS};
+use self::prepare::{Prepared, prepare};
+pub use self::progress::Heartbeat;
+use self::progress::{Progress, responds};
+pub use self::settings::LeaderSettings;
+
+/// Makes a gateway client on the thread that will use it.
+pub type GatewayFactory = Arc<dyn Fn() -> Rc<dyn Gateway> + Send + Sync>;
+/// The same for webhooks.
+pub type CourierFactory = Arc<dyn Fn() -> Rc<dyn Courier> + Send + Sync>;
+
+/// How the world outside is reached.
+#[derive(Clone)]
+pub struct Outside {
+    pub gateway: GatewayFactory,
+    /// How long an attempt may take, unless its target says otherwise.
+    pub attempt_timeout: Duration,
+    pub courier: CourierFactory,
+    pub variables: Variables,
+    pub registry: CurrentRegistry,
+    pub tracer: Tracer,
+}
+
+/// What a leader needs; the same for every term and every leader of this process.
+#[derive(Clone)]
+pub struct LeaderParts {
+    pub store: StoreClient,
+    pub metrics: Arc<Metrics>,
+    pub board: LeadershipBoard,
+    pub in_flight: InFlight,
+    pub outside: Outside,
+    /// Where children run: the executor and webhooks have threads of their own.
+    pub scheduler_arbiter: ArbiterHandle,
+    pub executor_arbiter: ArbiterHandle,
+    pub webhook_arbiter: ArbiterHandle,
+    pub settings: LeaderSettings,
+}
+
+/// Something went wrong that a term must not outlive.
+#[derive(Message, Clone, Debug)]
+#[rtype(result = "()")]
+pub struct TermFailed {
+    pub term: Term,
+    /// The term is over. Otherwise it is in doubt, and is drained and given back.
+    pub lost: bool,
+    pub why: String,
+    /// What the store said, if that is the reason.
+    pub store_error: Option<String>,
+}
+
+impl TermFailed {
+    /// A write or a look of the term went wrong.
+    pub fn new(term: &Term, during: &str, error: &FencedError) -> Self {
+        let (lost, store_error) = match error {
+            FencedError::TermOver => (true, None),
+            FencedError::Store(error) => (false, Some(error.to_string())),
+        };
+        Self { term: term.clone(), lost, why: format!("{during}: {error}"), store_error }
+    }
+
+    /// The lease is not to be held any longer. It is not given back either: it runs out by itself,
+    /// and until then what is under way may be recorded.
+    fn lost(term: &Term, why: impl Into<String>) -> Self {
+        Self { lost: true, ..Self::in_doubt(term, why) }
+    }
+
+    /// Something happened after which nobody knows what the term has done.
+    pub fn in_doubt(term: &Term, why: impl Into<String>) -> Self {
+        Self { term: term.clone(), lost: false, why: why.into(), store_error: None }
+    }
+}
+
+/// A child of a term is gone.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct ChildStopped {
+    term: Term,
+    child: &'static str,
+}
+
+/// Stop for good: no new attempt, wait for those under way, give the lease back.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct StopLeading {
+    pub done: oneshot::Sender<()>,
+}
+
+pub struct LeaderActor {
+    parts: LeaderParts,
+    state: State,
+    /// Terms given up in a row without a good one between; each makes the next wait longer.
+    failures: u32,
+    /// When the last term ended; its lease may have lasted longer.
+    last_end: Option<Instant>,
+    /// A question for the lease is under way, and may be answered with yes.
+    asking: bool,
+    /// Told when everything is over, once an orderly stop has been asked for.
+    stopping: Option<oneshot::Sender<()>>,
+    store_time: StoreTime,
+    _alive: Alive,
+}
+
+enum State {
+    Following,
+    Preparing(Reign),
+    Leading(Reign, Children),
+    Draining(Reign),
+    Stopped,
+}
+
+/// A lease held and renewed. Dropping it ends all trust in it.
+struct Reign {
+    term: Term,
+    trust: Trust,
+    progress: Progress,
+    began: Instant,
+    renewals: SpawnHandle,
+    /// What makes it ready; it must not go on, and renew, once the term has ended.
+    preparation: Option<SpawnHandle>,
+}
+
+impl Drop for Reign {
+    fn drop(&mut self) {
+        self.trust.revoke();
+    }
+}
+
+impl LeaderActor {
+    pub fn new(parts: LeaderParts, alive: Alive) -> Self {
+        Self {
+            parts,
+            state: State::Following,
+            failures: 0,
+            last_end: None,
+            asking: false,
+            stopping: None,
+            store_time: StoreTime::unset(),
+            _alive: alive,
+        }
+    }
+
+    fn reign(&self) -> Option<&Reign> {
+        match &self.state {
+            State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) => Some(reign),
+            State::Following | State::Stopped => None,
+        }
+    }
+
+    fn term(&self) -> Option<&Term> {
+        self.reign().map(|reign| &reign.term)
+    }
+
+    fn is_term(&self, term: &Term) -> bool {
+        self.term() == Some(term)
+    }
+
+    fn seeks_lease(&self) -> bool {
+        matches!(self.state, State::Following) && self.stopping.is_none()
+    }
+
+    /// Asks for the lease, unless the executor is stuck: then it is left to others.
+    fn acquire(&mut self, ctx: &mut Context<Self>) {
+        let executor = self.parts.executor_arbiter.clone();
+        let ready = wrap_future::<_, Self>(async move { responds(&executor).await });
+        ctx.spawn(ready.map(|responds, actor, ctx| {
+            if !responds {
+                log::error!("executor_thread_died next=\"restart this instance\"");
+            } else if actor.seeks_lease() {
+                actor.ask(ctx);
+            }
+        }));
+    }
+
+    fn ask(&mut self, ctx: &mut Context<Self>) {
+        self.asking = true;
+        let LeaderParts { store, settings, .. } = self.parts.clone();
+        let asked = monotonic();
+        let acquire = wrap_future::<_, Self>(async move {
+            store.acquire_lease(settings.lease_name, settings.holder_id, settings.timing.duration()).await
+        });
+        ctx.spawn(acquire.map(move |result, actor, ctx| {
+            actor.asking = false;
+            match (result, actor.stopping.take()) {
+                (Ok(Some(lease)), Some(done)) => actor.give_back(lease.term, done, ctx),
+                (Ok(None) | Err(_), Some(done)) => actor.stop(done, ctx),
+                (Ok(Some(lease)), None) => actor.begin_term(asked, lease, ctx),
+                (Ok(None), None) => actor.refused(ctx),
+                (Err(error), None) => {
+                    let holder_id = &actor.parts.settings.holder_id;
+                    log::warn!("leader_acquire_failed holder_id={holder_id} store_error={error:?}");
+                    actor.acquire_later(ctx);
+                }
+            }
+        }));
+    }
+
+    /// Somebody holds the lease. Unless that may be an earlier term of this instance, whatever went
+    /// wrong here before is over.
+    fn refused(&mut self, ctx: &mut Context<Self>) {
+        let lasts = self.parts.settings.timing.duration();
+        if self.last_end.is_none_or(|end| monotonic().duration_since(end) > lasts) {
+            self.failures = 0;
+        }
+        self.acquire_later(ctx);
+    }
+
+    /// Jitter keeps instances that started together from asking together for ever; downwards, so
+    /// that a lease given back is taken, prepared for and used within the interval.
+    fn acquire_later(&self, ctx: &mut Context<Self>) {
+        const LONGEST: Duration = Duration::from_secs(30);
+        let interval = self.parts.settings.acquire_interval;
+        let grown = interval.saturating_mul(1 << self.failures.min(5)).min(LONGEST.max(interval));
+        let jittered = grown.mul_f64(0.5 + 0.4 * fastrand::f64());
+        ctx.run_later(jittered, Self::acquire);
+    }
+
+    fn begin_term(&mut self, asked: Instant, lease: Lease, ctx: &mut Context<Self>) {
+        self.store_time.observe(asked, lease.now);
+        let Lease { term, expires_at, .. } = &lease;
+        log::info!("leader_acquired {term} expires_at={expires_at}");
+        self.parts.metrics.became_leader(term.epoch);
+        let timing = self.parts.settings.timing;
+        let renewals = ctx.run_interval(timing.renew_interval(), Self::renew);
+        let trust = Trust::from(asked, timing.trusted_span());
+        let progress = Progress::new(
+            self.parts.executor_arbiter.clone(),
+            timing.trusted_span(),
+            self.parts.settings.refresh_interval,
+        );
+        let (term, work) = (term.clone(), progress.work.clone());
+        self.parts.board.show(Some(lease));
+        let reign = Reign { term: term.clone(), trust, progress, began: asked, renewals, preparation: None };
+        self.state = State::Preparing(reign);
+        self.watch_trust(term.clone(), ctx);
+        self.prepare(term, work, ctx);
+    }
+
+    fn prepare(&mut self, term: Term, work: Heartbeat, ctx: &mut Context<Self>) {
+        let State::Preparing(reign) = &mut self.state else { return };
+        let (store, store_time) = (self.parts.store.clone(), self.store_time.clone());
+        let duration = self.parts.settings.timing.duration();
+        let prepare = wrap_future::<_, Self>(async move { prepare(&store, &term, &store_time, duration, &work).await });
+        let preparation = ctx.spawn(prepare.map(|result, actor, ctx| match result {
+            Ok(prepared) => actor.lead(prepared, ctx),
+            Err(failed) => actor.handle(failed, ctx),
+        }));
+        reign.preparation = Some(preparation);
+    }
+
+    /// The term is prepared and was still held after that: start its children.
+    fn lead(&mut self, Prepared { asked, lease, build, closed }: Prepared, ctx: &mut Context<Self>) {
+        if !matches!(&self.state, State::Preparing(reign) if reign.term == lease.term) {
+            return; // Ended meanwhile, or told to stop.
+        }
+        let State::Preparing(reign) = std::mem::replace(&mut self.state, State::Following) else { return };
+        reign.trust.extend(asked, self.parts.settings.timing.trusted_span());
+        log::info!("leader_ready {} interrupted_attempts={closed} lanes={}", reign.term, build.lanes.len());
+        self.parts.board.show(Some(lease));
+        let children = Children::start(&self.parts, &reign, &self.store_time, build, ctx.address());
+        self.state = State::Leading(reign, children);
+    }
+
+    /// Starts a child again whose death is no reason to end the term.
+    fn restart(&mut self, child: &str, term: &Term, ctx: &mut Context<Self>) {
+        if let State::Leading(reign, children) = &mut self.state
+            && reign.term == *term
+        {
+            children.restart(child, &self.parts, reign, &self.store_time, &ctx.address());
+        }
+    }
+
+    fn renew(&mut self, ctx: &mut Context<Self>) {
+        let Some(reign) = self.reign() else { return };
+        if let Some(stuck) = reign.progress.stuck(matches!(self.state, State::Draining(_))) {
+            let failed = TermFailed::lost(&reign.term, stuck);
+            return self.renew_failed(failed, ctx);
+        }
+        reign.progress.ask();
+        let term = reign.term.clone();
+        let (store, asked) = (self.parts.store.clone(), monotonic());
+        let timing = self.parts.settings.timing;
+        let asked_for = term.clone();
+        let renew = wrap_future::<_, Self>(async move { store.renew_lease(asked_for, timing.duration()).await });
+        ctx.spawn(renew.map(move |result, actor, ctx| match result {
+            Ok(Some(lease)) => actor.renewed(asked, lease),
+            Ok(None) => actor.renew_failed(TermFailed::new(&term, "renew", &FencedError::TermOver), ctx),
+            Err(error) => {
+                let store_error = Some(error.to_string());
+                actor.renew_failed(TermFailed { store_error, ..TermFailed::lost(&term, "renew failed") }, ctx);
+            }
+        }));
+    }
+
+    fn renew_failed(&mut self, failed: TermFailed, ctx: &mut Context<Self>) {
+        if self.is_term(&failed.term) {
+            let fields = self.lease_fields(failed.store_error.as_deref());
+            log::warn!("leader_renew_failed {}{fields} why={:?}", failed.term, failed.why);
+            self.handle(failed, ctx);
+        }
+    }
+
+    /// The fields that every line about a lease ends with.
+    fn lease_fields(&self, store_error: Option<&str>) -> String {
+        let expires_at = self.parts.board.lease().map(|lease| format!(" expires_at={}", lease.expires_at));
+        let store_error = store_error.map(|error| format!(" store_error={error:?}"));
+        format!("{}{}", expires_at.unwrap_or_default(), store_error.unwrap_or_default())
+    }
+
+    fn renewed(&mut self, asked: Instant, lease: Lease) {
+        if !self.is_term(&lease.term) {
+            return;
+        }
+        log::debug!("leader_renewed {} expires_at={}", lease.term, lease.expires_at);
+        self.store_time.observe(asked, lease.now);
+        if let Some(reign) = self.reign() {
+            reign.trust.extend(asked, self.parts.settings.timing.trusted_span());
+            if monotonic().duration_since(reign.began) > GOOD_TERM {
+                self.failures = 0;
+            }
+        }
+        self.parts.board.show(Some(lease));
+    }
+
+    /// Ends the term when its trust runs out, however long the store takes to say anything.
+    fn watch_trust(&mut self, term: Term, ctx: &mut Context<Self>) {
+        let Some(reign) = self.reign().filter(|reign| reign.term == term) else { return };
+        match reign.trust.left() {
+            TrustLeft::For(span) => {
+                ctx.run_later(span, |actor, ctx| actor.watch_trust(term, ctx));
+            }
+            // In doubt and being drained, which ends by itself.
+            TrustLeft::Revoked => {}
+            TrustLeft::RanOut => {
+                self.renew_failed(TermFailed::lost(&term, "no renewal was answered in time"), ctx);
+            }
+        }
+    }
+
+    /// The term is over: revokes trust and stops children. What is under way goes on by itself,
+    /// and is recorded if the lease in the database lasts that long.
+    fn end_term(&mut self, why: &str, store_error: Option<&str>, ctx: &mut Context<Self>) {
+        let ended = std::mem::replace(&mut self.state, State::Following);
+        if let State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) = &ended {
+            ctx.cancel_future(reign.renewals);
+            reign.preparation.map(|preparation| ctx.cancel_future(preparation));
+            self.last_end = Some(monotonic());
+            let level = if self.stopping.is_some() { log::Level::Info } else { log::Level::Warn };
+            log::log!(level, "leader_lost {}{} why={why:?}", reign.term, self.lease_fields(store_error));
+            self.parts.metrics.became_follower();
+            self.parts.board.show(None);
+        }
+        match self.stopping.take() {
+            Some(done) => self.stop(done, ctx),
+            None => self.acquire_later(ctx),
+        }
+    }
+
+    /// Begins nothing more, waits for the attempts under way while renewing the lease, then gives
+    /// the lease back.
+    fn drain(&mut self, why: String, ctx: &mut Context<Self>) {
+        let (reign, children) = match std::mem::replace(&mut self.state, State::Following) {
+            State::Preparing(mut reign) => {
+                reign.preparation.take().map(|preparation| ctx.cancel_future(preparation));
+                (reign, None)
+            }
+            State::Leading(reign, children) => (reign, Some(children)),
+            other => {
+                self.state = other;
+                return;
+            }
+        };
+        let term = reign.term.clone();
+        log::info!("leader_draining {term} why={why:?}");
+        self.state = State::Draining(reign);
+        let (in_flight, store) = (self.parts.in_flight.clone(), self.parts.store.clone());
+        let drain = wrap_future::<_, Self>(async move {
+            if let Some(children) = &children {
+                // Until it has answered it may still hand out attempts. A dead one cannot.
+                let _answered_or_dead = children.scheduler.send(Stop).await;
+                children.stop_webhooks(in_flight.idle()).await;
+            }
+            in_flight.idle().await;
+            (store.release_lease(term.clone()).await, term)
+        });
+        ctx.spawn(drain.map(move |(released, term), actor, ctx| {
+            if let Err(error) = released {
+                log::warn!("leader_release_failed {term} store_error={error:?}");
+            }
+            if actor.is_term(&term) {
+                actor.end_term(&why, None, ctx);
+            }
+        }));
+    }
+
+    /// Attempts of a term that was lost may still be under way, and their outcome be recorded.
+    fn stop(&mut self, done: oneshot::Sender<()>, ctx: &mut Context<Self>) {
+        self.state = State::Stopped;
+        let in_flight = self.parts.in_flight.clone();
+        ctx.spawn(wrap_future::<_, Self>(async move {
+            in_flight.idle().await;
+            let _nobody_may_wait = done.send(());
+        }));
+    }
+
+    /// The lease came after it was decided to stop.
+    fn give_back(&mut self, term: Term, done: oneshot::Sender<()>, ctx: &mut Context<Self>) {
+        let store = self.parts.store.clone();
+        let release = wrap_future::<_, Self>(async move { (store.release_lease(term.clone()).await, term) });
+        ctx.spawn(release.map(|(released, term), actor, ctx| {
+            if let Err(error) = released {
+                log::warn!("leader_release_failed {term} store_error={error:?}");
+            }
+            actor.stop(done, ctx);
+        }));
+    }
+}
+
+/// Before a dead webhook actor is followed by another: longer than a call of it may be under way.
+const RESTART_PAUSE: Duration = Duration::from_secs(10);
+
+/// A term that lasted this long clears the record of those that failed before.
+const GOOD_TERM: Duration = Duration::from_secs(60);
+
+impl Actor for LeaderActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        // A leader that died may have left its mark.
+        self.parts.board.show(None);
+        self.parts.metrics.leader.set(0);
+        self.acquire(ctx);
+    }
+}
+
+impl Handler<TermFailed> for LeaderActor {
+    type Result = ();
+
+    fn handle(&mut self, failed: TermFailed, ctx: &mut Self::Context) {
+        let TermFailed { term, lost, why, store_error } = failed;
+        if !self.is_term(&term) {
+            return;
+        }
+        if let State::Preparing(reign) | State::Leading(reign, _) = &self.state {
+            // Once a term, however many of its writes met the same trouble.
+            self.failures += 1;
+            if !lost {
+                reign.trust.revoke();
+                return self.drain(why, ctx);
+            }
+        }
+        if lost {
+            self.end_term(&why, store_error.as_deref(), ctx);
+        }
+    }
+}
+
+impl Handler<ChildStopped> for LeaderActor {
+    type Result = ();
+
+    fn handle(&mut self, ChildStopped { term, child }: ChildStopped, ctx: &mut Self::Context) {
+        if matches!(&self.state, State::Leading(reign, _) if reign.term == term) {
+            log::error!("child_died child={child} {term}");
+            if child == WEBHOOKS || child == INBOX {
+                // Whatever it left open is closed by the next one; attempts are not concerned.
+                ctx.run_later(RESTART_PAUSE, move |actor, ctx| actor.restart(child, &term, ctx));
+                return;
+            }
+            self.handle(TermFailed::in_doubt(&term, format!("the {child} died")), ctx);
+        }
+    }
+}
+
+impl Handler<StopLeading> for LeaderActor {
+    type Result = ();
+
+    fn handle(&mut self, StopLeading { done }: StopLeading, ctx: &mut Self::Context) {
+        match self.state {
+            State::Following if self.asking => self.stopping = Some(done),
+            State::Following | State::Stopped => self.stop(done, ctx),
+            State::Preparing(_) | State::Leading(..) | State::Draining(_) => {
+                self.stopping = Some(done);
+                self.drain("orderly stop".to_owned(), ctx);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+crate::platform::supervision::crash_on_request!(LeaderActor);
+
+/// Makes a child of the present term panic.
+#[cfg(test)]
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct CrashChild(pub &'static str);
+
+#[cfg(test)]
+impl Handler<CrashChild> for LeaderActor {
+    type Result = ();
+
+    fn handle(&mut self, CrashChild(child): CrashChild, _: &mut Self::Context) {
+        let State::Leading(_, children) = &self.state else { panic!("not leading") };
+        match child {
+            "scheduler" => children.scheduler.do_send(crate::platform::supervision::Crash),
+            WEBHOOKS => children.webhooks.do_send(crate::platform::supervision::Crash),
+            INBOX => children.inbox.do_send(crate::platform::supervision::Crash),
+            _ => children.executor.do_send(crate::platform::supervision::Crash),
+        }
+    }
+}

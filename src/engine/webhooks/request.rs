@@ -1,0 +1,68 @@
+//! What is sent for an event: its JSON, its headers, and its signature.
+//!
+//! Secrets come out of the environment here and go into the headers of one request; nothing else
+//! sees them.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::config::variables::Variables;
+use crate::domain::intent_json::IntentJson;
+use crate::domain::signature::{self, Secret};
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{EVENT_TYPE, event_id};
+use crate::store::OpenTry;
+
+/// A request to be made.
+pub struct Letter {
+    pub url: String,
+    pub headers: Vec<(String, String)>,
+    /// Those of the values above that nobody else may see, whatever the receiver answers.
+    pub secrets: Vec<String>,
+    pub body: Bytes,
+}
+
+/// The body of an event.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Event<'a> {
+    event_id: &'a str,
+    event_type: &'static str,
+    occurred_at: Timestamp,
+    intent: IntentJson<'a>,
+}
+
+/// The letter for a try at `now`; an error says what is missing on this side.
+pub fn write(open: &OpenTry, variables: &Variables, now: Timestamp) -> Result<Letter, String> {
+    let webhook = open.contract.webhook.as_ref().ok_or("the contract has no webhook")?;
+    let id = event_id(&open.intent);
+    let event = Event {
+        event_id: &id,
+        event_type: EVENT_TYPE,
+        occurred_at: open.intent.state.completed_at().unwrap_or(open.started_at),
+        intent: IntentJson::from(&open.intent),
+    };
+    let body = Bytes::from(serde_json::to_vec(&event).map_err(|error| error.to_string())?);
+    let timestamp = now.micros().div_euclid(1_000_000);
+    let not_set = |name: &str| format!("not sent: the environment variable {name} is not set");
+    let mut headers = vec![
+        ("Content-Type".to_owned(), "application/json".to_owned()),
+        ("User-Agent".to_owned(), concat!("submission-manager/", env!("CARGO_PKG_VERSION")).to_owned()),
+        ("webhook-id".to_owned(), id.clone()),
+        ("webhook-timestamp".to_owned(), timestamp.to_string()),
+    ];
+    headers.extend(webhook.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+    let mut secrets = Vec::new();
+    for (name, variable) in &webhook.headers_env {
+        let value = variables.get(variable).ok_or_else(|| not_set(variable))?;
+        secrets.push(value.clone());
+        headers.push((name.clone(), value));
+    }
+    if let Some(variable) = &webhook.secret_env {
+        let text = variables.get(variable).ok_or_else(|| not_set(variable))?;
+        let keys = Secret::parse_list(&text)
+            .map_err(|fault| format!("not sent: the environment variable {variable} {fault}"))?;
+        headers.push(("webhook-signature".to_owned(), signature::sign(&keys, &id, timestamp, &body)));
+    }
+    Ok(Letter { url: webhook.url.as_str().to_owned(), headers, secrets, body })
+}

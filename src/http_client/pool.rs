@@ -1,0 +1,142 @@
+//! Idle connections, waiting to be used again by a later call to the same origin.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::connect::Origin;
+use super::connection::Connection;
+use crate::platform::clock::monotonic;
+
+/// Idle connections are closed before most servers would close them (Node's default is 5 s): a request on a
+/// connection that the server is just closing has an unknown outcome.
+const IDLE_TIME: Duration = Duration::from_secs(4);
+/// No connection is used for longer, so that a changed address of a name is noticed.
+const LIFETIME: Duration = Duration::from_secs(3600);
+/// Idle connections to one origin: as many as calls may be under way by default.
+const IDLE_PER_ORIGIN: usize = 256;
+/// Idle connections of one caller: they take descriptors that calls under way may need.
+pub const IDLE_IN_ALL: usize = 512;
+/// How often connections that are idle for too long are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+pub struct Pool {
+    per_origin: usize,
+    in_all: usize,
+    /// Per origin, the one used last at the end. No list is empty.
+    idle: RefCell<HashMap<Origin, Vec<Idle>>>,
+    count: Cell<usize>,
+    sweeping: Cell<bool>,
+}
+
+struct Idle {
+    connection: Connection,
+    since: Instant,
+}
+
+impl Idle {
+    fn is_fresh(&self, now: Instant) -> bool {
+        now < self.since + IDLE_TIME && now < self.connection.opened() + LIFETIME
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new(IDLE_PER_ORIGIN, IDLE_IN_ALL)
+    }
+}
+
+impl Pool {
+    fn new(per_origin: usize, in_all: usize) -> Self {
+        Self { per_origin, in_all, idle: RefCell::default(), count: Cell::new(0), sweeping: Cell::new(false) }
+    }
+
+    /// A connection on which nothing unexpected has happened; the one used last, if there are several.
+    pub fn take(&self, origin: &Origin) -> Option<Connection> {
+        let mut idle = self.idle.borrow_mut();
+        let list = idle.get_mut(origin)?;
+        let now = monotonic();
+        let mut found = None;
+        while let Some(candidate) = list.pop() {
+            self.count.set(self.count.get().saturating_sub(1));
+            if candidate.is_fresh(now) && candidate.connection.is_usable() {
+                found = Some(candidate.connection);
+                break;
+            }
+        }
+        if list.is_empty() {
+            idle.remove(origin);
+        }
+        found
+    }
+
+    /// Keeps a connection for later, or closes it if there is no room.
+    pub fn put(self: &Rc<Self>, origin: &Origin, connection: Connection) {
+        let mut idle = self.idle.borrow_mut();
+        let kept = idle.get(origin).map_or(0, Vec::len);
+        if kept >= self.per_origin || self.count.get() >= self.in_all {
+            return;
+        }
+        let since = monotonic();
+        idle.entry(origin.clone()).or_default().push(Idle { connection, since });
+        self.count.set(self.count.get() + 1);
+        if !self.sweeping.replace(true) {
+            actix::spawn(sweep(Rc::downgrade(self)));
+        }
+    }
+
+    /// Closes what has been idle for too long; how many are left.
+    fn expire(&self) -> usize {
+        let now = monotonic();
+        let mut idle = self.idle.borrow_mut();
+        idle.retain(|_, list| {
+            list.retain(|idle| idle.is_fresh(now));
+            !list.is_empty()
+        });
+        self.count.set(idle.values().map(Vec::len).sum());
+        self.count.get()
+    }
+}
+
+/// Runs while there are idle connections.
+async fn sweep(pool: std::rc::Weak<Pool>) {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        let Some(pool) = pool.upgrade() else { return };
+        if pool.expire() == 0 {
+            pool.sweeping.set(false);
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::http_client::wire::Stream;
+
+    #[actix::test]
+    async fn there_are_bounds_per_origin_and_in_all() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let pool = Rc::new(Pool::new(2, 3));
+        let put = async |host: &str| {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let origin = Origin { tls: false, host: host.to_owned(), port: 80 };
+            pool.put(&origin, Connection::open(Stream::Plain(stream)).await.unwrap());
+            pool.count.get()
+        };
+        assert_eq!((put("a").await, put("a").await, put("a").await), (1, 2, 2));
+        assert_eq!((put("b").await, put("b").await, put("c").await), (3, 3, 3));
+        tokio::time::pause();
+        tokio::time::advance(IDLE_TIME + SWEEP_INTERVAL).await;
+        tokio::task::yield_now().await;
+        assert_eq!((pool.count.get(), pool.idle.borrow().len(), pool.sweeping.get()), (0, 0, false));
+    }
+}

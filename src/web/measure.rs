@@ -1,0 +1,82 @@
+//! Counts and times every request by route, not by path: ids never become labels. Where spans are recorded, each
+//! request of a trace is one.
+
+use actix_web::body::MessageBody;
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::{Method, StatusCode};
+use actix_web::middleware::Next;
+use actix_web::{Error, HttpMessage, web};
+
+use super::HttpParts;
+use super::trace::{self, Answering};
+use crate::domain::time::Timestamp;
+use crate::domain::trace::TraceContext;
+use crate::platform::clock::monotonic;
+use crate::telemetry::spans::{Attribute, Kind, Span};
+
+pub async fn requests(
+    request: ServiceRequest,
+    next: Next<impl MessageBody>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let started = monotonic();
+    let parts = request.app_data::<web::Data<HttpParts>>().cloned();
+    let route = request.match_pattern().unwrap_or_else(|| "other".to_owned());
+    let span = parts.as_ref().and_then(|parts| SpanOfRequest::begin(&request, parts));
+    let response = next.call(request).await;
+    if let Some(parts) = parts {
+        let status = match &response {
+            Ok(response) => response.status(),
+            Err(error) => error.as_response_error().status_code(),
+        };
+        parts.metrics.request_answered(&route, status.as_u16(), monotonic().duration_since(started));
+        if let Some(span) = span {
+            span.end(&parts, route, status);
+        }
+    }
+    response
+}
+
+/// A request that is being answered, if it belongs to a trace that somebody wants to see.
+struct SpanOfRequest {
+    parent: Option<TraceContext>,
+    context: TraceContext,
+    method: Method,
+    started: Timestamp,
+}
+
+impl SpanOfRequest {
+    fn begin(request: &ServiceRequest, parts: &HttpParts) -> Option<Self> {
+        if !parts.tracer.is_on() {
+            return None;
+        }
+        let parent = trace::said(request.request());
+        let context = match parent {
+            Some(parent) => parts.tracer.begin(parent)?,
+            // Every job belongs to a trace, whether its client has one or not.
+            None if request.method() == Method::POST && request.path().trim_end_matches('/') == "/v1/jobs" => {
+                trace::new()
+            }
+            None => return None,
+        };
+        request.extensions_mut().insert(Answering(context));
+        Some(Self { parent, context, method: request.method().clone(), started: parts.clock.now() })
+    }
+
+    fn end(self, parts: &HttpParts, route: String, status: StatusCode) {
+        let Self { parent, context, method, started } = self;
+        parts.tracer.record(Span {
+            name: format!("{method} {route}"),
+            kind: Kind::Server,
+            context,
+            parent,
+            started,
+            ended: parts.clock.now(),
+            error: status.is_server_error().then(|| format!("HTTP {}", status.as_u16())),
+            attributes: vec![
+                ("http.request.method", Attribute::Text(method.to_string())),
+                ("http.route", Attribute::Text(route)),
+                ("http.response.status_code", Attribute::Number(status.as_u16().into())),
+            ],
+        });
+    }
+}
