@@ -1,7 +1,7 @@
 //! `SchedulerActor`: decides which attempt is made next, for one term.
 //!
 //! State: the schedule (a bounded window on what waits), the cursor up to which it has seen the
-//! store's changes, a timer for what is due next. Receives `IntentsWait` (look at the store
+//! store's changes, a timer for what is due next. Receives `IntentsWaiting` (look at the store
 //! now), `SlotFree` (there is room) and `Stop`; sends `RunAttempts` to the executor
 //! and `TermFailed` to the leader. Gives places to the store for new intents that nothing else is
 //! due before: those are begun in the transaction that takes them in, and never come here. One look at the store at a time: a lane may only be judged complete
@@ -24,12 +24,12 @@ use crate::domain::schedule::{Ended, Lane, Limits, Schedule, Waiting};
 use crate::domain::time::Timestamp;
 use crate::engine::executor::{AttemptOver, Dispatch, ExecutorActor, InFlight, InFlightCount, Over, RunAttempts};
 use crate::engine::leader::{Heartbeat, TermFailed};
-use crate::engine::lease_trust::Trust;
+use crate::engine::lease_trust::LeaseTrust;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::platform::supervision::Alive;
-use crate::store::actor::{AttemptsInDoubt, FencedError, IntentsWait, Watcher};
+use crate::store::actor::{AttemptsInDoubt, FencedError, IntentsWaiting, TermSubscriber};
 use crate::store::client::StoreClient;
-use crate::store::{AtOnce, Build, ChangeCursor, Permit, Places, Refresh, RefreshRequest, Slot};
+use crate::store::{ChangeCursor, Permit, Places, Refresh, RefreshRequest, ScheduleSnapshot, Slot, StartOnInsert};
 use crate::telemetry::metrics::Metrics;
 
 /// Changes taken in at one look; more are taken in by the next, at once.
@@ -44,9 +44,9 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 #[rtype(result = "()")]
 pub struct Stop;
 
-pub struct SchedulerParts {
+pub struct SchedulerDeps {
     pub term: Term,
-    pub trust: Trust,
+    pub trust: LeaseTrust,
     pub store: StoreClient,
     pub store_time: StoreTime,
     pub executor: Addr<ExecutorActor>,
@@ -62,7 +62,7 @@ pub struct SchedulerParts {
 }
 
 pub struct SchedulerActor {
-    parts: SchedulerParts,
+    deps: SchedulerDeps,
     schedule: SharedSchedule,
     cursor: ChangeCursor,
     looking: bool,
@@ -124,7 +124,7 @@ impl DerefMut for ScheduleGuard<'_> {
 struct PlacesAtOnce {
     schedule: SharedSchedule,
     store_time: StoreTime,
-    trust: Trust,
+    trust: LeaseTrust,
     in_flight: InFlight,
     scheduler: Recipient<SlotFree>,
 }
@@ -133,7 +133,7 @@ impl Places for PlacesAtOnce {
     fn take(&self, lane: &Arc<Lane>, now: Timestamp) -> Option<Permit> {
         let under_way = {
             let mut schedule = self.schedule.lock();
-            if !self.trust.holds() || !schedule.take_at_once(lane, now) {
+            if !self.trust.holds() || !schedule.take_on_insert(lane, now) {
                 return None;
             }
             // Counted while the schedule is locked: whoever closes it sees all that were given out.
@@ -166,7 +166,7 @@ impl Slot for SlotAtOnce {
 
 impl Drop for SlotAtOnce {
     fn drop(&mut self) {
-        if self.schedule.lock().over_at_once(&self.lane, self.ended, self.store_time.now()) {
+        if self.schedule.lock().release_on_insert(&self.lane, self.ended, self.store_time.now()) {
             self.scheduler.do_send(SlotFree);
         }
     }
@@ -215,14 +215,14 @@ struct SlotFree;
 
 impl SchedulerActor {
     /// Starts from a first look at the store, made within the term.
-    pub fn new(parts: SchedulerParts, build: Build, alive: Alive) -> Self {
-        let mut schedule = Schedule::new(parts.limits);
-        schedule.pause_targets(build.paused);
-        build.lanes.iter().for_each(|lane| schedule.merge_page(lane));
+    pub fn new(deps: SchedulerDeps, snapshot: ScheduleSnapshot, alive: Alive) -> Self {
+        let mut schedule = Schedule::new(deps.limits);
+        schedule.pause_targets(snapshot.paused);
+        snapshot.lanes.iter().for_each(|lane| schedule.merge_page(lane));
         Self {
-            schedule: SharedSchedule::new(schedule, parts.registry.clone()),
-            parts,
-            cursor: build.cursor,
+            schedule: SharedSchedule::new(schedule, deps.registry.clone()),
+            deps,
+            cursor: snapshot.cursor,
             looking: false,
             look_again: false,
             due_timer: None,
@@ -241,7 +241,7 @@ impl SchedulerActor {
         let pages = self.schedule.lock().wanted_pages();
         let request = RefreshRequest { cursor: self.cursor.clone(), limit: CHANGES, pages };
         let asked = monotonic();
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         let look = wrap_future::<_, Self>(async move { store.refresh_schedule(request).await });
         ctx.spawn(look.map(move |result, actor, ctx| {
             actor.looking = false;
@@ -253,12 +253,12 @@ impl SchedulerActor {
     }
 
     fn take_in(&mut self, asked: Instant, refresh: Refresh, ctx: &mut Context<Self>) {
-        self.parts.progress.beat();
-        self.parts.store_time.observe(asked, refresh.now);
+        self.deps.progress.beat();
+        self.deps.store_time.observe(asked, refresh.now);
         self.cursor = refresh.cursor;
         {
             let mut schedule = self.schedule.lock();
-            self.parts.metrics.paused_targets.set(i64::try_from(refresh.paused.len()).unwrap_or(i64::MAX));
+            self.deps.metrics.paused_targets.set(i64::try_from(refresh.paused.len()).unwrap_or(i64::MAX));
             schedule.pause_targets(refresh.paused);
             refresh.pages.iter().for_each(|page| schedule.merge_page(page));
             refresh.changed.into_iter().for_each(|waiting| schedule.merge(waiting));
@@ -278,8 +278,8 @@ impl SchedulerActor {
 
     /// Hands what is due to the executor and sets the timer for what is due next.
     fn start_due(&mut self, ctx: &mut Context<Self>) {
-        let now = self.parts.store_time.now();
-        let metrics = &self.parts.metrics;
+        let now = self.deps.store_time.now();
+        let metrics = &self.deps.metrics;
         let (due, next_due_in) = {
             let mut schedule = self.schedule.lock();
             let due = schedule.take_due(now);
@@ -289,14 +289,14 @@ impl SchedulerActor {
         };
         if !due.is_empty() {
             // Past the mailbox's bound: the schedule's slots are the bound.
-            let due = due.into_iter().map(|waiting| (waiting, self.parts.in_flight.enter())).collect();
+            let due = due.into_iter().map(|waiting| (waiting, self.deps.in_flight.enter())).collect();
             let dispatch = Arc::new(DueNext {
                 schedule: self.schedule.clone(),
-                store_time: self.parts.store_time.clone(),
-                in_flight: self.parts.in_flight.clone(),
+                store_time: self.deps.store_time.clone(),
+                in_flight: self.deps.in_flight.clone(),
                 scheduler: ctx.address().recipient(),
             });
-            self.parts.executor.do_send(RunAttempts { due, dispatch });
+            self.deps.executor.do_send(RunAttempts { due, dispatch });
         }
         if let Some(timer) = self.due_timer.take() {
             ctx.cancel_future(timer);
@@ -307,7 +307,7 @@ impl SchedulerActor {
     }
 
     fn expire(&mut self, ctx: &mut Context<Self>) {
-        let (store, term) = (self.parts.store.clone(), self.parts.term.clone());
+        let (store, term) = (self.deps.store.clone(), self.deps.term.clone());
         let expire = wrap_future::<_, Self>(async move { store.expire_overdue(&term, EXPIRE).await });
         ctx.spawn(expire.map(|result, actor, ctx| match result {
             Ok(expired) => {
@@ -322,17 +322,17 @@ impl SchedulerActor {
     }
 
     fn count(&mut self, ctx: &mut Context<Self>) {
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         ctx.spawn(wrap_future::<_, Self>(async move { store.backlog().await }).map(|result, actor, _| {
             // A count that fails changes nothing; the next look at the store will say what is wrong.
             if let Ok(backlog) = result {
-                actor.parts.metrics.show_backlog(backlog.waiting, backlog.webhooks, backlog.oldest_webhook);
+                actor.deps.metrics.show_backlog(backlog.waiting, backlog.webhooks, backlog.oldest_webhook);
             }
         }));
     }
 
     fn fail_term(&self, during: &str, error: &FencedError) {
-        self.parts.leader.do_send(TermFailed::new(&self.parts.term, during, error));
+        self.deps.leader.do_send(TermFailed::new(&self.deps.term, during, error));
     }
 }
 
@@ -342,18 +342,18 @@ impl Actor for SchedulerActor {
     fn started(&mut self, ctx: &mut Self::Context) {
         let places = PlacesAtOnce {
             schedule: self.schedule.clone(),
-            store_time: self.parts.store_time.clone(),
-            trust: self.parts.trust.clone(),
-            in_flight: self.parts.in_flight.clone(),
+            store_time: self.deps.store_time.clone(),
+            trust: self.deps.trust.clone(),
+            in_flight: self.deps.in_flight.clone(),
             scheduler: ctx.address().recipient(),
         };
-        self.parts.store.watch_arrivals(Watcher {
+        self.deps.store.subscribe_term(TermSubscriber {
             doubt: ctx.address().recipient(),
             arrivals: ctx.address().recipient(),
-            at_once: AtOnce { term: self.parts.term.clone(), places: Arc::new(places) },
-            begun: self.parts.executor.clone().recipient(),
+            start_on_insert: StartOnInsert { term: self.deps.term.clone(), places: Arc::new(places) },
+            begun: self.deps.executor.clone().recipient(),
         });
-        ctx.run_interval(self.parts.refresh_interval, |actor, ctx| actor.look(ctx));
+        ctx.run_interval(self.deps.refresh_interval, |actor, ctx| actor.look(ctx));
         ctx.run_interval(COUNT_INTERVAL, Self::count);
         self.count(ctx);
         self.start_due(ctx);
@@ -361,10 +361,10 @@ impl Actor for SchedulerActor {
     }
 }
 
-impl Handler<IntentsWait> for SchedulerActor {
+impl Handler<IntentsWaiting> for SchedulerActor {
     type Result = ();
 
-    fn handle(&mut self, _: IntentsWait, ctx: &mut Self::Context) {
+    fn handle(&mut self, _: IntentsWaiting, ctx: &mut Self::Context) {
         self.look(ctx);
     }
 }
@@ -374,7 +374,7 @@ impl Handler<AttemptsInDoubt> for SchedulerActor {
 
     fn handle(&mut self, _: AttemptsInDoubt, _: &mut Self::Context) {
         let why = "new intents may have been begun, and nobody knows";
-        self.parts.leader.do_send(TermFailed::in_doubt(&self.parts.term, why));
+        self.deps.leader.do_send(TermFailed::in_doubt(&self.deps.term, why));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Outgoing HTTP/1.1 calls, http and https, to gateways, webhook receivers and trace collectors.
 //!
-//! [`Caller`] makes one request per call and never repeats one of which a byte may have left. Its result says
+//! [`HttpClient`] makes one request per call and never repeats one of which a byte may have left. Its result says
 //! which of four cases it was: answered, not sent, sent without a complete answer ([`CallError::Unknown`]), or
 //! not sent because this machine lacked a resource. `connect` opens connections, `connection` carries one
 //! exchange at a time, `pool` keeps idle connections, `wire` records what passed over one.
@@ -44,7 +44,7 @@ const SHOWN_CHARS: usize = 200;
 const USER_AGENT: &str = concat!("submission-manager/", env!("CARGO_PKG_VERSION"));
 
 /// Makes calls to one kind of peer. Its connections belong to one thread, and so does this.
-pub struct Caller {
+pub struct HttpClient {
     shared: Rc<Shared>,
     timeout: Duration,
 }
@@ -152,7 +152,7 @@ impl OutgoingRequest {
     }
 }
 
-impl Caller {
+impl HttpClient {
     /// Must be called on the arbiter that will use it.
     pub fn new(peer: &'static str, timeout: Duration, tls: Arc<rustls::ClientConfig>) -> Self {
         Self { shared: Rc::new(Shared { peer, tls, pool: Rc::default(), report: None }), timeout }

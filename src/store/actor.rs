@@ -1,7 +1,7 @@
 //! `StoreActor`: owns the store and commits in groups.
 //!
 //! State: the writes that wait for the next transaction, and whether one is being committed.
-//! Receives `Submit`, `Fenced` and `Ask`; sends `IntentsWait` and `AttemptsBegun` to the children
+//! Receives `Submit`, `Fenced` and `StoreCall`; sends `IntentsWaiting` and `AttemptsStarted` to the children
 //! of a term. Everything that waits when a commit ends goes into the next one: no timer, so a
 //! lonely write is as fast as can be and a thousand cost one commit. Each caller hears only after
 //! its own batch is durable.
@@ -22,8 +22,8 @@ use tokio::time::Instant;
 use super::health::WriteHealth;
 use super::job_log::JobLog;
 use super::{
-    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, NewSubmission,
-    Receipt, Received, Store, StoreError, StoreFuture, Submitted, WriteBatch,
+    BatchResults, FencedResults, FencedWrites, FinishAttempt, FinishResult, NewInboxSubmission, NewIntent, Received,
+    StartOnInsert, StartResult, StartedOnInsert, Store, StoreError, StoreFuture, Submitted, WriteBatch,
 };
 use crate::domain::intent::Intent;
 use crate::domain::job::SubmissionId;
@@ -31,7 +31,7 @@ use crate::domain::lease::Term;
 use crate::domain::policy::Decision;
 use crate::platform::clock::monotonic;
 use crate::platform::supervision::Alive;
-use crate::store::watchers::Notices;
+use crate::store::watchers::IntentWatchers;
 use crate::telemetry::metrics::Metrics;
 
 /// Submissions that may wait for a commit: about a second's worth of the fastest disk.
@@ -75,7 +75,7 @@ pub struct Submit {
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Receive {
-    pub new: NewSubmission,
+    pub new: NewInboxSubmission,
     pub reply: Reply<Result<Received, StoreError>>,
     /// When the caller gives up; if the write is not begun by then, it is not made at all.
     pub give_up_at: Instant,
@@ -86,7 +86,7 @@ pub struct Receive {
 #[rtype(result = "()")]
 pub struct Fenced {
     pub writes: FencedWrites,
-    pub reply: Reply<FencedResult<FencedReceipt>>,
+    pub reply: Reply<FencedResult<FencedResults>>,
     /// How long the store may try. The caller waits for the answer in any case.
     pub give_up_at: Instant,
 }
@@ -96,25 +96,25 @@ type Question = Box<dyn FnOnce(Result<&dyn Store, StoreError>, Option<ReadPermit
 /// Any other call of the store; not batched.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Ask {
+pub struct StoreCall {
     question: Question,
-    kind: AskKind,
+    kind: CallKind,
 }
 
 /// Which limit a call of the store is held to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AskKind {
+pub enum CallKind {
     /// One of the few calls of the leader; not limited.
-    OfLeader,
+    Leader,
     /// Counted against [`MAX_READS`].
     Needed,
     /// Counted against [`MAX_OPTIONAL_READS`]. A refusal is no failure of the store.
     Optional,
 }
 
-impl Ask {
+impl StoreCall {
     pub fn new<T: Send + 'static>(
-        kind: AskKind,
+        kind: CallKind,
         reply: Reply<Result<T, StoreError>>,
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Self {
@@ -131,7 +131,7 @@ impl Ask {
                     Err(refused) => Err(refused),
                 };
                 drop(permit);
-                let refused = kind == AskKind::Optional && matches!(answer, Err(StoreError::Overloaded));
+                let refused = kind == CallKind::Optional && matches!(answer, Err(StoreError::Overloaded));
                 if let Some(error) = answer.as_ref().err().filter(|_| !refused) {
                     metrics.store_failed(error.kind());
                 }
@@ -153,12 +153,12 @@ impl Drop for ReadPermit {
 /// Intents have begun to wait. Carries no data: whoever cares looks at the store.
 #[derive(Message, Clone, Copy)]
 #[rtype(result = "()")]
-pub struct IntentsWait;
+pub struct IntentsWaiting;
 
 /// First attempts of new intents were written down together with them, and are now to be made.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct AttemptsBegun(pub Vec<BegunAtOnce>);
+pub struct AttemptsStarted(pub Vec<StartedOnInsert>);
 
 /// First attempts may have been written down that nobody will make: only a new term can tell.
 #[derive(Message, Clone, Copy)]
@@ -185,38 +185,38 @@ impl Drop for Doubt {
 
 /// Who cares for new intents: the children of a term.
 #[derive(Clone)]
-pub struct Watcher {
+pub struct TermSubscriber {
     pub doubt: Recipient<AttemptsInDoubt>,
-    pub arrivals: Recipient<IntentsWait>,
-    pub at_once: AtOnce,
-    pub begun: Recipient<AttemptsBegun>,
+    pub arrivals: Recipient<IntentsWaiting>,
+    pub start_on_insert: StartOnInsert,
+    pub begun: Recipient<AttemptsStarted>,
 }
 
 /// Who is to be told of new intents; outlives a restart of the actor.
 #[derive(Clone, Default)]
-pub struct Arrivals(Arc<RwLock<Option<Watcher>>>);
+pub struct TermSubscription(Arc<RwLock<Option<TermSubscriber>>>);
 
-impl Arrivals {
+impl TermSubscription {
     /// Tells `watcher` from now on, in place of whoever was told before.
-    pub fn watch(&self, watcher: Watcher) {
+    pub fn watch(&self, watcher: TermSubscriber) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
     }
 
     /// Tells the children of `term` no more; those of another one are not concerned.
     pub fn unwatch(&self, term: &Term) {
         let mut watcher = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        watcher.take_if(|watcher| watcher.at_once.term == *term);
+        watcher.take_if(|watcher| watcher.start_on_insert.term == *term);
     }
 
     /// Something may be to be done: whoever leads here looks at the store.
     pub fn announce(&self) {
         if let Some(watcher) = self.watcher() {
             // A full mailbox holds a wake-up already.
-            let _one_is_enough = watcher.arrivals.try_send(IntentsWait);
+            let _one_is_enough = watcher.arrivals.try_send(IntentsWaiting);
         }
     }
 
-    fn watcher(&self) -> Option<Watcher> {
+    fn watcher(&self) -> Option<TermSubscriber> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -226,10 +226,10 @@ impl Arrivals {
 pub struct StoreDeps {
     pub store: Arc<dyn Store>,
     pub metrics: Arc<Metrics>,
-    pub notices: Notices,
-    pub arrivals: Arrivals,
+    pub watchers: IntentWatchers,
+    pub arrivals: TermSubscription,
     /// Told when an intent with a webhook may have ended.
-    pub webhooks_owed: Arc<Notify>,
+    pub pending_webhooks: Arc<Notify>,
     /// Told when something came into the inbox.
     pub inbox_filled: Arc<Notify>,
     /// Told how commits end.
@@ -276,7 +276,7 @@ impl StoreActor {
         }
         self.committing = true;
         let watcher = self.deps.arrivals.watcher();
-        batch.at_once = watcher.as_ref().map(|watcher| watcher.at_once.clone());
+        batch.start_on_insert = watcher.as_ref().map(|watcher| watcher.start_on_insert.clone());
         let watched = watcher.as_ref().filter(|_| !batch.submits.is_empty());
         let doubt = Doubt(watched.map(|watcher| watcher.doubt.clone()));
         let (started, writes) = (monotonic(), batch.len());
@@ -284,9 +284,9 @@ impl StoreActor {
             actor.committing = false;
             actor.deps.metrics.batch_committed(writes, monotonic().duration_since(started));
             match result {
-                Ok(receipt) => {
+                Ok(results) => {
                     actor.deps.health.committed();
-                    actor.answer(callers, receipt, watcher.as_ref());
+                    actor.answer(callers, results, watcher.as_ref());
                     doubt.resolve();
                 }
                 Err(error) => {
@@ -354,7 +354,7 @@ impl StoreActor {
             batch.give_up_at = batch.give_up_at.max(Some(give_up_at));
             callers.fenced.push(FencedCaller {
                 reply,
-                begins: writes.begins.len(),
+                starts: writes.starts.len(),
                 finishes: writes.finishes.clone(),
                 postpones: writes.postpones.len(),
             });
@@ -366,15 +366,15 @@ impl StoreActor {
         (batch, callers)
     }
 
-    fn answer(&mut self, callers: Callers, receipt: Receipt, watcher: Option<&Watcher>) {
+    fn answer(&mut self, callers: Callers, results: BatchResults, watcher: Option<&TermSubscriber>) {
         // Attempts first: whoever waits for an answer has it a moment later all the same.
-        receipt.begun.iter().for_each(|_| self.deps.metrics.attempt_started(Duration::ZERO));
-        if let Some(watcher) = watcher.filter(|_| !receipt.begun.is_empty()) {
+        results.begun.iter().for_each(|_| self.deps.metrics.attempt_started(Duration::ZERO));
+        if let Some(watcher) = watcher.filter(|_| !results.begun.is_empty()) {
             // Past the mailbox's bound: the places for attempts are the bound.
-            watcher.begun.do_send(AttemptsBegun(receipt.begun));
+            watcher.begun.do_send(AttemptsStarted(results.begun));
         }
         let mut waits = false;
-        for (reply, result) in callers.submits.into_iter().zip(receipt.submits) {
+        for (reply, result) in callers.submits.into_iter().zip(results.submits) {
             match &result {
                 Ok(Submitted::Created(intent)) => {
                     waits |= !intent.attempt_open;
@@ -389,7 +389,7 @@ impl StoreActor {
         if !callers.received.is_empty() {
             self.deps.inbox_filled.notify_one();
         }
-        for (reply, result) in callers.received.into_iter().zip(receipt.received) {
+        for (reply, result) in callers.received.into_iter().zip(results.received) {
             match &result {
                 Ok(Received::Created(_)) => self.deps.metrics.inbox_received(),
                 Ok(_) => {}
@@ -397,7 +397,7 @@ impl StoreActor {
             }
             let _caller_may_be_gone = reply.send(result);
         }
-        match receipt.fenced {
+        match results.fenced {
             Some(done) => waits |= self.answer_fenced(callers.fenced, done),
             None => callers.fenced.into_iter().for_each(|caller| drop(caller.reply.send(Err(FencedError::TermOver)))),
         }
@@ -407,59 +407,59 @@ impl StoreActor {
     }
 
     /// Gives everyone their part. Whether an intent waits for another attempt.
-    fn answer_fenced(&mut self, callers: Vec<FencedCaller>, done: FencedReceipt) -> bool {
+    fn answer_fenced(&mut self, callers: Vec<FencedCaller>, done: FencedResults) -> bool {
         let mut waits = false;
-        let (mut begins, mut finishes) = (done.begins.into_iter(), done.finishes.into_iter());
+        let (mut starts, mut finishes) = (done.starts.into_iter(), done.finishes.into_iter());
         let mut postpones = done.postpones.into_iter();
         let mut expired = done.expired;
         expired.iter().for_each(|intent| self.expired(intent));
         for caller in callers {
-            let begins: Vec<_> = begins.by_ref().take(caller.begins).collect();
-            begins.iter().for_each(|begun| self.note_begun(begun));
+            let starts: Vec<_> = starts.by_ref().take(caller.starts).collect();
+            starts.iter().for_each(|begun| self.note_begun(begun));
             let mine: Vec<_> = finishes.by_ref().take(caller.finishes.len()).collect();
             for (finish, result) in caller.finishes.iter().zip(&mine) {
                 self.note_finished(finish, result);
-                waits |= matches!((result, &finish.decision), (Ok(Finished::Recorded), Decision::RetryAt(_)));
+                waits |= matches!((result, &finish.decision), (Ok(FinishResult::Recorded), Decision::RetryAt(_)));
             }
             let postpones: Vec<_> = postpones.by_ref().take(caller.postpones).collect();
             for result in &postpones {
-                waits |= matches!(result, Ok(Finished::Recorded));
+                waits |= matches!(result, Ok(FinishResult::Recorded));
                 if let Err(error) = result {
                     self.failed_alone(error);
                 }
             }
             let expired = std::mem::take(&mut expired);
-            let receipt = FencedReceipt { begins, finishes: mine, postpones, expired };
-            let _caller_may_be_gone = caller.reply.send(Ok(receipt));
+            let results = FencedResults { starts, finishes: mine, postpones, expired };
+            let _caller_may_be_gone = caller.reply.send(Ok(results));
         }
         waits
     }
 
-    fn note_begun(&mut self, begun: &Result<Begun, StoreError>) {
+    fn note_begun(&mut self, begun: &Result<StartResult, StoreError>) {
         match begun {
-            Ok(Begun::Started { attempt, due, .. }) => {
+            Ok(StartResult::Started { attempt, due, .. }) => {
                 self.deps.metrics.attempt_started(attempt.started_at.since(*due))
             }
-            Ok(Begun::Ended(intent)) => self.expired(intent),
-            Ok(Begun::NotDue { .. } | Begun::Paused | Begun::Stale) => {}
+            Ok(StartResult::Ended(intent)) => self.expired(intent),
+            Ok(StartResult::NotDue { .. } | StartResult::Paused | StartResult::Stale) => {}
             Err(error) => self.failed_alone(error),
         }
     }
 
-    fn note_finished(&mut self, finish: &FinishAttempt, result: &Result<Finished, StoreError>) {
+    fn note_finished(&mut self, finish: &FinishAttempt, result: &Result<FinishResult, StoreError>) {
         match result {
-            Ok(Finished::Recorded) => {
+            Ok(FinishResult::Recorded) => {
                 self.deps.metrics.attempt_finished(finish);
-                self.deps.notices.publish(&finish.attempt.intent_id);
+                self.deps.watchers.publish(&finish.attempt.intent_id);
                 if let Some(id) = finish.attempt.intent_id.submission_id() {
                     self.log_job(finish, id);
                 }
                 let ended = !matches!(finish.decision, Decision::RetryAt(_));
                 if ended && finish.attempt.contract.webhook.is_some() {
-                    self.deps.webhooks_owed.notify_one();
+                    self.deps.pending_webhooks.notify_one();
                 }
             }
-            Ok(Finished::NotOpen) => {}
+            Ok(FinishResult::NotOpen) => {}
             Err(error) => self.failed_alone(error),
         }
     }
@@ -470,8 +470,8 @@ impl StoreActor {
             self.job_log.write("job_expired".to_owned(), id);
         }
         self.deps.metrics.intent_expired(intent);
-        self.deps.notices.publish(&intent.id);
-        self.deps.webhooks_owed.notify_one();
+        self.deps.watchers.publish(&intent.id);
+        self.deps.pending_webhooks.notify_one();
     }
 
     /// Says what came of an attempt of a job, with all that is to be said of one.
@@ -507,8 +507,8 @@ struct Callers {
 
 /// Who waits for a part of the leader's writes, and how large that part is.
 struct FencedCaller {
-    reply: Reply<FencedResult<FencedReceipt>>,
-    begins: usize,
+    reply: Reply<FencedResult<FencedResults>>,
+    starts: usize,
     finishes: Vec<Arc<FinishAttempt>>,
     postpones: usize,
 }
@@ -569,14 +569,14 @@ impl Handler<Fenced> for StoreActor {
     }
 }
 
-impl Handler<Ask> for StoreActor {
+impl Handler<StoreCall> for StoreActor {
     type Result = ();
 
-    fn handle(&mut self, ask: Ask, _: &mut Self::Context) {
+    fn handle(&mut self, ask: StoreCall, _: &mut Self::Context) {
         let most = match ask.kind {
-            AskKind::OfLeader => None,
-            AskKind::Needed => Some(MAX_READS),
-            AskKind::Optional => Some(MAX_OPTIONAL_READS),
+            CallKind::Leader => None,
+            CallKind::Needed => Some(MAX_READS),
+            CallKind::Optional => Some(MAX_OPTIONAL_READS),
         };
         let full = most.is_some_and(|most| self.reads.load(Ordering::Relaxed) >= most);
         // One that is refused takes no room from others.

@@ -17,15 +17,16 @@ use tokio::sync::{Mutex, Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::actor::{
-    Arrivals, Ask, AskKind, Fenced, FencedError, FencedResult, Receive, Reply, StoreActor, StoreDeps, Submit, Watcher,
+    CallKind, Fenced, FencedError, FencedResult, Receive, Reply, StoreActor, StoreCall, StoreDeps, Submit,
+    TermSubscriber, TermSubscription,
 };
 use super::health::WriteHealth;
 use super::{
-    Backlog, Build, Contact, Detail, DueWebhooks, FencedReceipt, FencedWrites, FinishTry, Found, FoundJob, History,
-    InboxLook, InboxPage, InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, ListQuery, Message as InboxMessage,
-    NewIntent, NewSubmission, OpenAttempt, OpenTry, Overview, PROBE_BUDGET, ProcessedSubmission, PurgeRequest, Purged,
-    Received, Redelivery, Refresh, RefreshRequest, Reprocess, Store, StoreError, StoreFuture, StoredTarget,
-    SubmissionRow, Submitted, TargetHealth, WebhookLook,
+    Backlog, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedResults, FencedWrites, FinishWebhookTry, FoundJob,
+    History, InboxPage, InboxQuery, InboxSubmission, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, ListQuery,
+    Message as InboxMessage, NewInboxSubmission, NewIntent, OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET,
+    ProcessedInboxSubmission, PurgeRequest, Purged, Received, Redelivery, Refresh, RefreshRequest, Reprocess,
+    ScheduleSnapshot, Store, StoreError, StoreFuture, StoredIntent, StoredTarget, Submitted, TargetHealth,
 };
 use crate::domain::contract::GatewayUrl;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
@@ -46,8 +47,8 @@ const NOTABLY_AHEAD: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct StoreClient {
     actor: Supervised<StoreActor>,
-    arrivals: Arrivals,
-    webhooks_owed: Arc<Notify>,
+    arrivals: TermSubscription,
+    pending_webhooks: Arc<Notify>,
     inbox_filled: Arc<Notify>,
     shared: Arc<Shared>,
 }
@@ -67,7 +68,7 @@ struct Shared {
 
 impl StoreClient {
     pub fn new(actor: Supervised<StoreActor>, deps: StoreDeps) -> Self {
-        let StoreDeps { store, arrivals, webhooks_owed, inbox_filled, health, .. } = deps;
+        let StoreDeps { store, arrivals, pending_webhooks, inbox_filled, health, .. } = deps;
         let shared = Shared {
             health,
             probe: Mutex::new(()),
@@ -75,7 +76,7 @@ impl StoreClient {
             budget: store.budget(),
             repetitions: Semaphore::new(MAX_REPETITIONS),
         };
-        Self { actor, arrivals, webhooks_owed, inbox_filled, shared: Arc::new(shared) }
+        Self { actor, arrivals, pending_webhooks, inbox_filled, shared: Arc::new(shared) }
     }
 
     /// When a call that is made now gives up.
@@ -84,7 +85,7 @@ impl StoreClient {
     }
 
     /// Keeps something for the inbox.
-    pub async fn receive(&self, new: NewSubmission) -> Result<Received, StoreError> {
+    pub async fn receive(&self, new: NewInboxSubmission) -> Result<Received, StoreError> {
         let give_up_at = self.give_up_at();
         self.within(give_up_at, self.call(|reply| Receive { new, reply, give_up_at })).await?
     }
@@ -95,7 +96,7 @@ impl StoreClient {
     }
 
     /// Writes of a leader, done together, if their term holds the lease.
-    pub async fn fenced(&self, writes: FencedWrites) -> FencedResult<FencedReceipt> {
+    pub async fn fenced(&self, writes: FencedWrites) -> FencedResult<FencedResults> {
         let give_up_at = self.give_up_at();
         self.call(|reply| Fenced { writes, reply, give_up_at }).await.map_err(FencedError::Store)?
     }
@@ -132,8 +133,8 @@ impl StoreClient {
         self.leader_call(move |store| store.open_attempts_before(epoch, limit)).await
     }
 
-    pub async fn build_schedule(&self, page_limit: usize) -> Result<Build, StoreError> {
-        self.leader_call(move |store| store.build_schedule(page_limit)).await
+    pub async fn schedule_snapshot(&self, page_limit: usize) -> Result<ScheduleSnapshot, StoreError> {
+        self.leader_call(move |store| store.schedule_snapshot(page_limit)).await
     }
 
     pub async fn refresh_schedule(&self, request: RefreshRequest) -> Result<Refresh, StoreError> {
@@ -144,17 +145,17 @@ impl StoreClient {
         self.leader_call(|store| store.backlog()).await
     }
 
-    pub async fn due_webhooks(&self, look: WebhookLook) -> Result<DueWebhooks, StoreError> {
+    pub async fn due_webhooks(&self, look: DueWebhooksQuery) -> Result<DueWebhooks, StoreError> {
         self.leader_call(move |store| store.due_webhooks(look)).await
     }
 
-    pub async fn begin_webhooks(&self, term: &Term, events: Vec<IntentSeq>) -> FencedResult<Vec<OpenTry>> {
+    pub async fn start_webhooks(&self, term: &Term, events: Vec<IntentSeq>) -> FencedResult<Vec<OpenWebhookTry>> {
         let term = term.clone();
-        let begun = self.leader_call(move |store| store.begin_webhooks(term, events)).await?;
+        let begun = self.leader_call(move |store| store.start_webhooks(term, events)).await?;
         begun.ok_or(FencedError::TermOver)
     }
 
-    pub async fn finish_webhooks(&self, term: &Term, finished: Vec<Arc<FinishTry>>) -> FencedResult<()> {
+    pub async fn finish_webhooks(&self, term: &Term, finished: Vec<Arc<FinishWebhookTry>>) -> FencedResult<()> {
         let term = term.clone();
         let held = self.leader_call(move |store| store.finish_webhooks(term, finished)).await?;
         if held { Ok(()) } else { Err(FencedError::TermOver) }
@@ -170,22 +171,22 @@ impl StoreClient {
     pub async fn redeliver_webhook(&self, id: IntentId) -> Result<Redelivery, StoreError> {
         let _place = self.shared.repetitions.try_acquire().map_err(|_| StoreError::Overloaded)?;
         let done = self.read(move |store| store.redeliver_webhook(id)).await?;
-        self.webhooks_owed.notify_one();
+        self.pending_webhooks.notify_one();
         Ok(done)
     }
 
     /// Resolves when events may have come to be owed since the last time.
-    pub async fn webhooks_owed(&self) {
-        self.webhooks_owed.notified().await;
+    pub async fn pending_webhooks(&self) {
+        self.pending_webhooks.notified().await;
     }
 
-    pub async fn find(&self, id: IntentId) -> Result<Option<Found>, StoreError> {
+    pub async fn find(&self, id: IntentId) -> Result<Option<StoredIntent>, StoreError> {
         self.read(move |store| store.find(id)).await
     }
 
     /// The same for who can do without an answer: `Overloaded` if the store has others to answer.
-    pub async fn find_if_idle(&self, id: IntentId) -> Result<Option<Found>, StoreError> {
-        self.call(|reply| Ask::new(AskKind::Optional, reply, move |store| store.find(id))).await?
+    pub async fn find_if_idle(&self, id: IntentId) -> Result<Option<StoredIntent>, StoreError> {
+        self.call(|reply| StoreCall::new(CallKind::Optional, reply, move |store| store.find(id))).await?
     }
 
     pub async fn history(&self, id: IntentId) -> Result<Option<History>, StoreError> {
@@ -196,7 +197,7 @@ impl StoreClient {
         self.read(move |store| store.list(query)).await
     }
 
-    pub async fn detail(&self, id: IntentId) -> Result<Option<Detail>, StoreError> {
+    pub async fn detail(&self, id: IntentId) -> Result<Option<IntentDetail>, StoreError> {
         self.read(move |store| store.detail(id)).await
     }
 
@@ -242,14 +243,14 @@ impl StoreClient {
         self.read(move |store| store.admits_jobs(gateway)).await
     }
 
-    pub async fn look_into_inbox(&self, limit: usize) -> Result<InboxLook, StoreError> {
-        self.leader_call(move |store| store.look_into_inbox(limit)).await
+    pub async fn due_inbox(&self, limit: usize) -> Result<DueInbox, StoreError> {
+        self.leader_call(move |store| store.due_inbox(limit)).await
     }
 
     pub async fn process_inbox(
         &self,
         term: &Term,
-        processed: Vec<ProcessedSubmission>,
+        processed: Vec<ProcessedInboxSubmission>,
     ) -> FencedResult<Vec<Result<(), StoreError>>> {
         let term = term.clone();
         let done = self.leader_call(move |store| store.process_inbox(term, processed)).await?;
@@ -269,11 +270,11 @@ impl StoreClient {
         self.inbox_filled.notified().await;
     }
 
-    pub async fn find_submission(&self, id: SubmissionId) -> Result<Option<(SubmissionRow, Bytes)>, StoreError> {
+    pub async fn find_submission(&self, id: SubmissionId) -> Result<Option<(InboxSubmission, Bytes)>, StoreError> {
         self.read(move |store| store.find_submission(id)).await
     }
 
-    pub async fn list_submissions(&self, query: InboxQuery) -> Result<InboxPage<SubmissionRow>, StoreError> {
+    pub async fn list_submissions(&self, query: InboxQuery) -> Result<InboxPage<InboxSubmission>, StoreError> {
         self.read(move |store| store.list_submissions(query)).await
     }
 
@@ -322,12 +323,12 @@ impl StoreClient {
     }
 
     /// Tells `watcher` of new intents from now on, and nobody else.
-    pub fn watch_arrivals(&self, watcher: Watcher) {
+    pub fn subscribe_term(&self, watcher: TermSubscriber) {
         self.arrivals.watch(watcher);
     }
 
     /// Tells the children of `term` no more.
-    pub fn unwatch_arrivals(&self, term: &Term) {
+    pub fn unsubscribe_term(&self, term: &Term) {
         self.arrivals.unwatch(term);
     }
 
@@ -340,14 +341,14 @@ impl StoreClient {
         &self,
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.within(self.give_up_at(), self.call(|reply| Ask::new(AskKind::Needed, reply, call))).await?
+        self.within(self.give_up_at(), self.call(|reply| StoreCall::new(CallKind::Needed, reply, call))).await?
     }
 
     async fn leader_call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.call(|reply| Ask::new(AskKind::OfLeader, reply, call)).await?
+        self.call(|reply| StoreCall::new(CallKind::Leader, reply, call)).await?
     }
 
     /// What a call answers, unless it takes too long. Dropping it lets the actor know that nobody waits any more.

@@ -12,7 +12,7 @@ use crate::domain::time::Timestamp;
 
 /// Something that came in, to be kept as it came.
 #[derive(Clone)]
-pub struct NewSubmission {
+pub struct NewInboxSubmission {
     pub id: SubmissionId,
     pub client_slug: String,
     pub channel: Channel,
@@ -23,7 +23,7 @@ pub struct NewSubmission {
     pub key_sha256: Option<[u8; 32]>,
 }
 
-impl NewSubmission {
+impl NewInboxSubmission {
     /// What makes two submissions with one key the same.
     pub fn content_sha256(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
@@ -37,7 +37,7 @@ impl NewSubmission {
     }
 }
 
-impl fmt::Debug for NewSubmission {
+impl fmt::Debug for NewInboxSubmission {
     /// Size only: payloads stay out of logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NewSubmission({} of {:?}, {} bytes)", self.id, self.client_slug, self.payload.len())
@@ -56,12 +56,12 @@ pub enum Received {
 
 /// The store's own number for a submission: the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SubmissionSeq(pub i64);
+pub struct InboxSubmissionSeq(pub i64);
 
 /// A submission that is to be processed now.
 #[derive(Clone, Debug)]
-pub struct DueSubmission {
-    pub seq: SubmissionSeq,
+pub struct DueInboxSubmission {
+    pub seq: InboxSubmissionSeq,
     pub id: SubmissionId,
     pub client_slug: String,
     pub channel: Channel,
@@ -72,10 +72,10 @@ pub struct DueSubmission {
 }
 
 #[derive(Clone, Debug)]
-pub struct InboxLook {
+pub struct DueInbox {
     pub now: Timestamp,
     /// In order of when they are due.
-    pub due: Vec<DueSubmission>,
+    pub due: Vec<DueInboxSubmission>,
     /// When the next one is, if none is now.
     pub next: Option<Timestamp>,
     pub backlog: InboxBacklog,
@@ -91,15 +91,15 @@ pub struct InboxBacklog {
 
 /// What came of a submission that was due.
 #[derive(Clone, Debug)]
-pub struct ProcessedSubmission {
-    pub seq: SubmissionSeq,
+pub struct ProcessedInboxSubmission {
+    pub seq: InboxSubmissionSeq,
     /// How often it had failed before; it is left alone if that has changed.
     pub tries: u32,
-    pub result: Result<Draft, FailedTry>,
+    pub result: Result<Draft, FailedInboxTry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailedTry {
+pub struct FailedInboxTry {
     pub error: String,
     /// When to try again; parked if there is none.
     pub next_try_at: Option<Timestamp>,
@@ -107,7 +107,7 @@ pub struct FailedTry {
 
 /// Where a submission stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SubmissionState {
+pub enum InboxSubmissionState {
     /// To be processed for the first time.
     Received,
     /// Failed, and to be tried again.
@@ -117,7 +117,7 @@ pub enum SubmissionState {
     Processed,
 }
 
-impl SubmissionState {
+impl InboxSubmissionState {
     pub const ALL: [Self; 4] = [Self::Received, Self::Failed, Self::Parked, Self::Processed];
 
     pub const fn as_str(self) -> &'static str {
@@ -136,8 +136,8 @@ impl SubmissionState {
 
 /// A submission without its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubmissionRow {
-    pub seq: SubmissionSeq,
+pub struct InboxSubmission {
+    pub seq: InboxSubmissionSeq,
     pub id: SubmissionId,
     pub client_slug: String,
     pub channel: Channel,
@@ -150,13 +150,13 @@ pub struct SubmissionRow {
     pub message_id: Option<i64>,
 }
 
-impl SubmissionRow {
-    pub fn state(&self) -> SubmissionState {
+impl InboxSubmission {
+    pub fn state(&self) -> InboxSubmissionState {
         match (self.processed_at, self.next_try_at, self.tries) {
-            (Some(_), _, _) => SubmissionState::Processed,
-            (None, None, _) => SubmissionState::Parked,
-            (None, Some(_), 0) => SubmissionState::Received,
-            (None, Some(_), _) => SubmissionState::Failed,
+            (Some(_), _, _) => InboxSubmissionState::Processed,
+            (None, None, _) => InboxSubmissionState::Parked,
+            (None, Some(_), 0) => InboxSubmissionState::Received,
+            (None, Some(_), _) => InboxSubmissionState::Failed,
         }
     }
 }
@@ -208,7 +208,7 @@ pub struct InboxQuery {
     /// All clients' if there is none.
     pub client_slug: Option<String>,
     /// Of submissions only.
-    pub state: Option<SubmissionState>,
+    pub state: Option<InboxSubmissionState>,
     /// Of messages, and of contacts.
     pub contact_id: Option<i64>,
     pub limit: usize,

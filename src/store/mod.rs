@@ -81,7 +81,7 @@ pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 pub trait Store: Send + Sync + 'static {
     /// Makes a batch durable in one transaction. An item that cannot be done fails alone; an
     /// error of the whole means that none of it may be relied on.
-    fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt>;
+    fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults>;
 
     /// Takes the lease if nobody holds it: the epoch is one more than any before.
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>>;
@@ -100,7 +100,7 @@ pub trait Store: Send + Sync + 'static {
     /// read is left out, and said in the log.
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>>;
     /// A first look at everything that waits: the first page of every lane.
-    fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build>;
+    fn schedule_snapshot(&self, page_limit: usize) -> StoreFuture<ScheduleSnapshot>;
     /// What began to wait since the cursor, and further pages of lanes, as of one moment.
     fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh>;
     /// How much waits in all.
@@ -110,23 +110,23 @@ pub trait Store: Send + Sync + 'static {
     fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged>;
 
     /// Webhook events to be tried now, those of each receiver in order of when they are due.
-    fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks>;
+    fn due_webhooks(&self, look: DueWebhooksQuery) -> StoreFuture<DueWebhooks>;
     /// Writes down that a try of each of these events begins, if it is due. One that cannot be read is
     /// recorded as such and put off. `None` if the term is over.
-    fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>>;
+    fn start_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenWebhookTry>>>;
     /// Records what came of tries; one that is not open is left as it is. False if the term is over.
-    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool>;
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishWebhookTry>>) -> StoreFuture<bool>;
     /// Closes open tries as interrupted, but for those that are under way, and makes their events due
     /// now; how many there were. `None` if the term is over.
     fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> StoreFuture<Option<usize>>;
     /// Makes the event of an ended intent due now, or as soon as a try under way has not been taken.
     fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery>;
 
-    fn find(&self, id: IntentId) -> StoreFuture<Option<Found>>;
+    fn find(&self, id: IntentId) -> StoreFuture<Option<StoredIntent>>;
     fn history(&self, id: IntentId) -> StoreFuture<Option<History>>;
     fn list(&self, query: ListQuery) -> StoreFuture<IntentPage>;
     /// One intent with all that a person may want to know, as of one moment.
-    fn detail(&self, id: IntentId) -> StoreFuture<Option<Detail>>;
+    fn detail(&self, id: IntentId) -> StoreFuture<Option<IntentDetail>>;
     fn payload(&self, id: IntentId) -> StoreFuture<Option<Bytes>>;
     /// How things stand over all.
     fn overview(&self) -> StoreFuture<Overview>;
@@ -145,18 +145,18 @@ pub trait Store: Send + Sync + 'static {
     /// to try it.
     fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool>;
     /// Submissions of the inbox that are to be processed now, and how much waits.
-    fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook>;
+    fn due_inbox(&self, limit: usize) -> StoreFuture<DueInbox>;
     /// Records what came of submissions, each on its own: the contact found or made, the message, the
     /// link; or the error. One that is not waiting at that count is left as it is. `None` if the term is over.
     fn process_inbox(
         &self,
         term: Term,
-        processed: Vec<ProcessedSubmission>,
+        processed: Vec<ProcessedInboxSubmission>,
     ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>>;
     /// Makes submissions due now that are not processed; how many there were.
     fn reprocess(&self, which: Reprocess) -> StoreFuture<usize>;
-    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(SubmissionRow, Bytes)>>;
-    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>>;
+    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>>;
+    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxSubmission>>;
     fn list_contacts(&self, query: InboxQuery) -> StoreFuture<InboxPage<Contact>>;
     fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>>;
     /// Writes so many bytes of no meaning as durably as a commit, within [`PROBE_BUDGET`]: whether the store takes writes.
@@ -173,10 +173,10 @@ pub const PROBE_BUDGET: Duration = Duration::from_secs(2);
 pub struct WriteBatch {
     pub submits: Vec<NewIntent>,
     /// For the inbox.
-    pub received: Vec<NewSubmission>,
+    pub received: Vec<NewInboxSubmission>,
     /// If given, new intents may be begun in the same transaction. A store may leave them waiting
     /// instead; so may it if the term in it does not hold the lease.
-    pub at_once: Option<AtOnce>,
+    pub start_on_insert: Option<StartOnInsert>,
     /// Writes of the leader; without effect unless the term in it holds the lease.
     pub fenced: Option<FencedWrites>,
     /// When those who wait for each of the submits, and for each of `received`, give up; empty if they do not. What is not begun by then
@@ -189,7 +189,7 @@ pub struct WriteBatch {
 
 /// Leave to begin new intents without letting them wait first.
 #[derive(Clone)]
-pub struct AtOnce {
+pub struct StartOnInsert {
     pub term: Term,
     pub places: Arc<dyn Places>,
 }
@@ -214,7 +214,7 @@ pub struct Permit {
 }
 
 /// A new intent whose first attempt was written down together with it; it must now be made.
-pub struct BegunAtOnce {
+pub struct StartedOnInsert {
     pub attempt: OpenAttempt,
     pub payload: Bytes,
     pub permit: Permit,
@@ -222,7 +222,7 @@ pub struct BegunAtOnce {
 
 pub struct FencedWrites {
     pub term: Term,
-    pub begins: Vec<Waiting>,
+    pub starts: Vec<Waiting>,
     pub finishes: Vec<Arc<FinishAttempt>>,
     pub postpones: Vec<PostponeAttempt>,
     /// Exhaust up to this many waiting intents whose deadline has passed.
@@ -239,19 +239,19 @@ impl WriteBatch {
     }
 
     /// Whether an attempt may begin with it.
-    fn may_begin(&self) -> bool {
-        (self.at_once.is_some() && !self.submits.is_empty())
-            || self.fenced.as_ref().is_some_and(|writes| !writes.begins.is_empty())
+    fn may_start(&self) -> bool {
+        (self.start_on_insert.is_some() && !self.submits.is_empty())
+            || self.fenced.as_ref().is_some_and(|writes| !writes.starts.is_empty())
     }
 }
 
 impl FencedWrites {
     pub fn new(term: &Term) -> Self {
-        Self { term: term.clone(), begins: Vec::new(), finishes: Vec::new(), postpones: Vec::new(), expire: None }
+        Self { term: term.clone(), starts: Vec::new(), finishes: Vec::new(), postpones: Vec::new(), expire: None }
     }
 
     pub fn len(&self) -> usize {
-        self.begins.len() + self.finishes.len() + self.postpones.len() + usize::from(self.expire.is_some())
+        self.starts.len() + self.finishes.len() + self.postpones.len() + usize::from(self.expire.is_some())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -260,7 +260,7 @@ impl FencedWrites {
 
     /// Adds what another writer of the same term wants.
     pub fn append(&mut self, other: Self) {
-        self.begins.extend(other.begins);
+        self.starts.extend(other.starts);
         self.finishes.extend(other.finishes);
         self.postpones.extend(other.postpones);
         self.expire = self.expire.max(other.expire);
@@ -268,20 +268,20 @@ impl FencedWrites {
 }
 
 /// The answers to a [`WriteBatch`], in its order.
-pub struct Receipt {
+pub struct BatchResults {
     pub submits: Vec<Result<Submitted, StoreError>>,
     pub received: Vec<Result<Received, StoreError>>,
     /// Which of the submits were begun at once.
-    pub begun: Vec<BegunAtOnce>,
+    pub begun: Vec<StartedOnInsert>,
     /// `None` if there were none, or the term was over: nothing of them was done then.
-    pub fenced: Option<FencedReceipt>,
+    pub fenced: Option<FencedResults>,
 }
 
 #[derive(Default)]
-pub struct FencedReceipt {
-    pub begins: Vec<Result<Begun, StoreError>>,
-    pub finishes: Vec<Result<Finished, StoreError>>,
-    pub postpones: Vec<Result<Finished, StoreError>>,
+pub struct FencedResults {
+    pub starts: Vec<Result<StartResult, StoreError>>,
+    pub finishes: Vec<Result<FinishResult, StoreError>>,
+    pub postpones: Vec<Result<FinishResult, StoreError>>,
     pub expired: Vec<Intent>,
 }
 
@@ -314,12 +314,12 @@ pub struct Conflict {
 
 /// An intent with what idempotency compares.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct StoredIntent {
     pub intent: Intent,
     pub payload_sha256: [u8; 32],
 }
 
-impl Found {
+impl StoredIntent {
     /// What a further submission of this intent's id with `target` and `payload` means.
     pub fn resubmitted(self, target: &TargetName, payload: &Payload) -> Submitted {
         let target_differs = self.intent.target != *target;
@@ -333,7 +333,7 @@ impl Found {
 }
 
 #[derive(Clone, Debug)]
-pub enum Begun {
+pub enum StartResult {
     /// Written down; the caller must now make the attempt.
     Started { attempt: OpenAttempt, payload: Bytes, due: Timestamp },
     /// Not before this moment, by the store's clock.
@@ -347,7 +347,7 @@ pub enum Begun {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finished {
+pub enum FinishResult {
     Recorded,
     /// That attempt was not open: it was recorded before. Nothing was done.
     NotOpen,
@@ -361,7 +361,7 @@ pub struct ChangeCursor {
 }
 
 #[derive(Clone, Debug)]
-pub struct Build {
+pub struct ScheduleSnapshot {
     pub now: Timestamp,
     /// Changes after this moment are reported by [`Store::refresh_schedule`].
     pub cursor: ChangeCursor,
@@ -423,7 +423,7 @@ pub struct ListQuery {
     pub created_before: Option<Timestamp>,
     pub limit: usize,
     /// Continue behind this one, as a page before said.
-    pub behind: Option<Behind>,
+    pub behind: Option<PageCursor>,
 }
 
 impl ListQuery {
@@ -439,7 +439,7 @@ impl ListQuery {
 
 /// Where a page ended: in the order of arrival, or in that of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Behind {
+pub enum PageCursor {
     /// What came later was on the page, this one the last. Not by its number, which counts others too.
     Newer { created_at: Timestamp, id: IntentId },
     /// The same among those that a gateway gave the id; behind them come those whose own id begins so.
@@ -460,10 +460,10 @@ struct IdRange {
 impl IdRange {
     /// All that begin so and come behind that one. The ids of jobs, of which there may be any number, stand
     /// together and are stepped over.
-    fn of(prefix: &str, behind: Option<&Behind>) -> Vec<Self> {
+    fn of(prefix: &str, behind: Option<&PageCursor>) -> Vec<Self> {
         let before = after_prefix(prefix);
         let all = match behind {
-            Some(Behind::Id(id)) if id.as_str() >= prefix => Self { from: id.to_string(), behind: true, before },
+            Some(PageCursor::Id(id)) if id.as_str() >= prefix => Self { from: id.to_string(), behind: true, before },
             _ => Self { from: prefix.to_owned(), behind: false, before },
         };
         let jobs = IntentId::OF_JOBS;
@@ -485,7 +485,7 @@ impl IdRange {
 pub struct IntentPage {
     pub intents: Vec<Intent>,
     /// Where the next page starts, if there is one. A page may be short, or empty, and yet have a next.
-    pub next: Option<Behind>,
+    pub next: Option<PageCursor>,
 }
 
 impl IntentPage {
@@ -494,21 +494,26 @@ impl IntentPage {
         let more = intents.len() > query.page_size();
         intents.truncate(query.page_size());
         let next = intents.last().filter(|_| more);
-        let next = next.map(|last| Behind::Newer { created_at: last.created_at, id: last.id.clone() });
+        let next = next.map(|last| PageCursor::Newer { created_at: last.created_at, id: last.id.clone() });
         Self { intents, next }
     }
 
     /// A page of what a search found by a gateway's id and then by the own one, which together may be one more than asked
     /// for. If they are not, `horizon` is up to where was looked, unless that is to the end.
-    fn of_search(query: &ListQuery, by_message: Vec<Intent>, mut by_id: Vec<Intent>, horizon: Option<Behind>) -> Self {
+    fn of_search(
+        query: &ListQuery,
+        by_message: Vec<Intent>,
+        mut by_id: Vec<Intent>,
+        horizon: Option<PageCursor>,
+    ) -> Self {
         let own_from = by_message.len();
         let mut intents = by_message;
         intents.append(&mut by_id);
         let more = intents.len() > query.page_size();
         intents.truncate(query.page_size());
         let next = match intents.last().filter(|_| more) {
-            Some(last) if intents.len() > own_from => Some(Behind::Id(last.id.clone())),
-            Some(last) => Some(Behind::Message { created_at: last.created_at, id: last.id.clone() }),
+            Some(last) if intents.len() > own_from => Some(PageCursor::Id(last.id.clone())),
+            Some(last) => Some(PageCursor::Message { created_at: last.created_at, id: last.id.clone() }),
             None => horizon,
         };
         Self { intents, next }

@@ -25,7 +25,7 @@ use super::connection::stream::{ClientStream, Transport};
 use super::connection::table::{Admitted, Origins, Table};
 use super::connection::{self, Closed, Connection};
 use super::error::ApiError;
-use super::{HttpParts, leaving, measure};
+use super::{WebDeps, leaving, measure};
 use crate::platform::descriptors::ConnectionLimits;
 
 /// What every answer says to browsers; pages of the console say more.
@@ -66,7 +66,7 @@ pub fn workers() -> usize {
 
 /// Starts the server; it runs until its handle stops it.
 pub fn start(
-    parts: HttpParts,
+    deps: WebDeps,
     routes: impl Fn(&mut ServiceConfig) + Clone + Send + 'static,
     listener: TcpListener,
     tls: Option<rustls::ServerConfig>,
@@ -93,7 +93,7 @@ pub fn start(
             .wrap(from_fn(leaving::close_connections))
             .wrap(from_fn(measure::requests))
             .wrap(from_fn(connection::track::requests))
-            .app_data(Data::new(parts.clone()))
+            .app_data(Data::new(deps.clone()))
             .configure(routes.clone());
         let http = HttpService::build()
             .graceful_shutdown_signal(move || {
@@ -107,7 +107,7 @@ pub fn start(
                 data.insert::<Rc<Connection>>(Rc::clone(&stream.connection));
             })
             .finish(map_config(app, |()| AppConfig::default()));
-        let (tls, origins, metrics) = (tls.clone(), Arc::clone(&origins), Arc::clone(&parts.metrics));
+        let (tls, origins, metrics) = (tls.clone(), Arc::clone(&origins), Arc::clone(&deps.metrics));
         fn_factory(move || {
             let table = Table::new(room, Arc::clone(&origins), Arc::clone(&metrics));
             let (tls, metrics) = (tls.clone(), Arc::clone(&metrics));

@@ -1,7 +1,7 @@
 //! `ExecutorActor`: makes the attempts of one term.
 //!
 //! State: its term and what is needed for a call. Receives `RunAttempts` from the scheduler and
-//! `AttemptsBegun` from the store (written down already); gives slots back through [`Dispatch`], which
+//! `AttemptsStarted` from the store (written down already); gives slots back through [`Dispatch`], which
 //! says what is due next, and tells the leader `TermFailed` when a write is refused or in doubt. Each attempt
 //! is a task of its own: begin (written down), call, finish (recorded). Attempts under way outlive the actor and record themselves while their term lasts;
 //! [`InFlight`] counts them. When the actor dies, the leader ends the term.
@@ -29,21 +29,22 @@ use crate::domain::schedule::{Call, Ended, LONGEST_HOLD, Limits, Waiting};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
 use crate::engine::leader::{Heartbeat, TermFailed};
-use crate::engine::lease_trust::Trust;
+use crate::engine::lease_trust::LeaseTrust;
 use crate::gateway::Gateway;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::platform::supervision::Alive;
-use crate::store::actor::{AttemptsBegun, FencedError, FencedResult};
+use crate::store::actor::{AttemptsStarted, FencedError, FencedResult};
 use crate::store::client::StoreClient;
 use crate::store::{
-    self, Begun, BegunAtOnce, FencedWrites, FinishAttempt, Finished, JobFacts, OpenAttempt, PostponeAttempt, StoreError,
+    self, FencedWrites, FinishAttempt, FinishResult, JobFacts, OpenAttempt, PostponeAttempt, StartResult,
+    StartedOnInsert, StoreError,
 };
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::{Attribute, Kind, Span, Tracer};
 
 use self::calls::Calls;
-use self::rate_limiter::{TooFar, Turns};
-use self::write_batcher::Outbox;
+use self::rate_limiter::{RateLimiter, TooFarAhead};
+use self::write_batcher::WriteBatcher;
 
 /// When an intent is tried again that the store could not start for a reason of its own.
 const UNEXPECTED_PAUSE: Duration = Duration::from_secs(30);
@@ -98,9 +99,9 @@ impl Over {
     }
 }
 
-pub struct ExecutorParts {
+pub struct ExecutorDeps {
     pub term: Term,
-    pub trust: Trust,
+    pub trust: LeaseTrust,
     pub store: StoreClient,
     pub store_time: StoreTime,
     pub gateway: Rc<dyn Gateway>,
@@ -114,10 +115,10 @@ pub struct ExecutorParts {
 
 /// What all attempts of a term share.
 struct Attempts {
-    parts: ExecutorParts,
-    outbox: Rc<Outbox>,
+    deps: ExecutorDeps,
+    writes: Rc<WriteBatcher>,
     calls: Calls,
-    turns: Turns,
+    rate_limiter: RateLimiter,
     over: RefCell<Vec<AttemptOver>>,
 }
 
@@ -127,11 +128,11 @@ pub struct ExecutorActor {
 }
 
 impl ExecutorActor {
-    pub fn new(parts: ExecutorParts, alive: Alive) -> Self {
-        let outbox = Outbox::new(parts.store.clone(), parts.term.clone());
-        let calls = Calls::new(parts.limits);
-        let (turns, over) = (Turns::default(), RefCell::default());
-        Self { attempts: Rc::new(Attempts { parts, outbox, calls, turns, over }), _alive: alive }
+    pub fn new(deps: ExecutorDeps, alive: Alive) -> Self {
+        let writes = WriteBatcher::new(deps.store.clone(), deps.term.clone());
+        let calls = Calls::new(deps.limits);
+        let (rate_limiter, over) = (RateLimiter::default(), RefCell::default());
+        Self { attempts: Rc::new(Attempts { deps, writes, calls, rate_limiter, over }), _alive: alive }
     }
 }
 
@@ -159,11 +160,11 @@ fn run_all(attempts: &Rc<Attempts>, due: Vec<(Waiting, InFlightCount)>, dispatch
     }
 }
 
-impl Handler<AttemptsBegun> for ExecutorActor {
+impl Handler<AttemptsStarted> for ExecutorActor {
     type Result = ();
 
-    fn handle(&mut self, AttemptsBegun(begun): AttemptsBegun, _: &mut Self::Context) {
-        for BegunAtOnce { attempt, payload, permit } in begun {
+    fn handle(&mut self, AttemptsStarted(begun): AttemptsStarted, _: &mut Self::Context) {
+        for StartedOnInsert { attempt, payload, permit } in begun {
             let attempts = Rc::clone(&self.attempts);
             let slot = Slot::new(&attempts, Some(permit.slot), None);
             actix::spawn(async move {
@@ -177,22 +178,22 @@ impl Handler<AttemptsBegun> for ExecutorActor {
 impl Attempts {
     /// One attempt from begin to finish.
     async fn run(&self, waiting: Waiting, slot: Slot) {
-        if !self.parts.trust.holds() {
+        if !self.deps.trust.holds() {
             self.doubt_term("an attempt was handed out after the lease was no longer trusted");
             return slot.over(Over::NotBegun);
         }
         let (asked, seq) = (monotonic(), waiting.seq);
-        match self.outbox.begin(waiting).await {
-            Ok(Begun::Started { attempt, payload, .. }) => return self.make(attempt, payload, slot).await,
-            Ok(Begun::NotDue { due, now }) => {
-                self.parts.store_time.observe(asked, now);
+        match self.writes.begin(waiting).await {
+            Ok(StartResult::Started { attempt, payload, .. }) => return self.make(attempt, payload, slot).await,
+            Ok(StartResult::NotDue { due, now }) => {
+                self.deps.store_time.observe(asked, now);
                 return slot.over(Over::NotBefore(due));
             }
-            Ok(Begun::Paused) => return slot.over(Over::Paused),
-            Ok(Begun::Ended(_) | Begun::Stale) => {}
+            Ok(StartResult::Paused) => return slot.over(Over::Paused),
+            Ok(StartResult::Ended(_) | StartResult::Stale) => {}
             Err(FencedError::Store(StoreError::Unexpected(what))) => {
                 // This intent alone cannot be started; nothing was written, and the others go on.
-                let again_at = self.parts.store_time.now() + UNEXPECTED_PAUSE;
+                let again_at = self.deps.store_time.now() + UNEXPECTED_PAUSE;
                 log::error!("attempt_not_begun intent_seq={} again_at={again_at} store_error={what:?}", seq.0);
                 return slot.over(Over::NotBefore(again_at));
             }
@@ -207,12 +208,12 @@ impl Attempts {
         attempt.job = JobFacts::of_payload(&attempt.intent_id, &payload).map(Arc::new);
         let target = &attempt.contract.target;
         // First, because nothing else may be held while an attempt waits for its turn.
-        let turn = match self.parts.registry.get().limits(target).rate {
+        let turn = match self.deps.registry.get().limits(target).rate {
             None => None,
-            Some(rate) => match self.turns.approach(target, rate).await {
+            Some(rate) => match self.rate_limiter.approach(target, rate).await {
                 Ok(turn) => Some(turn),
-                Err(TooFar(wait)) => {
-                    let due = self.parts.store_time.now() + wait;
+                Err(TooFarAhead(wait)) => {
+                    let due = self.deps.store_time.now() + wait;
                     return self.postpone(attempt, due, Some(due), slot).await;
                 }
             },
@@ -221,8 +222,8 @@ impl Attempts {
         if let Some(turn) = &turn {
             turn.comes().await;
         }
-        let now = self.parts.store_time.now();
-        if !self.parts.trust.holds() {
+        let now = self.deps.store_time.now();
+        if !self.deps.trust.holds() {
             self.doubt_term("an attempt was started and could not be made while the lease was trusted");
             return self.postpone(attempt, now, None, slot).await;
         }
@@ -235,21 +236,21 @@ impl Attempts {
         let next_turn = turn.map(|turn| now + turn.leave());
         let called = monotonic();
         let parent = attempt.trace;
-        let span = parent.and_then(|trace| self.parts.tracer.begin(trace));
+        let span = parent.and_then(|trace| self.deps.tracer.begin(trace));
         attempt.trace = span.or(parent);
-        let timeout = self.parts.registry.get().limits(&attempt.contract.target).attempt_timeout;
-        let timeout = timeout.map_or(self.parts.attempt_timeout, AttemptTimeout::as_duration);
-        let attempted = self.parts.gateway.attempt(&attempt, payload, timeout).await;
+        let timeout = self.deps.registry.get().limits(&attempt.contract.target).attempt_timeout;
+        let timeout = timeout.map_or(self.deps.attempt_timeout, AttemptTimeout::as_duration);
+        let attempted = self.deps.gateway.attempt(&attempt, payload, timeout).await;
         drop(calling);
         let Ok(outcome) = attempted else {
             // Nothing was sent, and the gateway is not at fault.
-            let due = self.parts.store_time.now() + SHORTAGE_PAUSE;
+            let due = self.deps.store_time.now() + SHORTAGE_PAUSE;
             return self.postpone(attempt, due, next_turn, slot).await;
         };
         let took = monotonic().duration_since(called);
-        let finished_at = self.parts.store_time.now().max(attempt.started_at);
+        let finished_at = self.deps.store_time.now().max(attempt.started_at);
         if let (Some(parent), Some(context)) = (parent, span) {
-            self.parts.tracer.record(span_of(&attempt, &outcome, parent, context, finished_at));
+            self.deps.tracer.record(span_of(&attempt, &outcome, parent, context, finished_at));
         }
         let hold_until = outcome.retry_after().map(|span| finished_at + span.min(LONGEST_HOLD));
         if let Some(until) = hold_until {
@@ -267,11 +268,11 @@ impl Attempts {
         let postpone = PostponeAttempt { seq: attempt.seq, attempt_number: attempt.attempt_number, due };
         // First, so that the schedule has let go of the intent when it sees it wait again.
         slot.over(Over::Postponed { next_turn });
-        self.persist(&attempt, || self.outbox.postpone(postpone)).await;
+        self.persist(&attempt, || self.writes.postpone(postpone)).await;
     }
 
     async fn record(&self, finish: Arc<FinishAttempt>) {
-        let recorded = self.persist(&finish.attempt, || self.outbox.finish(Arc::clone(&finish))).await;
+        let recorded = self.persist(&finish.attempt, || self.writes.finish(Arc::clone(&finish))).await;
         if recorded {
             log::debug!(
                 "attempt_finished intent_id={:?} attempt={} outcome={} decision={:?}",
@@ -285,7 +286,7 @@ impl Attempts {
 
     /// Writes down what became of an attempt. A failed write is repeated, which does no harm, for as long as the term may
     /// last: the call was made, and its outcome is known nowhere else.
-    async fn persist<F: Future<Output = FencedResult<Finished>>>(
+    async fn persist<F: Future<Output = FencedResult<FinishResult>>>(
         &self,
         attempt: &OpenAttempt,
         write: impl Fn() -> F,
@@ -323,13 +324,13 @@ impl Attempts {
     }
 
     fn fail_term(&self, during: &str, error: &FencedError) {
-        self.parts.leader.do_send(TermFailed::new(&self.parts.term, during, error));
+        self.deps.leader.do_send(TermFailed::new(&self.deps.term, during, error));
     }
 
     /// The term must not go on as if nothing had happened; but it is for the leader to say that it is lost. While it is
     /// being drained the leader goes on renewing, so that attempts under way can be recorded.
     fn doubt_term(&self, why: &str) {
-        self.parts.leader.do_send(TermFailed::in_doubt(&self.parts.term, why));
+        self.deps.leader.do_send(TermFailed::in_doubt(&self.deps.term, why));
     }
 }
 
@@ -430,7 +431,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if self.how.is_none() {
-            let ExecutorParts { leader, term, .. } = &self.attempts.parts;
+            let ExecutorDeps { leader, term, .. } = &self.attempts.deps;
             leader.do_send(TermFailed::in_doubt(term, "an attempt died"));
         }
         let how = self.how.unwrap_or(Over::NotBegun);

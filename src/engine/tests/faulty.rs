@@ -12,10 +12,11 @@ use crate::domain::job::SubmissionId;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::store::{
-    Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
-    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, Message, OpenAttempt, OpenTry,
-    Overview, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess,
-    Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FinishWebhookTry, FoundJob, History,
+    InboxPage, InboxQuery, InboxSubmission, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, LeaseState,
+    ListQuery, Message, OpenAttempt, OpenWebhookTry, Overview, ProcessedInboxSubmission, PurgeRequest, Purged,
+    Redelivery, Refresh, RefreshRequest, Reprocess, ScheduleSnapshot, Store, StoreError, StoreFuture, StoredIntent,
+    StoredTarget, TargetHealth, WriteBatch,
 };
 
 #[derive(Clone, Copy)]
@@ -84,25 +85,25 @@ impl Faulty {
 }
 
 impl Store for Faulty {
-    fn commit(&self, mut batch: WriteBatch) -> StoreFuture<Receipt> {
-        let begins = batch.fenced.as_mut().map(|writes| &mut writes.begins).filter(|begins| !begins.is_empty());
-        if let Some(begins) = begins
+    fn commit(&self, mut batch: WriteBatch) -> StoreFuture<BatchResults> {
+        let starts = batch.fenced.as_mut().map(|writes| &mut writes.starts).filter(|starts| !starts.is_empty());
+        if let Some(starts) = starts
             && self.faults.take("begin alone").is_some()
         {
-            let refused = std::mem::take(begins).len();
+            let refused = std::mem::take(starts).len();
             let rest = self.inner.commit(batch);
             return Box::pin(async move {
                 let mut receipt = rest.await?;
                 if let Some(fenced) = &mut receipt.fenced {
                     let refusal = || Err(StoreError::Unexpected("told to refuse".to_owned()));
-                    fenced.begins = (0..refused).map(|_| refusal()).collect();
+                    fenced.starts = (0..refused).map(|_| refusal()).collect();
                 }
                 Ok(receipt)
             });
         }
         let call = match &batch.fenced {
             Some(writes) if !writes.finishes.is_empty() => "finish",
-            Some(writes) if !writes.begins.is_empty() => "begin",
+            Some(writes) if !writes.starts.is_empty() => "begin",
             _ => "submit",
         };
         self.with(call, |store| store.commit(batch))
@@ -132,8 +133,8 @@ impl Store for Faulty {
         self.with("open", |store| store.open_attempts_before(epoch, limit))
     }
 
-    fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build> {
-        self.with("build", |store| store.build_schedule(page_limit))
+    fn schedule_snapshot(&self, page_limit: usize) -> StoreFuture<ScheduleSnapshot> {
+        self.with("build", |store| store.schedule_snapshot(page_limit))
     }
 
     fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh> {
@@ -148,15 +149,15 @@ impl Store for Faulty {
         self.inner.purge(term, request)
     }
 
-    fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
+    fn due_webhooks(&self, look: DueWebhooksQuery) -> StoreFuture<DueWebhooks> {
         self.with("due webhooks", |store| store.due_webhooks(look))
     }
 
-    fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>> {
-        self.with("begin webhooks", |store| store.begin_webhooks(term, events))
+    fn start_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenWebhookTry>>> {
+        self.with("begin webhooks", |store| store.start_webhooks(term, events))
     }
 
-    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool> {
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishWebhookTry>>) -> StoreFuture<bool> {
         self.with("finish webhooks", |store| store.finish_webhooks(term, finished))
     }
 
@@ -168,7 +169,7 @@ impl Store for Faulty {
         self.with("redeliver", |store| store.redeliver_webhook(id))
     }
 
-    fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
+    fn find(&self, id: IntentId) -> StoreFuture<Option<StoredIntent>> {
         self.with("find", |store| store.find(id))
     }
 
@@ -180,7 +181,7 @@ impl Store for Faulty {
         self.inner.list(query)
     }
 
-    fn detail(&self, id: IntentId) -> StoreFuture<Option<Detail>> {
+    fn detail(&self, id: IntentId) -> StoreFuture<Option<IntentDetail>> {
         self.inner.detail(id)
     }
 
@@ -220,14 +221,14 @@ impl Store for Faulty {
         self.inner.admits_jobs(gateway)
     }
 
-    fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook> {
-        self.inner.look_into_inbox(limit)
+    fn due_inbox(&self, limit: usize) -> StoreFuture<DueInbox> {
+        self.inner.due_inbox(limit)
     }
 
     fn process_inbox(
         &self,
         term: Term,
-        processed: Vec<ProcessedSubmission>,
+        processed: Vec<ProcessedInboxSubmission>,
     ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>> {
         self.with("inbox", |store| store.process_inbox(term, processed))
     }
@@ -236,11 +237,11 @@ impl Store for Faulty {
         self.inner.reprocess(which)
     }
 
-    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(SubmissionRow, Bytes)>> {
+    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
         self.inner.find_submission(id)
     }
 
-    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>> {
+    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxSubmission>> {
         self.inner.list_submissions(query)
     }
 

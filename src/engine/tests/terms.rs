@@ -417,8 +417,8 @@ async fn a_leader_whose_executor_is_stuck_loses_the_lease_and_does_not_seek_it()
     let start = |settings, script: Script| {
         let gateway = Scripted::new(script);
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(gateway.clone()) });
-        let outside = outside(factory, &Couriers::well(), inbox_registry());
-        Engine::start(open(), settings, outside, Arc::new(Metrics::new().unwrap()), Threads::own())
+        let external = external(factory, &Couriers::well(), inbox_registry());
+        Engine::start(open(), settings, external, Arc::new(Metrics::new().unwrap()), Threads::own())
     };
     let (call, called) = oneshot::channel();
     let call = Mutex::new(Some(call));

@@ -27,7 +27,7 @@ use actix::{
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use self::sender::Courier;
+use self::sender::WebhookSender;
 use self::slots::{IN_ALL, Places};
 use crate::config::variables::Variables;
 use crate::domain::intent::IntentSeq;
@@ -35,15 +35,15 @@ use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{TryOutcome, Verdict, decide};
 use crate::engine::leader::TermFailed;
-use crate::engine::lease_trust::Trust;
+use crate::engine::lease_trust::LeaseTrust;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::platform::supervision::Alive;
 use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
-use crate::store::{FinishTry, OpenTry, WebhookLook};
+use crate::store::{DueWebhooksQuery, FinishWebhookTry, OpenWebhookTry};
 use crate::telemetry::metrics::Metrics;
 
-pub use self::request::Letter;
+pub use self::request::WebhookRequest;
 
 /// How often the store is looked at without a reason.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,23 +68,23 @@ pub struct StopDelivering {
 #[derive(Message)]
 #[rtype(result = "()")]
 struct TryOver {
-    open: OpenTry,
+    open: OpenWebhookTry,
     outcome: TryOutcome,
 }
 
-pub struct WebhookParts {
+pub struct WebhookDeps {
     pub term: Term,
-    pub trust: Trust,
+    pub trust: LeaseTrust,
     pub store: StoreClient,
     pub store_time: StoreTime,
-    pub courier: Rc<dyn Courier>,
+    pub sender: Rc<dyn WebhookSender>,
     pub variables: Variables,
     pub metrics: Arc<Metrics>,
     pub leader: Recipient<TermFailed>,
 }
 
 pub struct WebhookActor {
-    parts: WebhookParts,
+    deps: WebhookDeps,
     places: Places,
     /// Tries that are open in the store and known here: being made, or waiting to be recorded.
     under_way: HashSet<IntentSeq>,
@@ -94,7 +94,7 @@ pub struct WebhookActor {
     asking: bool,
     ask_again: bool,
     timer: Option<SpawnHandle>,
-    finished: Vec<Arc<FinishTry>>,
+    finished: Vec<Arc<FinishWebhookTry>>,
     /// The same for what is to be recorded.
     recording: bool,
     /// Set to true when tries under way are to be given up.
@@ -107,13 +107,13 @@ pub struct WebhookActor {
 /// What a look at the store came to.
 enum Look {
     Closed(usize),
-    Begun { begun: Vec<OpenTry>, asked: Instant, now: Timestamp, next: Option<Timestamp> },
+    StartResult { begun: Vec<OpenWebhookTry>, asked: Instant, now: Timestamp, next: Option<Timestamp> },
 }
 
 impl WebhookActor {
-    pub fn new(parts: WebhookParts, alive: Alive) -> Self {
+    pub fn new(deps: WebhookDeps, alive: Alive) -> Self {
         Self {
-            parts,
+            deps,
             places: Places::default(),
             under_way: HashSet::new(),
             clean: false,
@@ -135,7 +135,7 @@ impl WebhookActor {
             self.ask_again = true;
             return;
         }
-        if self.stopping.is_some() || !self.parts.trust.holds() {
+        if self.stopping.is_some() || !self.deps.trust.holds() {
             return;
         }
         let look = self.places.look();
@@ -144,7 +144,7 @@ impl WebhookActor {
         }
         self.asking = true;
         self.ask_again = false;
-        let (store, term) = (self.parts.store.clone(), self.parts.term.clone());
+        let (store, term) = (self.deps.store.clone(), self.deps.term.clone());
         let under_way = self.under_way.iter().copied().collect();
         let ask = {
             let look = look.filter(|_| self.clean);
@@ -183,8 +183,8 @@ impl WebhookActor {
                 self.clean = true;
                 self.ask_again = true;
             }
-            Look::Begun { begun, asked, now, next } => {
-                self.parts.store_time.observe(asked, now);
+            Look::StartResult { begun, asked, now, next } => {
+                self.deps.store_time.observe(asked, now);
                 self.wake_at(now, next, ctx);
                 begun.into_iter().for_each(|open| self.start(open, ctx));
             }
@@ -210,25 +210,25 @@ impl WebhookActor {
     }
 
     /// Makes a try that was written down.
-    fn start(&mut self, open: OpenTry, ctx: &mut Context<Self>) {
+    fn start(&mut self, open: OpenWebhookTry, ctx: &mut Context<Self>) {
         self.places.take(open.receiver);
         self.under_way.insert(open.intent.seq);
-        self.parts.metrics.webhooks_inflight.inc();
-        let letter = request::write(&open, &self.parts.variables, self.parts.store_time.now());
-        if let Err(what) = &letter {
+        self.deps.metrics.webhooks_inflight.inc();
+        let webhook_request = request::write(&open, &self.deps.variables, self.deps.store_time.now());
+        if let Err(what) = &webhook_request {
             log::warn!("webhook_not_sent intent_id={:?} error={what:?}", open.intent.id);
         }
         let mut give_up = self.give_up.subscribe();
-        let trust = self.parts.trust.clone();
+        let trust = self.deps.trust.clone();
         let trusted = trust.holds() && self.stopping.is_none();
-        let courier = Rc::clone(&self.parts.courier);
+        let sender = Rc::clone(&self.deps.sender);
         let task = Task { open: Some(open), outcome: TryOutcome::Interrupted, actor: ctx.address() };
         actix::spawn(async move {
-            let outcome = match letter {
+            let outcome = match webhook_request {
                 _ if !trusted => TryOutcome::Interrupted,
                 Err(what) => TryOutcome::Error(what),
-                Ok(letter) => tokio::select! {
-                    outcome = deliver(&*courier, &letter, &trust) => outcome,
+                Ok(webhook_request) => tokio::select! {
+                    outcome = deliver(&*sender, &webhook_request, &trust) => outcome,
                     _ = give_up.wait_for(|given_up| *given_up) => TryOutcome::Interrupted,
                 },
             };
@@ -243,7 +243,7 @@ impl WebhookActor {
         }
         self.recording = true;
         let finished = std::mem::take(&mut self.finished);
-        let (store, term, batch) = (self.parts.store.clone(), self.parts.term.clone(), finished.clone());
+        let (store, term, batch) = (self.deps.store.clone(), self.deps.term.clone(), finished.clone());
         let record = wrap_future::<_, Self>(async move { store.finish_webhooks(&term, batch).await });
         ctx.spawn(record.map(move |result, actor, ctx| {
             match result {
@@ -265,7 +265,7 @@ impl WebhookActor {
 
     /// It can be repeated without harm. Nobody waits for that while the service stops: the next
     /// term closes what is open.
-    fn not_recorded(&mut self, finished: Vec<Arc<FinishTry>>, ctx: &mut Context<Self>) {
+    fn not_recorded(&mut self, finished: Vec<Arc<FinishWebhookTry>>, ctx: &mut Context<Self>) {
         self.finished.extend(finished);
         if self.stopping.is_some() {
             self.recording = false;
@@ -279,10 +279,10 @@ impl WebhookActor {
         });
     }
 
-    fn recorded(&mut self, finish: &FinishTry) {
+    fn recorded(&mut self, finish: &FinishWebhookTry) {
         self.give_back(finish);
-        let FinishTry { open, finished_at, outcome, verdict } = finish;
-        self.parts.metrics.webhook_tried(*verdict, finished_at.since(open.started_at));
+        let FinishWebhookTry { open, finished_at, outcome, verdict } = finish;
+        self.deps.metrics.webhook_tried(*verdict, finished_at.since(open.started_at));
         let level = if *verdict == Verdict::Failed { log::Level::Warn } else { log::Level::Debug };
         log::log!(
             level,
@@ -294,14 +294,14 @@ impl WebhookActor {
         );
     }
 
-    fn give_back(&mut self, finish: &FinishTry) {
+    fn give_back(&mut self, finish: &FinishWebhookTry) {
         self.under_way.remove(&finish.open.intent.seq);
         self.places.give_back(finish.open.receiver, !matches!(finish.verdict, Verdict::Delivered));
-        self.parts.metrics.webhooks_inflight.dec();
+        self.deps.metrics.webhooks_inflight.dec();
     }
 
     fn term_over(&mut self, ctx: &mut Context<Self>) {
-        self.parts.leader.do_send(TermFailed::new(&self.parts.term, "webhooks", &FencedError::TermOver));
+        self.deps.leader.do_send(TermFailed::new(&self.deps.term, "webhooks", &FencedError::TermOver));
         self.end(ctx);
     }
 
@@ -323,8 +323,8 @@ impl WebhookActor {
 
     /// Looks whenever this instance has made events come to be owed.
     fn listen(&mut self, ctx: &mut Context<Self>) {
-        let store = self.parts.store.clone();
-        ctx.spawn(wrap_future::<_, Self>(async move { store.webhooks_owed().await }).map(|(), actor, ctx| {
+        let store = self.deps.store.clone();
+        ctx.spawn(wrap_future::<_, Self>(async move { store.pending_webhooks().await }).map(|(), actor, ctx| {
             actor.look(ctx);
             actor.listen(ctx);
         }));
@@ -332,9 +332,9 @@ impl WebhookActor {
 }
 
 /// Delivers a letter. A shortage on this side is no try: it calls again until that is over.
-async fn deliver(courier: &dyn Courier, letter: &Letter, trust: &Trust) -> TryOutcome {
+async fn deliver(sender: &dyn WebhookSender, webhook_request: &WebhookRequest, trust: &LeaseTrust) -> TryOutcome {
     for call in 1.. {
-        match courier.deliver(letter).await {
+        match sender.deliver(webhook_request).await {
             Ok(outcome) => return outcome,
             Err(error) if call == SHORTAGE_CALLS => return TryOutcome::Error(format!("not sent: {error}")),
             Err(_) => tokio::time::sleep(SHORTAGE_PAUSE).await,
@@ -359,21 +359,21 @@ impl NotLooked {
 }
 
 /// Writes down tries of what is due.
-async fn begin_due(store: &StoreClient, term: &Term, look: WebhookLook) -> Result<Look, NotLooked> {
+async fn begin_due(store: &StoreClient, term: &Term, look: DueWebhooksQuery) -> Result<Look, NotLooked> {
     let asked = monotonic();
     let due = store.due_webhooks(look).await;
     let due = due.map_err(|error| NotLooked { error: error.into(), in_doubt: false })?;
     let events: Vec<_> = due.due.iter().map(|event| event.seq).collect();
     let begun = match events.is_empty() {
         true => Vec::new(),
-        false => store.begin_webhooks(term, events).await.map_err(NotLooked::begun)?,
+        false => store.start_webhooks(term, events).await.map_err(NotLooked::begun)?,
     };
-    Ok(Look::Begun { begun, asked, now: due.now, next: due.next })
+    Ok(Look::StartResult { begun, asked, now: due.now, next: due.next })
 }
 
 /// A try under way. However it ends, also by a panic, the actor is told.
 struct Task {
-    open: Option<OpenTry>,
+    open: Option<OpenWebhookTry>,
     outcome: TryOutcome,
     actor: Addr<WebhookActor>,
 }
@@ -398,7 +398,7 @@ impl Drop for WebhookActor {
     fn drop(&mut self) {
         // What is under way is not counted by anybody any more.
         let left = i64::try_from(self.places.taken()).unwrap_or(i64::MAX);
-        self.parts.metrics.webhooks_inflight.sub(left);
+        self.deps.metrics.webhooks_inflight.sub(left);
     }
 }
 
@@ -418,9 +418,9 @@ impl Handler<TryOver> for WebhookActor {
     type Result = ();
 
     fn handle(&mut self, TryOver { open, outcome }: TryOver, ctx: &mut Self::Context) {
-        let finished_at = self.parts.store_time.now().max(open.started_at);
+        let finished_at = self.deps.store_time.now().max(open.started_at);
         let verdict = decide(&outcome, open.round, finished_at, fastrand::f64());
-        self.finished.push(Arc::new(FinishTry { open, finished_at, outcome, verdict }));
+        self.finished.push(Arc::new(FinishWebhookTry { open, finished_at, outcome, verdict }));
         self.record(ctx);
     }
 }

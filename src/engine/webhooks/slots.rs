@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use crate::domain::webhook::ReceiverId;
-use crate::store::WebhookLook;
+use crate::store::DueWebhooksQuery;
 
 /// Tries under way in all.
 pub const IN_ALL: usize = 256;
@@ -41,10 +41,10 @@ impl Places {
     }
 
     /// What may be tried now, if anything.
-    pub fn look(&self) -> Option<WebhookLook> {
+    pub fn look(&self) -> Option<DueWebhooksQuery> {
         let limit = IN_ALL.saturating_sub(self.taken);
         let except = self.receivers.iter().map(|(id, receiver)| (*id, receiver.free())).collect();
-        (limit > 0).then_some(WebhookLook { limit, per_receiver: HEALTHY, except })
+        (limit > 0).then_some(DueWebhooksQuery { limit, per_receiver: HEALTHY, except })
     }
 
     pub fn take(&mut self, receiver: ReceiverId) {

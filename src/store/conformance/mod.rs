@@ -23,8 +23,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    Begun, ChangeCursor, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, History, NewIntent, OpenAttempt,
-    PurgeRequest, Purged, Refresh, RefreshRequest, Store, Submitted, WriteBatch,
+    ChangeCursor, FencedResults, FencedWrites, FinishAttempt, FinishResult, History, NewIntent, OpenAttempt,
+    PurgeRequest, Purged, Refresh, RefreshRequest, StartResult, Store, StoredIntent, Submitted, WriteBatch,
 };
 use crate::domain::contract::fixtures::deadline;
 use crate::domain::contract::{Contract, ContractSnapshot};
@@ -209,25 +209,25 @@ impl Fixture {
         self.acquire(holder).await.expect("the lease is free").term
     }
 
-    pub async fn fenced(&self, writes: FencedWrites) -> Option<FencedReceipt> {
+    pub async fn fenced(&self, writes: FencedWrites) -> Option<FencedResults> {
         let batch = WriteBatch { fenced: Some(writes), ..WriteBatch::default() };
         self.store.commit(batch).await.expect("commit").fenced
     }
 
-    pub async fn begin(&self, term: &Term, waiting: &Waiting) -> Option<Begun> {
-        let receipt = self.fenced(FencedWrites { begins: vec![waiting.clone()], ..writes(term) }).await?;
-        Some(receipt.begins.into_iter().next().unwrap().unwrap())
+    pub async fn begin(&self, term: &Term, waiting: &Waiting) -> Option<StartResult> {
+        let receipt = self.fenced(FencedWrites { starts: vec![waiting.clone()], ..writes(term) }).await?;
+        Some(receipt.starts.into_iter().next().unwrap().unwrap())
     }
 
     /// Begins the next attempt of an intent that is due.
     pub async fn begin_due(&self, term: &Term, intent: &Intent) -> OpenAttempt {
         match self.begin(term, &self.waiting(intent).await).await {
-            Some(Begun::Started { attempt, .. }) => attempt,
+            Some(StartResult::Started { attempt, .. }) => attempt,
             other => panic!("not begun: {other:?}"),
         }
     }
 
-    pub async fn finish(&self, term: &Term, attempt: &OpenAttempt, outcome: Outcome) -> Option<Finished> {
+    pub async fn finish(&self, term: &Term, attempt: &OpenAttempt, outcome: Outcome) -> Option<FinishResult> {
         let finished_at = self.now().await;
         let receipt = self
             .fenced(FencedWrites { finishes: vec![finished(attempt, outcome, finished_at)], ..writes(term) })
@@ -238,7 +238,7 @@ impl Fixture {
     /// Begins and finishes an attempt.
     pub async fn attempt(&self, term: &Term, intent: &Intent, outcome: Outcome) {
         let attempt = self.begin_due(term, intent).await;
-        assert_eq!(self.finish(term, &attempt, outcome).await, Some(Finished::Recorded));
+        assert_eq!(self.finish(term, &attempt, outcome).await, Some(FinishResult::Recorded));
     }
 
     /// Purges to the end, examining at most `limit` intents in each step; how many each step deleted.
@@ -260,10 +260,10 @@ impl Fixture {
     }
 
     pub async fn now(&self) -> Timestamp {
-        self.store.build_schedule(1).await.unwrap().now
+        self.store.schedule_snapshot(1).await.unwrap().now
     }
 
-    pub async fn find(&self, id: &str) -> Option<Found> {
+    pub async fn find(&self, id: &str) -> Option<StoredIntent> {
         self.store.find(intent_id(id)).await.unwrap()
     }
 
@@ -277,7 +277,7 @@ impl Fixture {
 
     /// An intent as the schedule would show it.
     pub async fn waiting(&self, intent: &Intent) -> Waiting {
-        let build = self.store.build_schedule(10_000).await.unwrap();
+        let build = self.store.schedule_snapshot(10_000).await.unwrap();
         let mut all = build.lanes.into_iter().flat_map(|lane| lane.waiting);
         all.find(|waiting| waiting.seq == intent.seq).unwrap_or_else(|| panic!("{} does not wait", intent.id))
     }

@@ -15,14 +15,14 @@ use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::{
-    Contact, DueSubmission, InboxBacklog, InboxLook, InboxPage, InboxQuery, Message, NewSubmission,
-    ProcessedSubmission, Received, Reprocess, StoreError, SubmissionRow, SubmissionSeq, SubmissionState, Text,
+    Contact, DueInbox, DueInboxSubmission, InboxBacklog, InboxPage, InboxQuery, InboxSubmission, InboxSubmissionSeq,
+    InboxSubmissionState, Message, NewInboxSubmission, ProcessedInboxSubmission, Received, Reprocess, StoreError, Text,
 };
 
 /// Keeps what came in; due at once.
 pub fn receive(
     transaction: &Transaction<'_>,
-    new: &NewSubmission,
+    new: &NewInboxSubmission,
     now: Timestamp,
 ) -> Result<Received, rusqlite::Error> {
     let content = new.content_sha256();
@@ -55,18 +55,18 @@ pub fn receive(
     Ok(if before == content { Received::Existing(id) } else { Received::Conflict(id) })
 }
 
-pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Result<InboxLook, rusqlite::Error> {
+pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Result<DueInbox, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
-    let due: Vec<DueSubmission> = snapshot
+    let due: Vec<DueInboxSubmission> = snapshot
         .prepare_cached(
             "SELECT submission_seq, id, client_slug, channel, payload, tries,
                  EXISTS (SELECT 1 FROM inbox_forms f WHERE f.submission_seq = inbox_submissions.submission_seq)
              FROM inbox_submissions WHERE next_try_at <= ?1 ORDER BY next_try_at, submission_seq LIMIT ?2",
         )?
         .query_map(params![now.micros(), as_limit(limit)], |row| {
-            Ok(DueSubmission {
-                seq: SubmissionSeq(row.get(0)?),
+            Ok(DueInboxSubmission {
+                seq: InboxSubmissionSeq(row.get(0)?),
                 id: parsed(row, 1, SubmissionId::parse)?,
                 client_slug: row.get(2)?,
                 channel: parsed(row, 3, Channel::parse)?,
@@ -88,7 +88,7 @@ pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Res
     let next = next.map(Timestamp::from_micros);
     let oldest = oldest.map(|created_at| now.since(Timestamp::from_micros(created_at)));
     let backlog = InboxBacklog { oldest, parked: parked.unsigned_abs() };
-    Ok(InboxLook { now, due, next: next.filter(|due| *due > now), backlog })
+    Ok(DueInbox { now, due, next: next.filter(|due| *due > now), backlog })
 }
 
 /// Each in a savepoint of one transaction; `None` if the term is over.
@@ -96,7 +96,7 @@ pub fn process(
     connection: &mut Connection,
     clock: &WallClock,
     term: &Term,
-    processed: &[ProcessedSubmission],
+    processed: &[ProcessedInboxSubmission],
 ) -> Result<Option<Vec<Result<(), StoreError>>>, rusqlite::Error> {
     let (transaction, now) = begin(connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
@@ -112,7 +112,7 @@ pub fn process(
 
 fn process_one(
     transaction: &Transaction<'_>,
-    item: &ProcessedSubmission,
+    item: &ProcessedInboxSubmission,
     now: Timestamp,
 ) -> Result<(), rusqlite::Error> {
     let row = transaction
@@ -232,10 +232,10 @@ pub fn reprocess(connection: &mut Connection, clock: &WallClock, which: &Reproce
 const SUBMISSION_COLUMNS: &str = "submission_seq, id, client_slug, channel, source_url, created_at, processed_at, tries, \
      error, next_try_at, message_id";
 
-fn submission_of(row: &Row<'_>) -> Result<SubmissionRow, rusqlite::Error> {
+fn submission_of(row: &Row<'_>) -> Result<InboxSubmission, rusqlite::Error> {
     let moment = |column| row.get::<_, Option<i64>>(column).map(|at| at.map(Timestamp::from_micros));
-    Ok(SubmissionRow {
-        seq: SubmissionSeq(row.get(0)?),
+    Ok(InboxSubmission {
+        seq: InboxSubmissionSeq(row.get(0)?),
         id: parsed(row, 1, SubmissionId::parse)?,
         client_slug: row.get(2)?,
         channel: parsed(row, 3, Channel::parse)?,
@@ -249,7 +249,7 @@ fn submission_of(row: &Row<'_>) -> Result<SubmissionRow, rusqlite::Error> {
     })
 }
 
-pub fn find(connection: &Connection, id: SubmissionId) -> Result<Option<(SubmissionRow, Bytes)>, rusqlite::Error> {
+pub fn find(connection: &Connection, id: SubmissionId) -> Result<Option<(InboxSubmission, Bytes)>, rusqlite::Error> {
     let sql = format!("SELECT {SUBMISSION_COLUMNS}, payload FROM inbox_submissions WHERE id = ?1");
     connection
         .prepare_cached(&sql)?
@@ -261,12 +261,12 @@ pub fn find(connection: &Connection, id: SubmissionId) -> Result<Option<(Submiss
 const WAITING: &str = "inbox_submissions INDEXED BY inbox_submissions_waiting";
 const PARKED: &str = "inbox_submissions INDEXED BY inbox_submissions_parked";
 
-pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<SubmissionRow>, rusqlite::Error> {
+pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<InboxSubmission>, rusqlite::Error> {
     let (state, table) = match query.state {
-        Some(SubmissionState::Received) => (Some("next_try_at IS NOT NULL AND tries = 0"), WAITING),
-        Some(SubmissionState::Failed) => (Some("next_try_at IS NOT NULL AND tries > 0"), WAITING),
-        Some(SubmissionState::Parked) => (Some("next_try_at IS NULL AND processed_at IS NULL"), PARKED),
-        Some(SubmissionState::Processed) => (Some("processed_at IS NOT NULL"), "inbox_submissions"),
+        Some(InboxSubmissionState::Received) => (Some("next_try_at IS NOT NULL AND tries = 0"), WAITING),
+        Some(InboxSubmissionState::Failed) => (Some("next_try_at IS NOT NULL AND tries > 0"), WAITING),
+        Some(InboxSubmissionState::Parked) => (Some("next_try_at IS NULL AND processed_at IS NULL"), PARKED),
+        Some(InboxSubmissionState::Processed) => (Some("processed_at IS NOT NULL"), "inbox_submissions"),
         None => (None, "inbox_submissions"),
     };
     let listing = Listing { columns: SUBMISSION_COLUMNS, table, number: "submission_seq", state };

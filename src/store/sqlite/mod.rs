@@ -40,10 +40,11 @@ use self::checkpoint::Checkpointer;
 use self::jobs::Reach;
 use self::write::ContractCache;
 use super::{
-    Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
-    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, Message, OpenAttempt, OpenTry,
-    Overview, PROBE_BUDGET, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest,
-    Reprocess, Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FinishWebhookTry, FoundJob, History,
+    InboxPage, InboxQuery, InboxSubmission, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, LeaseState,
+    ListQuery, Message, OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET, ProcessedInboxSubmission, PurgeRequest,
+    Purged, Redelivery, Refresh, RefreshRequest, Reprocess, ScheduleSnapshot, Store, StoreError, StoreFuture,
+    StoredIntent, StoredTarget, TargetHealth, WriteBatch,
 };
 use crate::domain::contract::GatewayUrl;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
@@ -265,7 +266,7 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Store for SqliteStore {
-    fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
+    fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults> {
         let received: usize = batch.received.iter().map(|new| new.payload.len()).sum();
         let payload = batch.submits.iter().map(|new| new.payload.bytes().len()).sum::<usize>() + received;
         let give_up_at = batch.give_up_at.unwrap_or_else(|| monotonic() + BUDGET);
@@ -302,7 +303,7 @@ impl Store for SqliteStore {
         self.read_reserved(move |connection, _| schedule::open_attempts_before(connection, epoch, limit))
     }
 
-    fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build> {
+    fn schedule_snapshot(&self, page_limit: usize) -> StoreFuture<ScheduleSnapshot> {
         self.read_reserved(move |connection, clock| schedule::build(connection, clock, page_limit))
     }
 
@@ -329,15 +330,15 @@ impl Store for SqliteStore {
         })
     }
 
-    fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
+    fn due_webhooks(&self, look: DueWebhooksQuery) -> StoreFuture<DueWebhooks> {
         self.read_reserved(move |connection, clock| webhooks::due(connection, clock, &look))
     }
 
-    fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>> {
+    fn start_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenWebhookTry>>> {
         self.write(move |writer, clock| webhooks::begin(writer, clock, &term, &events))
     }
 
-    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool> {
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishWebhookTry>>) -> StoreFuture<bool> {
         self.write(move |writer, clock| webhooks::finish(&mut writer.connection, clock, &term, &finished))
     }
 
@@ -349,7 +350,7 @@ impl Store for SqliteStore {
         self.write(move |writer, clock| webhooks::redeliver(&mut writer.connection, clock, &id))
     }
 
-    fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
+    fn find(&self, id: IntentId) -> StoreFuture<Option<StoredIntent>> {
         self.read(move |connection, _| read::find(connection, &id))
     }
 
@@ -361,7 +362,7 @@ impl Store for SqliteStore {
         self.read(move |connection, _| read::list(connection, &query))
     }
 
-    fn detail(&self, id: IntentId) -> StoreFuture<Option<Detail>> {
+    fn detail(&self, id: IntentId) -> StoreFuture<Option<IntentDetail>> {
         self.read(move |connection, clock| insight::detail(connection, clock, &id))
     }
 
@@ -410,14 +411,14 @@ impl Store for SqliteStore {
         })
     }
 
-    fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook> {
+    fn due_inbox(&self, limit: usize) -> StoreFuture<DueInbox> {
         self.read_reserved(move |connection, clock| inbox::look(connection, clock, limit))
     }
 
     fn process_inbox(
         &self,
         term: Term,
-        processed: Vec<ProcessedSubmission>,
+        processed: Vec<ProcessedInboxSubmission>,
     ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>> {
         self.write(move |writer, clock| inbox::process(&mut writer.connection, clock, &term, &processed))
     }
@@ -426,11 +427,11 @@ impl Store for SqliteStore {
         self.write(move |writer, clock| inbox::reprocess(&mut writer.connection, clock, &which))
     }
 
-    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(SubmissionRow, Bytes)>> {
+    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
         self.read(move |connection, _| inbox::find(connection, id))
     }
 
-    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>> {
+    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxSubmission>> {
         self.read(move |connection, _| inbox::submissions(connection, &query))
     }
 

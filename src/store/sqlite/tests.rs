@@ -64,7 +64,7 @@ fn path_in(fixture: &Fixture) -> PathBuf {
 async fn a_clock_that_jumps_back_does_not_turn_time_back() {
     let fixture = open().await;
     let first = fixture.submit("first", &one_shot()).await;
-    let cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
     let back = WallClock::from_fn(|| Timestamp::from_micros(1));
     let behind = SqliteStore::open(&path_in(&fixture), back).unwrap();
     let Submitted::Created(second) = submit_to(&behind, new_intent("second", &one_shot(), b"")).await else {

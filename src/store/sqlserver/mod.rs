@@ -33,10 +33,11 @@ use self::contracts::Contracts;
 use self::database::Database;
 use self::migrate::SchemaState;
 use super::{
-    Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
-    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, Message, OpenAttempt, OpenTry,
-    Overview, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess,
-    Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FinishWebhookTry, FoundJob, History,
+    InboxPage, InboxQuery, InboxSubmission, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, LeaseState,
+    ListQuery, Message, OpenAttempt, OpenWebhookTry, Overview, ProcessedInboxSubmission, PurgeRequest, Purged,
+    Redelivery, Refresh, RefreshRequest, Reprocess, ScheduleSnapshot, Store, StoreError, StoreFuture, StoredIntent,
+    StoredTarget, TargetHealth, WriteBatch,
 };
 use crate::domain::contract::GatewayUrl;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
@@ -97,7 +98,7 @@ impl SqlServerStore {
             }
             match migrate::state(&self.database).await? {
                 SchemaState::Current => Ok(()),
-                SchemaState::Behind(missing) => Err(StoreError::Unexpected(format!(
+                SchemaState::PageCursor(missing) => Err(StoreError::Unexpected(format!(
                     "the schema lacks {missing} migrations; run 'submission-manager migrate' first"
                 ))),
                 newer => self.refuse_newer(newer),
@@ -134,7 +135,7 @@ impl SqlServerStore {
 }
 
 impl Store for SqlServerStore {
-    fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
+    fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults> {
         self.call(move |store| async move { write::commit(&store.database, &store.contracts, batch).await })
     }
 
@@ -162,8 +163,8 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { read::open_attempts_before(&store.database, epoch, limit).await })
     }
 
-    fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build> {
-        self.call(move |store| async move { read::build_schedule(&store.database, page_limit).await })
+    fn schedule_snapshot(&self, page_limit: usize) -> StoreFuture<ScheduleSnapshot> {
+        self.call(move |store| async move { read::schedule_snapshot(&store.database, page_limit).await })
     }
 
     fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh> {
@@ -178,15 +179,15 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { purge::purge(&store.database, term, request).await })
     }
 
-    fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
+    fn due_webhooks(&self, look: DueWebhooksQuery) -> StoreFuture<DueWebhooks> {
         self.call(move |store| async move { webhooks::due(&store.database, look).await })
     }
 
-    fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>> {
+    fn start_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenWebhookTry>>> {
         self.call(move |store| async move { webhooks::begin(&store.database, &store.contracts, &term, &events).await })
     }
 
-    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool> {
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishWebhookTry>>) -> StoreFuture<bool> {
         self.call(move |store| async move { webhooks::finish(&store.database, &term, &finished).await })
     }
 
@@ -198,7 +199,7 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { webhooks::redeliver(&store.readers, &id).await })
     }
 
-    fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
+    fn find(&self, id: IntentId) -> StoreFuture<Option<StoredIntent>> {
         self.call(move |store| async move { read::find(&store.readers, id).await })
     }
 
@@ -210,7 +211,7 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { read::list(&store.readers, query).await })
     }
 
-    fn detail(&self, id: IntentId) -> StoreFuture<Option<Detail>> {
+    fn detail(&self, id: IntentId) -> StoreFuture<Option<IntentDetail>> {
         self.call(move |store| async move { insight::detail(&store.readers, id).await })
     }
 
@@ -250,14 +251,14 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { jobs::admits(&store.readers, &gateway).await })
     }
 
-    fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook> {
+    fn due_inbox(&self, limit: usize) -> StoreFuture<DueInbox> {
         self.call(move |store| async move { inbox::look(&store.database, limit).await })
     }
 
     fn process_inbox(
         &self,
         term: Term,
-        processed: Vec<ProcessedSubmission>,
+        processed: Vec<ProcessedInboxSubmission>,
     ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>> {
         self.call(move |store| async move { inbox::process(&store.database, &term, &processed).await })
     }
@@ -266,11 +267,11 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { inbox::reprocess(&store.readers, &which).await })
     }
 
-    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(SubmissionRow, Bytes)>> {
+    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
         self.call(move |store| async move { inbox::find(&store.readers, id).await })
     }
 
-    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>> {
+    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxSubmission>> {
         self.call(move |store| async move { inbox::submissions(&store.readers, &query).await })
     }
 
