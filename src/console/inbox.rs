@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::asked::Asked;
 use super::{Console, PageError, page, payload};
 use crate::api::inbox::{cursor_text, inbox_query, reprocess_one, reprocess_parked_of};
-use crate::domain::job::SubmissionId;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::store::{Contact, InboxPage, InboxQuery, InboxSubmission, InboxSubmissionState, Message};
 use crate::web::WebDeps;
 use crate::web::error::ApiError;
@@ -111,7 +111,7 @@ pub async fn submission(
 
 async fn find(deps: &WebDeps, id: &str) -> Result<(InboxSubmission, Bytes), PageError> {
     let no_such = || PageError::NotFound(format!("Nothing came in as {id:?}."));
-    let known = SubmissionId::parse(id).ok_or_else(no_such)?;
+    let known = InboxSubmissionId::parse(id).ok_or_else(no_such)?;
     deps.store.find_submission(known).await?.ok_or_else(no_such)
 }
 

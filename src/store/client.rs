@@ -29,8 +29,8 @@ use super::{
     ScheduleSnapshot, Store, StoreError, StoreFuture, StoredIntent, StoredTarget, Submitted, TargetHealth,
 };
 use crate::domain::contract::GatewayUrl;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::monotonic;
@@ -270,7 +270,7 @@ impl StoreClient {
         self.inbox_filled.notified().await;
     }
 
-    pub async fn find_submission(&self, id: SubmissionId) -> Result<Option<(InboxSubmission, Bytes)>, StoreError> {
+    pub async fn find_submission(&self, id: InboxSubmissionId) -> Result<Option<(InboxSubmission, Bytes)>, StoreError> {
         self.read(move |store| store.find_submission(id)).await
     }
 

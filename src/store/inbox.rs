@@ -6,14 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
-use crate::domain::job::SubmissionId;
 use crate::domain::time::Timestamp;
 
 /// Something that came in, to be kept as it came.
 #[derive(Clone)]
 pub struct NewInboxSubmission {
-    pub id: SubmissionId,
+    pub id: InboxSubmissionId,
     pub client_slug: String,
     pub channel: Channel,
     pub payload: Bytes,
@@ -47,11 +47,11 @@ impl fmt::Debug for NewInboxSubmission {
 /// What became of something that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    Created(SubmissionId),
+    Created(InboxSubmissionId),
     /// The same came before with this key.
-    Existing(SubmissionId),
+    Existing(InboxSubmissionId),
     /// Something else came before with this key.
-    Conflict(SubmissionId),
+    Conflict(InboxSubmissionId),
 }
 
 /// The store's own number for a submission: the order of arrival.
@@ -62,7 +62,7 @@ pub struct InboxSubmissionSeq(pub i64);
 #[derive(Clone, Debug)]
 pub struct DueInboxSubmission {
     pub seq: InboxSubmissionSeq,
-    pub id: SubmissionId,
+    pub id: InboxSubmissionId,
     pub client_slug: String,
     pub channel: Channel,
     pub payload: Bytes,
@@ -138,7 +138,7 @@ impl InboxSubmissionState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboxSubmission {
     pub seq: InboxSubmissionSeq,
-    pub id: SubmissionId,
+    pub id: InboxSubmissionId,
     pub client_slug: String,
     pub channel: Channel,
     pub source_url: Option<String>,
@@ -176,7 +176,7 @@ pub struct Message {
     pub id: i64,
     pub client_slug: String,
     pub contact_id: i64,
-    pub submission_id: SubmissionId,
+    pub submission_id: InboxSubmissionId,
     pub channel: Channel,
     pub body: Text,
     pub source_url: Option<String>,
@@ -236,7 +236,7 @@ impl<T> InboxPage<T> {
 /// Which submissions to process again.
 #[derive(Clone, Debug)]
 pub enum Reprocess {
-    One(SubmissionId),
+    One(InboxSubmissionId),
     /// All that are parked of a client, as many as one transaction should touch.
     ParkedOf {
         client_slug: String,

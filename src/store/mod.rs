@@ -33,8 +33,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::domain::contract::{ContractSnapshot, GatewayUrl};
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{Intent, IntentId, IntentSeq, Payload, Status, TargetName};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::schedule::{Ended, Lane, LanePage, LoadedPage, Waiting};
 use crate::domain::time::Timestamp;
@@ -155,7 +155,7 @@ pub trait Store: Send + Sync + 'static {
     ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>>;
     /// Makes submissions due now that are not processed; how many there were.
     fn reprocess(&self, which: Reprocess) -> StoreFuture<usize>;
-    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>>;
+    fn find_submission(&self, id: InboxSubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>>;
     fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxSubmission>>;
     fn list_contacts(&self, query: InboxQuery) -> StoreFuture<InboxPage<Contact>>;
     fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>>;

@@ -8,9 +8,9 @@ use super::{client, open};
 use crate::api::json::{ErrorJson, Refused};
 use crate::config::registry::Registry;
 use crate::domain::client::Scope;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, PayloadFormat};
 use crate::domain::intent::checked_name;
-use crate::domain::job::SubmissionId;
 use crate::http_client::shown;
 use crate::store::{NewInboxSubmission, Received};
 use crate::web::body;
@@ -108,13 +108,13 @@ pub(super) fn key_hash(client_slug: &str, kind: &str, key: &str) -> [u8; 32] {
     Sha256::digest([client_slug, kind, key].join("\n")).into()
 }
 
-pub(super) fn new_id() -> Result<SubmissionId, ApiError> {
+pub(super) fn new_id() -> Result<InboxSubmissionId, ApiError> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|error| {
         log::error!("no_random_numbers error={error}");
         ApiError::Internal
     })?;
-    Ok(SubmissionId::from_random(random))
+    Ok(InboxSubmissionId::from_random(random))
 }
 
 /// Makes it durable and says so.

@@ -11,8 +11,8 @@ use super::open;
 use crate::api::intents::page_limit;
 use crate::api::json::{ErrorJson, Refused};
 use crate::domain::client::Scope;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::checked_name;
-use crate::domain::job::SubmissionId;
 use crate::store::{InboxQuery, InboxSubmission, InboxSubmissionState, Reprocess};
 use crate::web::error::ApiError;
 use crate::web::query::Query;
@@ -44,8 +44,8 @@ pub async fn submission(
     Ok(HttpResponse::Ok().json(SubmissionDetailJson { submission, payload: raw, payload_text }))
 }
 
-fn known_id(raw: &str) -> Result<SubmissionId, ApiError> {
-    SubmissionId::parse(raw).ok_or_else(|| no_such(raw))
+fn known_id(raw: &str) -> Result<InboxSubmissionId, ApiError> {
+    InboxSubmissionId::parse(raw).ok_or_else(|| no_such(raw))
 }
 
 fn no_such(id: &str) -> ApiError {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::domain::contract::GatewayUrl;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::store::{
@@ -237,7 +237,7 @@ impl Store for Faulty {
         self.inner.reprocess(which)
     }
 
-    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
+    fn find_submission(&self, id: InboxSubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
         self.inner.find_submission(id)
     }
 

@@ -2,17 +2,17 @@
 
 use super::faulty::Fault;
 use super::*;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, MAX_TRIES, PayloadFormat};
-use crate::domain::job::SubmissionId;
 use crate::store::{
     InboxQuery, InboxSubmission, InboxSubmissionState, Message, NewInboxSubmission, Received, Reprocess,
 };
 
 /// The number as an id.
-fn id(number: u32) -> SubmissionId {
+fn id(number: u32) -> InboxSubmissionId {
     let mut bytes = [7; 16];
     bytes[..4].copy_from_slice(&number.to_be_bytes());
-    SubmissionId::from_random(bytes)
+    InboxSubmissionId::from_random(bytes)
 }
 
 fn new(number: u32, payload: &str) -> NewInboxSubmission {

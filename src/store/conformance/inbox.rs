@@ -7,9 +7,8 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::Fixture;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
-use crate::domain::job::SubmissionId;
-use crate::domain::job::fixtures::submission_id;
 use crate::domain::lease::Term;
 use crate::store::{
     Contact, DueInboxSubmission, FailedInboxTry, InboxQuery, InboxSubmission, InboxSubmissionState, NewInboxSubmission,
@@ -26,6 +25,10 @@ pub(super) fn new(number: u8, client_slug: &str, payload: &[u8]) -> NewInboxSubm
         source_url: None,
         key_sha256: None,
     }
+}
+
+fn submission_id(number: u8) -> InboxSubmissionId {
+    InboxSubmissionId::from_random([number; 16])
 }
 
 fn keyed(number: u8, key: &str, payload: &[u8]) -> NewInboxSubmission {
@@ -57,7 +60,7 @@ pub(super) async fn process(fixture: &Fixture, term: &Term, processed: Vec<Proce
     results.into_iter().for_each(|result| result.unwrap());
 }
 
-async fn find(fixture: &Fixture, id: SubmissionId) -> (InboxSubmission, Bytes) {
+async fn find(fixture: &Fixture, id: InboxSubmissionId) -> (InboxSubmission, Bytes) {
     fixture.other.find_submission(id).await.unwrap().unwrap()
 }
 

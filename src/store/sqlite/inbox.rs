@@ -9,8 +9,8 @@ use super::leases;
 use super::read::parsed;
 use super::schedule::as_limit;
 use super::write::Items;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
@@ -51,7 +51,7 @@ pub fn receive(
     }
     let (id, before): (_, [u8; 32]) = transaction
         .prepare_cached("SELECT id, content_sha256 FROM inbox_submissions WHERE key_sha256 = ?1")?
-        .query_row([new.key_sha256], |row| Ok((parsed(row, 0, SubmissionId::parse)?, row.get(1)?)))?;
+        .query_row([new.key_sha256], |row| Ok((parsed(row, 0, InboxSubmissionId::parse)?, row.get(1)?)))?;
     Ok(if before == content { Received::Existing(id) } else { Received::Conflict(id) })
 }
 
@@ -67,7 +67,7 @@ pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Res
         .query_map(params![now.micros(), as_limit(limit)], |row| {
             Ok(DueInboxSubmission {
                 seq: InboxSubmissionSeq(row.get(0)?),
-                id: parsed(row, 1, SubmissionId::parse)?,
+                id: parsed(row, 1, InboxSubmissionId::parse)?,
                 client_slug: row.get(2)?,
                 channel: parsed(row, 3, Channel::parse)?,
                 payload: Bytes::from(row.get::<_, Vec<u8>>(4)?),
@@ -236,7 +236,7 @@ fn submission_of(row: &Row<'_>) -> Result<InboxSubmission, rusqlite::Error> {
     let moment = |column| row.get::<_, Option<i64>>(column).map(|at| at.map(Timestamp::from_micros));
     Ok(InboxSubmission {
         seq: InboxSubmissionSeq(row.get(0)?),
-        id: parsed(row, 1, SubmissionId::parse)?,
+        id: parsed(row, 1, InboxSubmissionId::parse)?,
         client_slug: row.get(2)?,
         channel: parsed(row, 3, Channel::parse)?,
         source_url: row.get(4)?,
@@ -249,7 +249,10 @@ fn submission_of(row: &Row<'_>) -> Result<InboxSubmission, rusqlite::Error> {
     })
 }
 
-pub fn find(connection: &Connection, id: SubmissionId) -> Result<Option<(InboxSubmission, Bytes)>, rusqlite::Error> {
+pub fn find(
+    connection: &Connection,
+    id: InboxSubmissionId,
+) -> Result<Option<(InboxSubmission, Bytes)>, rusqlite::Error> {
     let sql = format!("SELECT {SUBMISSION_COLUMNS}, payload FROM inbox_submissions WHERE id = ?1");
     connection
         .prepare_cached(&sql)?
@@ -299,7 +302,7 @@ pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage
             id: row.get(0)?,
             client_slug: row.get(1)?,
             contact_id: row.get(2)?,
-            submission_id: parsed(row, 3, SubmissionId::parse)?,
+            submission_id: parsed(row, 3, InboxSubmissionId::parse)?,
             channel: parsed(row, 4, Channel::parse)?,
             body: Text::cut(row.get(5)?),
             source_url: row.get(6)?,

@@ -47,8 +47,8 @@ use super::{
     StoredIntent, StoredTarget, TargetHealth, WriteBatch,
 };
 use crate::domain::contract::GatewayUrl;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
@@ -427,7 +427,7 @@ impl Store for SqliteStore {
         self.write(move |writer, clock| inbox::reprocess(&mut writer.connection, clock, &which))
     }
 
-    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
+    fn find_submission(&self, id: InboxSubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
         self.read(move |connection, _| inbox::find(connection, id))
     }
 

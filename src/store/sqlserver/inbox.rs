@@ -12,8 +12,8 @@ use super::database::{Batch, Database, ResultSets, Value};
 use super::rows;
 use super::statements::{FENCE, TERM_VALUES, TICK, json_text, text};
 use super::write::term_values;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::Term;
 use crate::store::sqlserver::rows::json_moment;
 use crate::store::{
@@ -74,10 +74,10 @@ pub fn receive_values(received: &[NewInboxSubmission]) -> Vec<Value> {
 }
 
 pub fn received(new: &[NewInboxSubmission], rows: &[Row]) -> Result<Vec<Result<Received, StoreError>>, StoreError> {
-    let mut by_key: HashMap<Vec<u8>, (SubmissionId, Vec<u8>)> = HashMap::new();
+    let mut by_key: HashMap<Vec<u8>, (InboxSubmissionId, Vec<u8>)> = HashMap::new();
     for row in rows {
         let bytes = |column| rows::need::<&[u8]>(row, column).map(<[u8]>::to_vec);
-        let id = rows::parsed(row, "id", SubmissionId::parse)?;
+        let id = rows::parsed(row, "id", InboxSubmissionId::parse)?;
         by_key.insert(bytes("key_sha256")?, (id, bytes("content_sha256")?));
     }
     let answer = |new: &NewInboxSubmission| {
@@ -111,7 +111,7 @@ pub async fn look(database: &Database, limit: usize) -> Result<DueInbox, StoreEr
     let due = |row: &Row| {
         Ok(DueInboxSubmission {
             seq: InboxSubmissionSeq(rows::need(row, "submission_seq")?),
-            id: rows::parsed(row, "id", SubmissionId::parse)?,
+            id: rows::parsed(row, "id", InboxSubmissionId::parse)?,
             client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
             channel: rows::parsed(row, "channel", Channel::parse)?,
             payload: rows::bytes(row, "payload")?.unwrap_or_default(),
@@ -291,7 +291,7 @@ const SUBMISSION_COLUMNS: &str = "submission_seq, id, client_slug, channel, sour
 fn submission(row: &Row) -> Result<InboxSubmission, StoreError> {
     Ok(InboxSubmission {
         seq: InboxSubmissionSeq(rows::need(row, "submission_seq")?),
-        id: rows::parsed(row, "id", SubmissionId::parse)?,
+        id: rows::parsed(row, "id", InboxSubmissionId::parse)?,
         client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
         channel: rows::parsed(row, "channel", Channel::parse)?,
         source_url: rows::text(row, "source_url")?,
@@ -308,7 +308,7 @@ pub fn find_statement() -> String {
     format!("SELECT {SUBMISSION_COLUMNS}, payload FROM inbox_submissions WHERE id = @P1;")
 }
 
-pub async fn find(database: &Database, id: SubmissionId) -> Result<Option<(InboxSubmission, Bytes)>, StoreError> {
+pub async fn find(database: &Database, id: InboxSubmissionId) -> Result<Option<(InboxSubmission, Bytes)>, StoreError> {
     let results = run(database, find_statement(), vec![Value::Text(id.to_string())]).await?;
     let Some(row) = results.iter().flatten().next() else { return Ok(None) };
     Ok(Some((submission(row)?, rows::bytes(row, "payload")?.unwrap_or_default())))
@@ -396,7 +396,7 @@ pub async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPa
             id: rows::need(row, "message_id")?,
             client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
             contact_id: rows::need(row, "contact_id")?,
-            submission_id: rows::parsed(row, "submission_id", SubmissionId::parse)?,
+            submission_id: rows::parsed(row, "submission_id", InboxSubmissionId::parse)?,
             channel: rows::parsed(row, "channel", Channel::parse)?,
             body: Text::cut(rows::need::<&str>(row, "body")?.to_owned()),
             source_url: rows::text(row, "source_url")?,

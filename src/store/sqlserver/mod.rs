@@ -40,8 +40,8 @@ use super::{
     StoredTarget, TargetHealth, WriteBatch,
 };
 use crate::domain::contract::GatewayUrl;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::telemetry::metrics::Metrics;
@@ -267,7 +267,7 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { inbox::reprocess(&store.readers, &which).await })
     }
 
-    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
+    fn find_submission(&self, id: InboxSubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
         self.call(move |store| async move { inbox::find(&store.readers, id).await })
     }
 
