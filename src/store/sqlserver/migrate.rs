@@ -37,7 +37,7 @@ END;";
 pub enum SchemaState {
     Current,
     /// So many migrations are missing.
-    PageCursor(usize),
+    Behind(usize),
     /// Made by a newer version of this program.
     Newer(usize),
 }
@@ -49,7 +49,7 @@ pub async fn state(database: &Database) -> Result<SchemaState, StoreError> {
     let version = usize::try_from(rows::need::<i64>(row, "version")?).unwrap_or(usize::MAX);
     Ok(match MIGRATIONS.len() {
         known if version > known => SchemaState::Newer(version),
-        known if version < known => SchemaState::PageCursor(known - version),
+        known if version < known => SchemaState::Behind(known - version),
         _ => SchemaState::Current,
     })
 }
@@ -58,7 +58,7 @@ pub async fn state(database: &Database) -> Result<SchemaState, StoreError> {
 pub async fn run(database: &Database, patient: &Database) -> Result<usize, StoreError> {
     make_versions(database).await?;
     let mut ran = 0;
-    while let SchemaState::PageCursor(missing) = state(database).await? {
+    while let SchemaState::Behind(missing) = state(database).await? {
         let number = MIGRATIONS.len() - missing;
         let version = Value::Number(i64::try_from(number + 1).unwrap_or(i64::MAX));
         let results = patient.run(Batch { sql: migration(number).into(), values: vec![version] }).await?;

@@ -98,7 +98,7 @@ impl SqlServerStore {
             }
             match migrate::state(&self.database).await? {
                 SchemaState::Current => Ok(()),
-                SchemaState::PageCursor(missing) => Err(StoreError::Unexpected(format!(
+                SchemaState::Behind(missing) => Err(StoreError::Unexpected(format!(
                     "the schema lacks {missing} migrations; run 'submission-manager migrate' first"
                 ))),
                 newer => self.refuse_newer(newer),
