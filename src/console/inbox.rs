@@ -10,7 +10,7 @@ use super::asked::Asked;
 use super::{Console, PageError, page, payload};
 use crate::api::inbox::{cursor_text, inbox_query, reprocess_one, reprocess_parked_of};
 use crate::domain::inbox::InboxSubmissionId;
-use crate::store::{Contact, InboxPage, InboxQuery, InboxSubmission, InboxSubmissionState, Message};
+use crate::store::{Contact, InboxMessage, InboxPage, InboxQuery, InboxSubmission, InboxSubmissionState};
 use crate::web::WebDeps;
 use crate::web::error::ApiError;
 
@@ -35,7 +35,7 @@ struct SubmissionsPage {
 struct SubmissionPage {
     place: &'static str,
     row: InboxSubmission,
-    message: Option<Message>,
+    message: Option<InboxMessage>,
     payloads: bool,
 }
 
@@ -55,7 +55,7 @@ struct ContactsPage {
 struct ContactPage {
     place: &'static str,
     contact: Contact,
-    messages: Vec<Message>,
+    messages: Vec<InboxMessage>,
     payloads: bool,
     next: Option<String>,
 }

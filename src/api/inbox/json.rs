@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::domain::time::Timestamp;
-use crate::store::{Contact, InboxSubmission, Message};
+use crate::store::{Contact, InboxMessage, InboxSubmission};
 
 /// What an edge worker hands in.
 #[derive(Deserialize, ToSchema)]
@@ -190,8 +190,8 @@ pub struct MessageJson<'a> {
     pub processed_at: Timestamp,
 }
 
-impl<'a> From<&'a Message> for MessageJson<'a> {
-    fn from(message: &'a Message) -> Self {
+impl<'a> From<&'a InboxMessage> for MessageJson<'a> {
+    fn from(message: &'a InboxMessage) -> Self {
         Self {
             id: message.id,
             client_slug: &message.client_slug,
