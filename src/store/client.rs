@@ -105,7 +105,7 @@ impl StoreClient {
 
     /// Finds an intent for a caller that can do without an answer: `Overloaded` if the store has others to answer.
     pub async fn find_if_idle(&self, id: IntentId) -> Result<Option<StoredIntent>, StoreError> {
-        self.call(|reply| StoreCall::new(CallKind::Optional, reply, move |store| store.find(id))).await?
+        self.call(|reply| StoreCall::new(CallKind::Optional, reply, move |store| store.find(id))).await?.answer
     }
 
     /// Resolves when webhook events may have become pending since the last time.
@@ -168,7 +168,7 @@ impl StoreClient {
         &self,
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.within(self.give_up_at(), self.call(|reply| StoreCall::new(CallKind::Needed, reply, call))).await?
+        self.within(self.give_up_at(), self.call(|reply| StoreCall::new(CallKind::Needed, reply, call))).await?.answer
     }
 
     /// Makes a write that a person asked for, unless too many of them run already.
@@ -185,7 +185,7 @@ impl StoreClient {
         &self,
         call: impl FnOnce(&dyn Store) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send>> + Send + 'static,
     ) -> Result<T, E> {
-        self.call(|reply| StoreCall::new(CallKind::Leader, reply, call)).await?
+        self.call(|reply| StoreCall::new(CallKind::Leader, reply, call)).await?.answer
     }
 
     pub(super) fn wake(&self, whom: Wake) {

@@ -72,7 +72,7 @@ pub enum CallKind {
 impl StoreCall {
     pub fn new<T: Send + 'static, E: StoreFailure>(
         kind: CallKind,
-        reply: Reply<Result<T, E>>,
+        reply: Reply<CallAnswer<T, E>>,
         call: impl FnOnce(&dyn Store) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send>> + Send + 'static,
     ) -> Self {
         let run: RunCall = Box::new(move |store, guard, metrics| {
@@ -87,17 +87,23 @@ impl StoreCall {
                     },
                     Err(refused) => Err(E::from(refused)),
                 };
-                drop(guard);
                 let error = answer.as_ref().err().and_then(StoreFailure::store_error);
                 let refused = |error: &StoreError| kind == CallKind::Optional && *error == StoreError::Overloaded;
                 if let Some(error) = error.filter(|error| !refused(error)) {
                     metrics.store_failed(error.kind());
                 }
-                let _caller_may_be_gone = reply.send(answer);
+                let _caller_may_be_gone = reply.send(CallAnswer { answer, _guard: guard });
             });
         });
         Self { run, kind }
     }
+}
+
+/// The answer to a [`StoreCall`]. It counts as a read until its caller takes it, because pages that nobody has taken yet are
+/// in memory.
+pub struct CallAnswer<T, E> {
+    pub answer: Result<T, E>,
+    _guard: Option<ReadGuard>,
 }
 
 /// Counts one read under way until it is dropped.
