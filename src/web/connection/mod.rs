@@ -124,7 +124,7 @@ pub(super) struct Connection {
     replaced: Cell<bool>,
     /// Bytes of the answer that actix has not been given yet.
     unsent: Cell<usize>,
-    /// Bytes in memory that wait for this client: a head or further requests that are not complete, or an answer that
+    /// Bytes in memory that wait for this client: an incomplete head, requests after the present one, or an answer that
     /// it does not read. Bodies are counted where they are read.
     held: Cell<usize>,
     /// Why it was closed because all clients together held too much, if it was.
@@ -198,7 +198,8 @@ impl Connection {
         self.ahead.set(ahead);
         let head = if in_head { self.head_bytes.get().saturating_add(given) } else { 0 };
         self.head_bytes.set(head);
-        self.holds(head.saturating_add(ahead));
+        // The parser's buffer doubles as it grows.
+        self.holds(head.saturating_mul(2).saturating_add(ahead));
     }
 
     /// A request has a body of so many bytes, of any length, or none.

@@ -272,6 +272,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::web::connection::Phase;
 
     #[derive(Default)]
     struct Wakes(AtomicUsize);
@@ -311,5 +312,62 @@ mod tests {
         let mut buffer = ReadBuf::new(&mut room);
         std::future::poll_fn(|cx| Pin::new(&mut ours).poll_read(cx, &mut buffer)).await.unwrap();
         assert_eq!(buffer.filled(), b"more");
+    }
+
+    #[test]
+    fn the_end_of_a_head_is_found_however_it_arrives() {
+        for (text, end) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /", Some(27)),
+            ("\r\n\r\nGET /\r\n\r\n", Some(13)),
+            ("GET /\n\nmore", Some(7)),
+            ("GET / HTTP/1.1\r\nHost: a\r\n", None),
+            ("\r\n\r\n", None),
+        ] {
+            assert_eq!(HeadEnd::default().find(text.as_bytes()), end, "{text:?}");
+            // Byte by byte it is the same.
+            let mut head = HeadEnd::default();
+            let found = (0..text.len()).find(|index| head.find(&text.as_bytes()[*index..=*index]).is_some());
+            assert_eq!(found.map(|index| index + 1), end, "{text:?} in pieces");
+        }
+    }
+
+    /// What the parser gets until it has to wait. Twice, because it is told to decode first what it has.
+    fn read_all(ours: &mut ClientStream) -> String {
+        let (mut text, mut room) = (String::new(), [0; 256]);
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..2 {
+            let mut buffer = ReadBuf::new(&mut room);
+            while let Poll::Ready(read) = Pin::new(&mut *ours).poll_read(&mut cx, &mut buffer) {
+                read.unwrap();
+            }
+            text.push_str(std::str::from_utf8(buffer.filled()).unwrap());
+            if ours.connection.phase.get() == Phase::Head {
+                break;
+            }
+        }
+        text
+    }
+
+    /// actix would decode all that it is given; requests that wait take far more memory than their bytes.
+    #[actix::test]
+    async fn the_parser_gets_one_request_at_a_time() {
+        let (client, mut ours) = pair().await;
+        let sent = "POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\nbodyGET /2 HTTP/1.1\r\n\r\nGET /3";
+        client.writable().await.unwrap();
+        assert_eq!(client.try_write(sent.as_bytes()).unwrap(), sent.len());
+        ours.tcp().readable().await.unwrap();
+        let connection = Rc::clone(&ours.connection);
+        assert_eq!(read_all(&mut ours), "POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n");
+        connection.request_started(Some(Some(4)), monotonic());
+        let mut read = || read_all(&mut ours);
+        assert_eq!((read(), connection.held.get()), ("body".to_owned(), 25));
+        connection.body_read();
+        assert_eq!(read(), "", "the first request is not answered yet");
+        connection.answered(monotonic());
+        assert_eq!((read(), connection.phase.get()), ("GET /2 HTTP/1.1\r\n\r\n".to_owned(), Phase::Head));
+        connection.request_started(None, monotonic());
+        assert_eq!((read(), connection.held.get()), (String::new(), 6));
+        connection.answered(monotonic());
+        assert_eq!((read(), connection.phase.get()), ("GET /3".to_owned(), Phase::Head), "its time begins");
     }
 }

@@ -209,11 +209,12 @@ mod tests {
         let connections: Vec<_> = (0..10).map(|last| table.admit(address(last)).unwrap()).collect();
         let evicted =
             || connections.iter().map(|admitted| admitted.connection.evicted.get().is_some()).collect::<Vec<_>>();
-        // Heads of 100 bytes each, the first of them from a client whose earlier request is under way.
+        // 100 bytes each: a request after one that is under way, and heads that take twice their length.
         connections[0].connection.request_started(None, monotonic());
-        for admitted in &connections {
-            admitted.connection.given(60, 0, monotonic);
-            admitted.connection.given(40, 0, monotonic);
+        connections[0].connection.given(0, 100, monotonic);
+        for admitted in &connections[1..] {
+            admitted.connection.given(30, 0, monotonic);
+            admitted.connection.given(20, 0, monotonic);
         }
         assert_eq!((table.held.get(), evicted()), (1000, vec![false; 10]), "as much as there may be");
         // One that reads its answer slowly, and one that has just gone on.
