@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::config::registry::faults_of_api_clients;
+use crate::config::registry::errors_in_api_clients;
 use crate::domain::client::Scope;
 
 #[derive(Subcommand)]
@@ -54,7 +54,7 @@ pub fn run(command: TokenCommand) -> Result<(), String> {
     let TokenCommand::New(args) = command;
     let token = random()?;
     let entry = entry(&args, &token);
-    let errors = faults_of_api_clients(&json!({ "clients": [&entry] }).to_string());
+    let errors = errors_in_api_clients(&json!({ "clients": [&entry] }).to_string());
     if !errors.is_empty() {
         return Err(format!("that would not be taken: {}", errors.join("; ")));
     }
