@@ -238,9 +238,8 @@ pub fn cursor_text(behind: &PageCursor) -> String {
 
 /// A moment in a cursor, if it is one that a store can hold.
 pub fn moment_of(micros: &str) -> Option<Timestamp> {
-    const YEAR_9999: i64 = 253_370_764_800_000_000;
-    let micros = i64::from_str_radix(micros, 16).ok().filter(|micros| (0..YEAR_9999).contains(micros))?;
-    Some(Timestamp::from_micros(micros))
+    let micros = i64::from_str_radix(micros, 16).ok().filter(|micros| *micros >= 0)?;
+    Some(Timestamp::from_micros(micros)).filter(|moment| *moment <= Timestamp::LATEST)
 }
 
 /// Taken back only as it was given.

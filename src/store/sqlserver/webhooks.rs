@@ -96,7 +96,7 @@ pub fn finish_batch(term: &Term, finished: &[Arc<FinishWebhookTry>]) -> Batch {
             "intent_seq": open.intent.seq.0, "try_number": open.number, "started_at": json_moment(open.started_at),
             "finished_at": json_moment(*finished_at), "http_status": outcome.http_status(),
             "error": outcome.error().map(json_text), "status": verdict.status().as_str(), "next_try_at": due,
-            "owed_since": json_moment(open.round.owed_since),
+            "owed_since": json_moment(open.round.pending_since),
         })
     });
     let columns = [
@@ -259,7 +259,7 @@ fn opened(row: &Row, known: &HashMap<i64, Arc<Contract>>, started_at: Timestamp)
         contract: contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?,
         number,
         round: Round {
-            owed_since: rows::need_moment(row, "owed_since")?,
+            pending_since: rows::need_moment(row, "owed_since")?,
             tries: number.saturating_sub(rows::attempts(row, "tries_before")?),
         },
         started_at,
