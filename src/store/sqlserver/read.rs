@@ -12,7 +12,7 @@ use super::statements::{self, Part};
 use super::{targets, webhooks};
 use crate::domain::intent::{Intent, IntentId};
 use crate::domain::lease::{Lease, Term};
-use crate::domain::schedule::{LaneId, LanePage, LoadedPage, Place, Waiting};
+use crate::domain::schedule::{LaneId, LanePage, LanePosition, LoadedPage, Waiting};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::store::{
@@ -111,7 +111,8 @@ pub async fn schedule_snapshot(database: &Database, page_limit: usize) -> Result
     let clock = need_first(&results)?;
     // Changes at that very timestamp may be reported once more, which does no harm.
     let cursor = ChangeCursor { last_modified_at: rows::need_moment(clock, "last_at")?, intent_id: String::new() };
-    let page = |first: &Waiting| LanePage { lane: Arc::clone(&first.lane), from: Place::START, limit: page_limit };
+    let page =
+        |first: &Waiting| LanePage { lane: Arc::clone(&first.lane), from: LanePosition::START, limit: page_limit };
     let lanes = by_lane(set(&results, 2))?.into_values();
     let lanes = lanes.filter_map(|waiting| Some(LoadedPage { page: page(waiting.first()?), waiting })).collect();
     let paused = targets::paused(set(&results, 1))?;

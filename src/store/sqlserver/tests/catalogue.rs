@@ -25,7 +25,7 @@ use crate::domain::inbox::{Channel, Draft, InboxSubmissionId, PayloadFormat};
 use crate::domain::intent::{ExhaustedReason, IntentId, IntentSeq, Status, TargetName};
 use crate::domain::job::fixtures::{command, submission_id};
 use crate::domain::lease::Term;
-use crate::domain::schedule::{GatewayId, Lane, LaneId, LanePage, Place, Waiting};
+use crate::domain::schedule::{GatewayId, Lane, LaneId, LanePage, LanePosition, Waiting};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
 use crate::store::conformance::attempts::OneSlot;
@@ -236,7 +236,7 @@ pub fn all() -> Vec<Batch> {
     });
     let (term, id) = (&term(), &intent_id("a"));
     let cursor = ChangeCursor { last_modified_at: NOW, intent_id: String::new() };
-    let page = LanePage { lane: lane(1), from: Place::START, limit: 10 };
+    let page = LanePage { lane: lane(1), from: LanePosition::START, limit: 10 };
     let look = RefreshRequest { cursor, limit: 10, pages: Vec::new() };
     let seqs = [IntentSeq(1)];
     let not_allowed = [NotAllowed { seq: IntentSeq(1), attempts: 1, reason: ExhaustedReason::OneShot.as_str() }];
