@@ -248,7 +248,9 @@ impl Model {
     }
 
     fn receive_lease_answer(&self, world: &mut World, id: usize) {
-        let Some(LeaseCall { requested, renews, answer: Some(answer) }) = world.instances[id].lease_call else { return };
+        let Some(LeaseCall { requested, renews, answer: Some(answer) }) = world.instances[id].lease_call else {
+            return;
+        };
         world.instances[id].lease_call = None;
         let requested = if self.without == Without::EarlyTrust { world.now } else { requested };
         let trusted_until = requested + trusted();

@@ -1,5 +1,4 @@
-//! The deployment that is driven: a process of this same binary on a store of its own, or one that
-//! runs already.
+//! The deployment under test: a process of this binary with its own store, or one that already runs.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ use crate::domain::intent::TargetName;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::monotonic;
 
-/// What is in the store beforehand.
+/// The content of the store and the registry before the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Fill {
     pub finished: u64,
@@ -26,7 +25,7 @@ pub struct Fill {
     pub targets: u32,
 }
 
-/// Gateways that accept connections and never answer, each with a backlog.
+/// Gateways that accept connections and never respond, each with a backlog of intents.
 pub struct Hung {
     pub url: String,
     pub gateways: u32,
@@ -38,13 +37,13 @@ impl Hung {
     }
 }
 
-/// Intents that wait for each hung gateway: more than it is ever given slots.
+/// Intents that wait for each hung gateway: more than the slots that it ever gets.
 const HUNG_BACKLOG: u32 = 20;
 
 pub struct Deployment {
     pub url: String,
     pub targets: Vec<String>,
-    /// From taking the lease to being ready to execute.
+    /// The time from acquiring the lease to being ready to execute.
     pub leader_ready: Option<Duration>,
     own: Option<Own>,
     http: awc::Client,
@@ -56,13 +55,14 @@ struct Own {
     site: Site,
 }
 
-/// Killed when dropped.
+/// A process that is killed when this is dropped.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _already_gone = self.0.kill();
-        let _already_waited_for = self.0.wait();
+        // Both fail only if the process has already ended.
+        let _ignored = self.0.kill();
+        let _ignored = self.0.wait();
     }
 }
 
@@ -70,7 +70,7 @@ impl Drop for Process {
 pub struct Site {
     directory: TempDir,
     targets: Vec<String>,
-    /// Targets besides whose gateways hang.
+    /// The number of additional targets whose gateways hang.
     hung: u32,
 }
 
@@ -80,13 +80,13 @@ impl Site {
         webhook: Option<&str>,
         hung: Hung,
         fill: &Fill,
-        place: Option<&Path>,
+        parent: Option<&Path>,
     ) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut builder = tempfile::Builder::new();
         builder.prefix("submission-manager-bench-");
-        let directory = match place {
-            Some(place) => builder.tempdir_in(place),
+        let directory = match parent {
+            Some(parent) => builder.tempdir_in(parent),
             None => builder.tempdir(),
         }
         .map_err(text)?;
@@ -110,7 +110,7 @@ impl Site {
         let site = Self { directory, targets, hung: hung.gateways };
         std::fs::write(site.registry(), registry.to_string()).map_err(text)?;
         let contracts =
-            Registry::parse(&registry.to_string(), &Variables::of_process()).map_err(|faults| format!("{faults:?}"))?;
+            Registry::parse(&registry.to_string(), &Variables::of_process()).map_err(|errors| format!("{errors:?}"))?;
         let first = TargetName::parse(&site.targets[0]).ok().and_then(|name| contracts.contract(&name));
         let contract = first.ok_or("the registry has no target")?;
         fill::fill(&site.store(), fill, &contract).map_err(|error| format!("cannot fill the store: {error}"))?;
@@ -132,7 +132,7 @@ impl Deployment {
         Self { url, targets: vec![target.to_owned()], leader_ready: None, own: None, http: client() }
     }
 
-    /// Starts the service on a site; purges what is older than `retention`, if given.
+    /// Starts the service on a site, with `SM_RETENTION` set to `retention` if it is given.
     pub async fn start(site: Site, retention: Option<&str>) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut command = Command::new(std::env::current_exe().map_err(text)?);
@@ -170,13 +170,16 @@ impl Deployment {
             let request = self.http.post(format!("{}/v1/intents", self.url)).send_json(&intent);
             let response = request.await.map_err(|error| format!("cannot submit to a hung gateway: {error}"))?;
             if !response.status().is_success() {
-                return Err(format!("cannot submit to a hung gateway: the service answered {}", response.status()));
+                return Err(format!(
+                    "cannot submit to a hung gateway: the service responded with {}",
+                    response.status()
+                ));
             }
         }
         Ok(())
     }
 
-    /// Ends the process and leaves its files for another one.
+    /// Ends the process and keeps its files for another one.
     pub fn into_site(self) -> Option<Site> {
         self.own.map(|own| own.site)
     }
@@ -185,20 +188,20 @@ impl Deployment {
         self.own = None;
     }
 
-    /// What the process has used so far; `None` if it is not ours.
+    /// What the process has used so far; `None` if the bench did not start it.
     pub fn usage(&self) -> Option<Usage> {
         let own = self.own.as_ref()?;
         Usage::of(own.child.0.id(), own.site.directory.path())
     }
 
-    /// Waits until everything that was answered has ended; how long that was from the beginning.
+    /// Waits until all submitted intents have ended, and returns the time since the start of the run.
     pub async fn until_terminal(
         &self,
         submitted: &Submitted,
         mut progress: impl FnMut(&dyn Fn() -> String),
     ) -> Result<Duration, String> {
         const PATIENCE: Duration = Duration::from_secs(600);
-        let wanted = submitted.answered() + 1; // And the one that was sent before the others.
+        let wanted = submitted.answered() + 1; // One more intent was submitted before the others.
         loop {
             let ended = match self.own {
                 Some(_) => self.terminal_total().await?,
@@ -233,7 +236,7 @@ impl Deployment {
         Ok(page["intents"].as_array().is_some_and(|intents| !intents.is_empty()))
     }
 
-    /// From creation to end by the store's clock, of every intent of the run.
+    /// The times from creation to end of all intents of the run, by the store's clock.
     pub async fn times_to_terminal(&self, submitted: &Submitted) -> Result<Vec<Duration>, String> {
         let wanted = submitted.answered();
         let mut times = Vec::with_capacity(wanted);
@@ -260,7 +263,7 @@ impl Deployment {
         let mut response = request.send().await.map_err(|error| format!("GET {path}: {error}"))?;
         let body = response.body().limit(64 * 1024 * 1024).await.map_err(|error| format!("GET {path}: {error}"))?;
         if !response.status().is_success() {
-            return Err(format!("GET {path}: the service answered {}", response.status()));
+            return Err(format!("GET {path}: the service responded with {}", response.status()));
         }
         String::from_utf8(body.to_vec()).map_err(|error| error.to_string())
     }
@@ -274,8 +277,8 @@ fn parsed(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("not JSON ({error}): {text}"))
 }
 
-/// Reads the log until the service leads: its URL, and how long it took to get ready. Goes on
-/// reading afterwards, so that the service never waits for somebody to read.
+/// Reads the log until the service leads. Returns its URL, and how long it took from acquiring the lease until it was ready.
+/// A thread continues to read the log, so that the service never blocks on a full pipe.
 fn watch_start(log: impl std::io::Read + Send + 'static) -> Result<(String, Duration), String> {
     let mut lines = BufReader::new(log).lines();
     let (mut url, mut acquired) = (None, None::<Instant>);
@@ -297,7 +300,7 @@ fn watch_start(log: impl std::io::Read + Send + 'static) -> Result<(String, Dura
     Err(format!("the service did not start: {seen}"))
 }
 
-/// What a process and its files have taken.
+/// The resources that a process and its files use.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub cpu: Duration,
@@ -308,7 +311,7 @@ pub struct Usage {
 
 impl Usage {
     fn of(pid: u32, directory: &Path) -> Option<Self> {
-        /// What the kernel counts in, on Linux.
+        /// The unit of CPU time in `/proc` on Linux.
         const TICKS_PER_SECOND: u64 = 100;
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -328,7 +331,7 @@ impl Usage {
         })
     }
 
-    /// What `intents` cost from `before` on.
+    /// The cost of `intents` since `before`.
     pub fn since(&self, before: &Self, intents: usize) -> Cost {
         let thousands = (intents as f64 / 1000.0).max(f64::MIN_POSITIVE);
         Cost {
@@ -340,7 +343,7 @@ impl Usage {
     }
 }
 
-/// Per thousand intents, but for memory.
+/// What a thousand intents cost; the two memory figures are totals.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     pub cpu_seconds: f64,
