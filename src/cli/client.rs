@@ -69,6 +69,7 @@ const TIMEOUT: Duration = Duration::from_secs(40);
 /// The history of an intent with many attempts is long.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
+/// Runs `submit`.
 pub async fn submit(args: SubmitArgs) -> Result<(), String> {
     let payload = match args.payload.as_deref() {
         Some("-") => Some(
@@ -112,6 +113,7 @@ fn read_file(path: &str) -> Result<String, String> {
     Ok(text)
 }
 
+/// Runs `history`.
 pub async fn history(args: HistoryArgs) -> Result<(), String> {
     let id = utf8_percent_encode(&args.id, NON_ALPHANUMERIC);
     let request = args.service.client().get(args.service.url(&format!("/v1/intents/{id}/history")));

@@ -130,8 +130,8 @@ fn welcome(url: &str, targets: &[String], token: &str) -> String {
         r#"Submission Manager demo: the real service with a temporary SQLite store, stand-in gateways and a sample intent
 every {interval} s. Webhooks go to a sink that verifies their signatures and prints them here.
 
-  {url}/ui         operator console
-  {url}/docs       API reference, with requests to try
+  {url}/ui         the operator console
+  {url}/docs       the API reference, with requests to try
   {url}/readyz     readiness, and which instance leads
   {url}/metrics    metrics for Prometheus
 

@@ -31,7 +31,7 @@ const STORE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), minutes
 /// A renewal does not fit into less than a tenth of a second. After more than an hour, a failover comes too late to be useful.
 pub const LEASE_DURATION: (Duration, Duration) = (Duration::from_millis(100), minutes(60));
 const LEASE_INTERVAL: (Duration, Duration) = (Duration::from_millis(10), minutes(60));
-/// An intent that another instance accepted can wait this long before the leader sees it.
+/// An intent that a follower accepted waits up to about this long before the leader reads it from the store.
 const REFRESH_INTERVAL: (Duration, Duration) = (Duration::from_millis(10), minutes(1));
 const SHUTDOWN_DELAY: (Duration, Duration) = (Duration::ZERO, minutes(10));
 /// At most a century. Without the setting, intents are kept forever.

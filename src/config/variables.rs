@@ -21,6 +21,7 @@ impl Variables {
         Self(Arc::new(look_up))
     }
 
+    /// The value of a variable, if it is set.
     pub fn get(&self, name: &str) -> Option<String> {
         (self.0)(name)
     }

@@ -69,6 +69,7 @@ impl Workspaces {
         }
     }
 
+    /// Whether the workspace is among these.
     pub fn include(&self, workspace: &str) -> bool {
         match self {
             Self::All => true,

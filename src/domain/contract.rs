@@ -168,6 +168,7 @@ pub struct ContractSnapshot {
 }
 
 impl ContractSnapshot {
+    /// Writes the JSON of a contract.
     pub fn of(contract: Contract) -> Result<Self, serde_json::Error> {
         let json = serde_json::to_string(&contract)?.into();
         Ok(Self { contract: Arc::new(contract), json })

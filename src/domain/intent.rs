@@ -211,6 +211,7 @@ impl State {
         !matches!(self, Self::Pending)
     }
 
+    /// When the intent ended; `None` while it is pending.
     pub fn completed_at(&self) -> Option<Timestamp> {
         match self {
             Self::Pending => None,

@@ -37,6 +37,7 @@ pub struct JobCommand {
     pub requested_by: RequestedBy,
 }
 
+/// The queue of the node, and optionally the class of service and the account.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecutionProfile {
     #[schema(min_length = 1, max_length = 200)]
@@ -49,6 +50,7 @@ pub struct ExecutionProfile {
     pub account: Option<String>,
 }
 
+/// The resources that the job requests.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ResourceShape {
     #[schema(value_type = u32, minimum = 1)]
@@ -59,6 +61,7 @@ pub struct ResourceShape {
     pub walltime_seconds: NonZeroU32,
 }
 
+/// Where the node reads the input of the job and writes its artifacts.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PayloadRef {
     /// A URI with the scheme `s3`, `gs` or `https`, without user name and password.
@@ -69,6 +72,7 @@ pub struct PayloadRef {
     pub artifact_bucket: Option<String>,
 }
 
+/// The user who requested the job.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RequestedBy {
     #[schema(min_length = 1, max_length = 200)]

@@ -25,6 +25,7 @@ impl AttemptTimeout {
     /// a call that hangs uses a slot for the whole timeout, and stopping the service may have to wait for it.
     pub const LONGEST: u32 = 120;
 
+    /// `None` if the number is not from [`Self::SHORTEST`] to [`Self::LONGEST`].
     pub fn from_secs(seconds: u32) -> Option<Self> {
         (Self::SHORTEST..=Self::LONGEST).contains(&seconds).then_some(Self(seconds))
     }
@@ -48,6 +49,7 @@ impl Rate {
     /// More calls per second than one executor makes.
     pub const FASTEST: f64 = 10_000.0;
 
+    /// `None` if the number is not from [`Self::SLOWEST`] to [`Self::FASTEST`].
     pub fn per_second(number: f64) -> Option<Self> {
         (Self::SLOWEST..=Self::FASTEST).contains(&number).then(|| Self(Duration::from_secs_f64(1.0 / number)))
     }

@@ -142,6 +142,7 @@ impl Outcome {
         }
     }
 
+    /// The delay that the gateway requested with `Retry-After`.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Error { retry_after, .. } => *retry_after,

@@ -142,6 +142,7 @@ pub const INTERRUPTED: &str =
 pub const UNREADABLE: &str = "not sent: the event or its contract cannot be read by this version; see the log";
 
 impl TryOutcome {
+    /// The HTTP status of the response, if there was one.
     pub fn http_status(&self) -> Option<u16> {
         match self {
             Self::Answered { status, .. } => Some(*status),

@@ -140,6 +140,7 @@ impl Registry {
         self.nodes.is_some() && self.identities.is_some()
     }
 
+    /// The management node with this id.
     pub fn node(&self, id: &str) -> Option<Arc<ManagementNode>> {
         self.nodes.as_ref()?.get(id).cloned()
     }
@@ -205,6 +206,7 @@ impl CurrentRegistry {
         Self(Arc::new(RwLock::new(Arc::new(registry))))
     }
 
+    /// The registry that is in use now. It does not change while the caller holds it.
     pub fn get(&self) -> Arc<Registry> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }

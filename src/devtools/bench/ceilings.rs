@@ -33,6 +33,7 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
+    /// Measures all three parts. `parent` is the directory for the store.
     pub async fn measure(payload: usize, clients: usize, parent: Option<&Path>) -> Result<Self, String> {
         eprintln!("measuring ceilings: what this machine can do without the service");
         let http_in = http_in(payload, clients).await?;
@@ -53,6 +54,7 @@ impl Ceilings {
         1.0 / (1.0 / self.http_in + 1.0 / self.http_out + 1.0 / self.store)
     }
 
+    /// The ratio of an achieved rate to the composed rate.
     pub fn ratio(&self, achieved: f64) -> f64 {
         achieved / self.composed()
     }

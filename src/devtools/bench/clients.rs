@@ -52,6 +52,7 @@ struct Entry {
 }
 
 impl Submitted {
+    /// The number of successful submissions.
     pub fn answered(&self) -> usize {
         self.entries.iter().filter(|entry| entry.answered.is_some()).count()
     }
@@ -60,11 +61,13 @@ impl Submitted {
         self.entries.len() - self.answered()
     }
 
+    /// Successful submissions per second.
     pub fn rate(&self) -> f64 {
         let last = self.entries.iter().filter_map(|entry| entry.answered).max().unwrap_or(self.began);
         self.answered() as f64 / last.duration_since(self.began).as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
+    /// The times from when each successful submission was due to its response.
     pub fn latencies(&self) -> Vec<Duration> {
         self.entries.iter().filter_map(|entry| Some(entry.answered?.duration_since(entry.due))).collect()
     }

@@ -24,6 +24,7 @@ pub struct Case {
 }
 
 impl Case {
+    /// A description of the load in one line.
     pub fn describe(&self) -> String {
         let pace = match self.pace {
             Pace::Closed { clients: 1 } => "one client".to_owned(),

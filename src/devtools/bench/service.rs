@@ -40,6 +40,7 @@ impl Hung {
 /// Intents that wait for each hung gateway: more than the slots that it ever gets.
 const HUNG_BACKLOG: u32 = 20;
 
+/// A running deployment.
 pub struct Deployment {
     pub url: String,
     pub targets: Vec<String>,
@@ -127,6 +128,7 @@ impl Site {
 }
 
 impl Deployment {
+    /// A deployment that already runs at this URL.
     pub fn at(url: &str, target: &str) -> Self {
         let url = url.trim_end_matches('/').to_owned();
         Self { url, targets: vec![target.to_owned()], leader_ready: None, own: None, http: client() }
