@@ -51,7 +51,7 @@ class _ExecutionProfile(TypedDict):
 
 
 class ExecutionProfile(_ExecutionProfile, total=False):
-    """ExecutionProfile, as the API has it."""
+    """The queue of the node, and optionally the class of service and the account."""
 
     account: Union[str, None]
     qos: Union[str, None]
@@ -184,12 +184,12 @@ class _Intent(TypedDict):
 
 
 class Intent(_Intent, total=False):
-    """An intent as clients see it."""
+    """An intent and its status."""
 
     # When the intent ended; absent while it is pending.
     completedAt: Union[str, None]
     exhaustedReason: Union[ExhaustedReasonName, None]
-    # The gateway's reason, if the intent was rejected.
+    # The reason that the gateway gave; only if the status is `rejected`.
     rejectedReason: Union[str, None]
 
 
@@ -227,7 +227,7 @@ class JobAttempt(TypedDict):
 
 
 class JobCommand(TypedDict):
-    """What a backend asks for."""
+    """A request to execute a job."""
 
     execution_profile: ExecutionProfile
     idempotency_key: str
@@ -268,12 +268,12 @@ class JobList(TypedDict):
 
 
 class _PayloadRef(TypedDict):
-    # `s3`, `gs` or `https`, in any case; without user name and password.
+    # A URI with the scheme `s3`, `gs` or `https`, without user name and password.
     input_uri: str
 
 
 class PayloadRef(_PayloadRef, total=False):
-    """PayloadRef, as the API has it."""
+    """Where the node reads the input of the job and writes its artifacts."""
 
     artifact_bucket: Union[str, None]
 
@@ -283,13 +283,13 @@ class _RequestedBy(TypedDict):
 
 
 class RequestedBy(_RequestedBy, total=False):
-    """RequestedBy, as the API has it."""
+    """The user who requested the job."""
 
     session_id: Union[str, None]
 
 
 class ResourceShape(TypedDict):
-    """ResourceShape, as the API has it."""
+    """The resources that the job requests."""
 
     cpu: int
     memory_mib: int

@@ -35,6 +35,7 @@ export interface ErrorBody {
   message: string;
 }
 
+/** The queue of the node, and optionally the class of service and the account. */
 export interface ExecutionProfile {
   account?: string | null;
   qos?: string | null;
@@ -135,14 +136,14 @@ export interface InboxSubmissionRequest {
   source_url?: string | null;
 }
 
-/** An intent as clients see it. */
+/** An intent and its status. */
 export interface Intent {
   /** When the intent ended; absent while it is pending. */
   completedAt?: string | null;
   createdAt: string;
   exhaustedReason?: ExhaustedReasonName | null;
   intentId: string;
-  /** The gateway's reason, if the intent was rejected. */
+  /** The reason that the gateway gave; only if the status is `rejected`. */
   rejectedReason?: string | null;
   status: StatusName;
   submissionTarget: string;
@@ -178,7 +179,7 @@ export interface JobAttempt {
   started_at: string;
 }
 
-/** What a backend asks for. */
+/** A request to execute a job. */
 export interface JobCommand {
   execution_profile: ExecutionProfile;
   idempotency_key: string;
@@ -215,17 +216,20 @@ export interface JobList {
   trace_id: string;
 }
 
+/** Where the node reads the input of the job and writes its artifacts. */
 export interface PayloadRef {
   artifact_bucket?: string | null;
-  /** `s3`, `gs` or `https`, in any case; without user name and password. */
+  /** A URI with the scheme `s3`, `gs` or `https`, without user name and password. */
   input_uri: string;
 }
 
+/** The user who requested the job. */
 export interface RequestedBy {
   session_id?: string | null;
   user_id: string;
 }
 
+/** The resources that the job requests. */
 export interface ResourceShape {
   cpu: number;
   memory_mib: number;
