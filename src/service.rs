@@ -29,9 +29,10 @@ use crate::platform::descriptors::{self, Demand, TooFewFiles};
 use crate::store::choice::ChoiceError;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::{Collector, Tracer};
+use crate::web::body::BodyBudget;
 use crate::web::origin::Listener;
 use crate::web::tls::{self, TlsError};
-use crate::web::{self, Leaving, WebDeps};
+use crate::web::{self, ShutdownFlag, WebDeps};
 
 /// Why the service does not start: one line each, with what to do.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +62,7 @@ pub struct Service {
     pub engine: Engine,
     pub registry: CurrentRegistry,
     pub address: SocketAddr,
-    leaving: Leaving,
+    shutdown: ShutdownFlag,
     shutdown_delay: Duration,
     server: ServerHandle,
     tracer: Tracer,
@@ -110,14 +111,15 @@ impl Service {
             tracer: tracer.clone(),
         };
         let engine = Engine::start(store, settings, outside, Arc::clone(&metrics), Threads::own());
-        let leaving = Leaving::default();
+        let shutdown = ShutdownFlag::default();
         let deps = WebDeps {
             store: engine.store.clone(),
             registry: registry.clone(),
             watchers: engine.watchers.clone(),
             metrics,
             board: engine.board.clone(),
-            leaving: leaving.clone(),
+            shutdown: shutdown.clone(),
+            bodies: BodyBudget::default(),
             max_payload_bytes: config.max_payload_bytes,
             auth,
             listener: Listener::new(address.ip()),
@@ -140,13 +142,13 @@ impl Service {
         }
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
         let shutdown_delay = config.shutdown_delay;
-        Ok(Self { engine, registry, address, leaving, shutdown_delay, server: handle, tracer })
+        Ok(Self { engine, registry, address, shutdown, shutdown_delay, server: handle, tracer })
     }
 
     /// Attempts under way are recorded and the lease given back; meanwhile requests are still
     /// served, so that proxies have time to see that it leaves; then those under way are answered.
     pub async fn stop(&self) {
-        self.leaving.announce();
+        self.shutdown.announce();
         tokio::join!(self.engine.stop_leading(), tokio::time::sleep(self.shutdown_delay));
         self.engine.watchers.close();
         self.server.stop(true).await;

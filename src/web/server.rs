@@ -1,7 +1,7 @@
 //! The HTTP server: accepts connections up to a limit and serves each within the limits of [`connection`].
 //!
-//! It is made of the parts that actix-web's own `HttpServer` is made of, because that one gives no access to the stream
-//! and to the lifetime of a connection.
+//! It is built from `actix-server` and `actix-http`, which actix-web's `HttpServer` also uses, because `HttpServer` gives
+//! no access to the byte stream and the lifetime of a connection.
 
 use std::net::TcpListener;
 use std::rc::Rc;
@@ -22,31 +22,31 @@ use tokio_rustls::TlsAcceptor;
 
 use super::connection::bounded::Bounded;
 use super::connection::stream::{ClientStream, Transport};
-use super::connection::table::{Admitted, Origins, Table};
-use super::connection::{self, Closed, Connection};
+use super::connection::table::{AddressCounts, Admitted, ConnectionTable};
+use super::connection::{self, CloseReason, Connection};
 use super::error::ApiError;
-use super::{WebDeps, leaving, measure};
+use super::{WebDeps, request_metrics, shutdown};
 use crate::platform::descriptors::ConnectionLimits;
 
-/// What every answer says to browsers; pages of the console say more.
+/// The header for browsers that every response has. Pages of the console have more.
 pub(super) const NOSNIFF: (&str, &str) = ("X-Content-Type-Options", "nosniff");
 
-/// How long a stopping server waits for requests under way; `waitSeconds` ends at 30.
+/// How long a stopping server waits for requests in progress. `waitSeconds` is at most 30.
 const SHUTDOWN_SECONDS: u64 = 31;
 
-/// Connections that wait to be accepted.
+/// How many connections the operating system queues until they are accepted.
 const BACKLOG: u32 = 2048;
 
-/// Connections of a worker's share that are kept free at most: new ones are accepted while those that they replace are being
-/// closed.
+/// The most connections of a worker's share that stay free, so that new connections are accepted while the ones that they
+/// replace are still closing.
 const HEADROOM: usize = 16;
 
-/// How long a connection that is refused may take to be told so; a new socket has room for it at once.
+/// How long writing the 503 to a refused connection may take. The buffer of a new socket is empty, so it rarely waits.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 
-/// Takes the address, before anything else is begun that would have to be undone without it.
+/// Binds the address to listen on. Call it before anything that would have to be undone if the address is in use.
 pub async fn bind(listen: &str) -> std::io::Result<TcpListener> {
-    let mut failed = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+    let mut failed = std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
     for address in tokio::net::lookup_host(listen).await? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
@@ -58,13 +58,13 @@ pub async fn bind(listen: &str) -> std::io::Result<TcpListener> {
     Err(failed)
 }
 
-/// Half of the cores: taking requests in is less than half of the work, and more threads than cores
-/// only take turns.
+/// The number of HTTP worker threads: half of the cores, rounded up. Handling requests is less than half of the work, and
+/// more threads than cores only compete with the threads that execute intents.
 pub fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
 }
 
-/// Starts the server; it runs until its handle stops it.
+/// Starts the server, which runs until its handle stops it.
 pub fn start(
     deps: WebDeps,
     routes: impl Fn(&mut ServiceConfig) + Clone + Send + 'static,
@@ -78,8 +78,8 @@ pub fn start(
     });
     let workers = workers();
     let share = (limits.total / workers).max(1);
-    let room = share.saturating_sub((share / 8).clamp(1, HEADROOM)).max(1);
-    let origins = Origins::new(limits.per_address);
+    let capacity = share.saturating_sub((share / 8).clamp(1, HEADROOM)).max(1);
+    let addresses = AddressCounts::new(limits.per_address);
     let builder = Server::build()
         .workers(workers)
         .max_concurrent_connections(share)
@@ -90,9 +90,9 @@ pub fn start(
         let stopping = stopping.clone();
         let app = App::new()
             .wrap(DefaultHeaders::new().add(NOSNIFF))
-            .wrap(from_fn(leaving::close_connections))
-            .wrap(from_fn(measure::requests))
-            .wrap(from_fn(connection::track::requests))
+            .wrap(from_fn(shutdown::close_connections))
+            .wrap(from_fn(request_metrics::record))
+            .wrap(from_fn(connection::track::track_requests))
             .app_data(Data::new(deps.clone()))
             .configure(routes.clone());
         let http = HttpService::build()
@@ -107,9 +107,9 @@ pub fn start(
                 data.insert::<Rc<Connection>>(Rc::clone(&stream.connection));
             })
             .finish(map_config(app, |()| AppConfig::default()));
-        let (tls, origins, metrics) = (tls.clone(), Arc::clone(&origins), Arc::clone(&deps.metrics));
+        let (tls, addresses, metrics) = (tls.clone(), Arc::clone(&addresses), Arc::clone(&deps.metrics));
         fn_factory(move || {
-            let table = Table::new(room, Arc::clone(&origins), Arc::clone(&metrics));
+            let table = ConnectionTable::new(capacity, Arc::clone(&addresses), Arc::clone(&metrics));
             let (tls, metrics) = (tls.clone(), Arc::clone(&metrics));
             http.new_service(()).map_ok(move |http| {
                 let http = Rc::new(http);
@@ -118,12 +118,12 @@ pub fn start(
                         (Rc::clone(&http), tls.clone(), Rc::clone(&table), Arc::clone(&metrics));
                     async move {
                         let Some(admitted) = table.admit(tcp.peer_addr().ok().map(|peer| peer.ip())) else {
-                            metrics.connection_closed(Closed::Refused.as_str());
+                            metrics.connection_closed(CloseReason::Refused.as_str());
                             refuse(tcp, tls.is_some()).await;
                             return Ok::<_, ()>(());
                         };
-                        if let Some(why) = serve(&*http, tls, tcp, &admitted).await {
-                            metrics.connection_closed(why.as_str());
+                        if let Some(reason) = serve(&*http, tls, tcp, &admitted).await {
+                            metrics.connection_closed(reason.as_str());
                         }
                         Ok(())
                     }
@@ -134,8 +134,8 @@ pub fn start(
     Ok(builder.run())
 }
 
-/// Serves all requests of one connection. Returns why the server closed it, unless it ended by itself.
-async fn serve<S>(http: &S, tls: Option<TlsAcceptor>, tcp: TcpStream, admitted: &Admitted) -> Option<Closed>
+/// Serves all requests of one connection. Returns why the server closed it, or `None` if the connection ended normally.
+async fn serve<S>(http: &S, tls: Option<TlsAcceptor>, tcp: TcpStream, admitted: &Admitted) -> Option<CloseReason>
 where
     S: Service<(ClientStream, Protocol, Option<std::net::SocketAddr>)>,
 {
@@ -144,7 +144,7 @@ where
     let serving = async move {
         let peer = tcp.peer_addr().ok();
         let transport = match tls {
-            // A handshake that fails is the client's business; there is nobody to tell.
+            // After a failed handshake no response can be sent.
             Some(tls) => Transport::Tls(Box::new(tls.accept(tcp).await.ok()?)),
             None => Transport::Plain(tcp),
         };
@@ -155,16 +155,18 @@ where
     Bounded::new(serving, connection).await
 }
 
-/// Tells the client that there is no room for it.
+/// Sends a 503 to a connection that exceeds the limits. With TLS it only closes the connection, because a response would
+/// need a handshake first.
 async fn refuse(mut tcp: TcpStream, encrypted: bool) {
     if encrypted {
         return;
     }
     let body = ApiError::Overloaded.json().to_string();
-    let answer = format!(
+    let response = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-length: {}\r\nconnection: close\r\nretry-after: 1\r\n\
          content-type: application/json\r\n\r\n{body}",
         body.len()
     );
-    let _closed_all_the_same = tokio::time::timeout(REFUSAL_LIMIT, tcp.write_all(answer.as_bytes())).await;
+    // The connection closes whether or not the write succeeds.
+    let _ignored = tokio::time::timeout(REFUSAL_LIMIT, tcp.write_all(response.as_bytes())).await;
 }

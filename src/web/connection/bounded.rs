@@ -1,4 +1,4 @@
-//! Serves one connection until it ends, its deadline passes or it has to make room for another.
+//! A future that serves one connection until it ends, its deadline passes, or a new connection replaces it.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 
 use tokio::time::{Sleep, sleep_until};
 
-use super::{Closed, Connection};
+use super::{CloseReason, Connection};
 use crate::platform::clock::monotonic;
 
-/// A future that serves a connection, with the deadlines of that connection. Dropping it closes the socket.
+/// Wraps the future that serves a connection and enforces the deadlines of that connection. Dropping it closes the socket.
 pub(in crate::web) struct Bounded<F> {
     serving: Pin<Box<F>>,
     connection: Rc<Connection>,
@@ -22,6 +22,7 @@ impl<F> Bounded<F> {
         Self { serving: Box::pin(serving), connection, timer }
     }
 
+    /// Stores the waker, so that [`Connection::replace`] can wake this future.
     fn keep_waker(&self, cx: &Context<'_>) {
         let mut kept = self.connection.waker.borrow_mut();
         if !kept.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
@@ -31,8 +32,8 @@ impl<F> Bounded<F> {
 }
 
 impl<F: Future> Future for Bounded<F> {
-    /// Why the server closed it, unless it ended by itself.
-    type Output = Option<Closed>;
+    /// Why the server closed the connection, or `None` if the connection ended normally.
+    type Output = Option<CloseReason>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.serving.as_mut().poll(cx).is_ready() {
@@ -40,12 +41,13 @@ impl<F: Future> Future for Bounded<F> {
         }
         self.keep_waker(cx);
         loop {
-            // A request may have begun since it was asked to make room; then it is served first.
+            // A request may have started after the connection was chosen to be replaced; that request is served first.
             if self.connection.replaced.get() && !self.connection.is_handling() {
-                return Poll::Ready(Some(Closed::Replaced));
+                return Poll::Ready(Some(CloseReason::Replaced));
             }
-            let (deadline, why) = self.connection.deadline();
-            // Deadlines mostly move away. Then the timer fires early and is set again here, instead of at each request.
+            let (deadline, reason) = self.connection.deadline();
+            // Most requests move the deadline to a later time. Instead of resetting the timer at each request, let it fire
+            // early and reset it here.
             if deadline < self.timer.deadline() {
                 self.timer.as_mut().reset(deadline);
             }
@@ -53,7 +55,7 @@ impl<F: Future> Future for Bounded<F> {
                 return Poll::Pending;
             }
             if monotonic() >= deadline {
-                return Poll::Ready(Some(why));
+                return Poll::Ready(Some(reason));
             }
             self.timer.as_mut().reset(deadline);
         }

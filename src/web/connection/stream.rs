@@ -1,7 +1,7 @@
-//! The byte stream of a connection, plain or TLS, as actix's dispatcher sees it.
+//! The byte stream of a connection, plain or TLS, that actix's dispatcher reads from and writes to.
 //!
-//! Reports to [`Connection`] what is read and written, stops reading while the client does not read, and gives the errors
-//! of actix's parser the JSON form of all other errors.
+//! It reports reads and writes to [`Connection`], stops reading while the client does not read its responses, and gives the
+//! errors of actix's parser a JSON body.
 
 use std::io;
 use std::pin::Pin;
@@ -16,9 +16,9 @@ use tokio_rustls::server::TlsStream;
 use super::{Connection, parser_error};
 use crate::platform::clock::monotonic;
 
-/// Bytes that are read before the requests in them are answered and the answers written. Without it, one read of 128 KiB can
-/// hold thousands of requests whose answers would all be in memory at once.
-const READ_AT_ONCE: usize = 16 * 1024;
+/// How many bytes are read before the dispatcher handles the requests in them and writes the responses. Without this
+/// limit, one read of 128 KiB can hold thousands of requests whose responses would all be in memory at the same time.
+const READ_BUDGET: usize = 16 * 1024;
 
 pub(in crate::web) enum Transport {
     Plain(TcpStream),
@@ -28,18 +28,18 @@ pub(in crate::web) enum Transport {
 pub(in crate::web) struct ClientStream {
     transport: Transport,
     pub(in crate::web) connection: Rc<Connection>,
-    /// What is written in place of a parser error of actix and was not taken by the socket yet.
+    /// The response that replaces an error of actix's parser, as far as the socket has not accepted it yet.
     replacement: Bytes,
-    /// What may still be read before it is the turn of others.
+    /// How many more bytes may be read before the task yields.
     read_budget: usize,
-    /// Whether a read was put off because the client did not read.
-    read_put_off: bool,
+    /// Whether a read was postponed because a write was blocked.
+    read_postponed: bool,
 }
 
 impl ClientStream {
     pub(in crate::web) fn new(transport: Transport, connection: Rc<Connection>) -> Self {
         connection.opened(monotonic());
-        Self { transport, connection, replacement: Bytes::new(), read_budget: READ_AT_ONCE, read_put_off: false }
+        Self { transport, connection, replacement: Bytes::new(), read_budget: READ_BUDGET, read_postponed: false }
     }
 
     fn write_transport(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -69,13 +69,13 @@ impl ClientStream {
 
 impl AsyncRead for ClientStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // Otherwise answers to pipelined requests would pile up in memory. The blocked write wakes the task.
+        // Otherwise responses to pipelined requests would accumulate in memory. The blocked write wakes the task.
         if self.connection.is_blocked() {
-            self.read_put_off = true;
+            self.read_postponed = true;
             return Poll::Pending;
         }
         if self.read_budget == 0 {
-            self.read_budget = READ_AT_ONCE;
+            self.read_budget = READ_BUDGET;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -85,7 +85,7 @@ impl AsyncRead for ClientStream {
             Transport::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         };
         if read.is_pending() {
-            self.read_budget = READ_AT_ONCE;
+            self.read_budget = READ_BUDGET;
         }
         let received = buf.filled().len() - before;
         if received > 0 {
@@ -101,15 +101,15 @@ impl AsyncWrite for ClientStream {
         ready!(self.write_replacement(cx))?;
         match parser_error::find(buf) {
             None => self.write_transport(cx, buf),
-            Some((0, answer)) => {
-                self.replacement = answer;
+            Some((0, response)) => {
+                self.replacement = response;
                 match self.write_replacement(cx) {
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                    // What is left of it goes with the flush.
+                    // The flush writes the rest.
                     _ => Poll::Ready(Ok(buf.len())),
                 }
             }
-            // First what stands before it; the caller comes again with the rest.
+            // Write what stands before the error; the caller calls again with the rest.
             Some((start, _)) => self.write_transport(cx, &buf[..start]),
         }
     }
@@ -124,8 +124,8 @@ impl AsyncWrite for ClientStream {
             self.connection.write_blocked(monotonic);
         } else {
             self.connection.write_completed(monotonic);
-            if std::mem::take(&mut self.read_put_off) {
-                // Nobody else wakes the task for what has arrived meanwhile.
+            if std::mem::take(&mut self.read_postponed) {
+                // Nothing else wakes the task for bytes that have arrived in the meantime.
                 cx.waker().wake_by_ref();
             }
         }
@@ -164,34 +164,34 @@ mod tests {
         }
     }
 
-    /// Two ends of a connection: a client's and ours.
+    /// Both ends of a connection: the client's and the server's.
     async fn pair() -> (TcpStream, ClientStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let ours = listener.accept().await.unwrap().0;
-        (client, ClientStream::new(Transport::Plain(ours), Rc::new(Connection::new(monotonic()))))
+        let server = listener.accept().await.unwrap().0;
+        (client, ClientStream::new(Transport::Plain(server), Rc::new(Connection::new(monotonic()))))
     }
 
     #[actix::test]
-    async fn nothing_is_read_while_the_client_does_not_read_and_reading_goes_on_afterwards() {
-        let (client, mut ours) = pair().await;
+    async fn nothing_is_read_while_the_client_does_not_read_and_reading_resumes_afterwards() {
+        let (client, mut server) = pair().await;
         client.writable().await.unwrap();
         assert_eq!(client.try_write(b"more").unwrap(), 4);
-        let mut room = [0; 16];
+        let mut received = [0; 16];
         let filled = std::future::poll_fn(|cx| {
-            while let Poll::Ready(written) = Pin::new(&mut ours).poll_write(cx, &[b'a'; 65536]) {
+            while let Poll::Ready(written) = Pin::new(&mut server).poll_write(cx, &[b'a'; 65536]) {
                 written.unwrap();
             }
-            Poll::Ready(Pin::new(&mut ours).poll_read(cx, &mut ReadBuf::new(&mut room)).is_pending())
+            Poll::Ready(Pin::new(&mut server).poll_read(cx, &mut ReadBuf::new(&mut received)).is_pending())
         });
-        assert!(filled.await, "there was something to read");
+        assert!(filled.await, "bytes have arrived, but they are not read yet");
         let wakes = Arc::new(Wakes::default());
         let waker = Waker::from(Arc::clone(&wakes));
-        // A TCP stream has nothing to flush; the dispatcher comes here when all is written.
-        assert!(Pin::new(&mut ours).poll_flush(&mut Context::from_waker(&waker)).is_ready());
-        assert_eq!(wakes.0.load(Ordering::SeqCst), 1, "the task is told to read again");
-        let mut buffer = ReadBuf::new(&mut room);
-        std::future::poll_fn(|cx| Pin::new(&mut ours).poll_read(cx, &mut buffer)).await.unwrap();
+        // A TCP stream has nothing to flush; the dispatcher calls this when everything is written.
+        assert!(Pin::new(&mut server).poll_flush(&mut Context::from_waker(&waker)).is_ready());
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1, "the task is woken to read again");
+        let mut buffer = ReadBuf::new(&mut received);
+        std::future::poll_fn(|cx| Pin::new(&mut server).poll_read(cx, &mut buffer)).await.unwrap();
         assert_eq!(buffer.filled(), b"more");
     }
 }

@@ -1,4 +1,5 @@
-//! Tells a connection when a request on it starts, when its body was read to the end, and when it is answered.
+//! Middleware that reports to the [`Connection`] when a request starts, when its body was read to the end, and when the
+//! response is ready.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -15,8 +16,9 @@ use futures_util::Stream;
 use super::Connection;
 use crate::platform::clock::monotonic;
 
-/// Middleware; the outermost one, so that all the time that a request takes is seen.
-pub(in crate::web) async fn requests(
+/// Reports the phases of each request to its connection. It must be the outermost middleware, so that it covers the whole
+/// time that a request takes.
+pub(in crate::web) async fn track_requests(
     mut request: ServiceRequest,
     next: Next<impl MessageBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
@@ -33,11 +35,11 @@ pub(in crate::web) async fn requests(
         request.set_payload(Payload::Stream { payload });
     }
     let response = next.call(request).await;
-    connection.answered(monotonic());
+    connection.responded(monotonic());
     response
 }
 
-/// A request body that tells its connection when it was read to the end.
+/// A request body that reports to its connection when it was read to the end.
 struct TrackedBody {
     inner: Payload,
     connection: Rc<Connection>,
@@ -47,10 +49,10 @@ impl Stream for TrackedBody {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let piece = ready!(Pin::new(&mut self.inner).poll_next(cx));
-        if piece.is_none() {
+        let chunk = ready!(Pin::new(&mut self.inner).poll_next(cx));
+        if chunk.is_none() {
             self.connection.body_read();
         }
-        Poll::Ready(piece)
+        Poll::Ready(chunk)
     }
 }
