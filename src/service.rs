@@ -129,7 +129,8 @@ impl Service {
         };
         let console = Console::new(&config.console, address.ip())?;
         let routes = move |routes: &mut ServiceConfig| {
-            routes.configure(|routes| console::routes(routes, console.clone())).configure(api::routes);
+            // The API comes first: its `/ui/history` lies under `/ui`, which the console would otherwise answer as a whole.
+            routes.configure(api::routes).configure(|routes| console::routes(routes, console.clone()));
         };
         let server = web::start(deps, routes, listener, https, limits).map_err(cannot_listen)?;
         let handle = server.handle();
