@@ -82,18 +82,21 @@ impl Service {
         let migrate = config.migrate == Switch::On;
         let store = config.store.choice()?.open(migrate, Arc::clone(&metrics)).await?;
         let (attempts, webhooks) = (config.attempt_timeout, config.webhook_timeout);
+        let in_flight = config.max_in_flight;
         let gateway: GatewayFactory = {
             let tls = Arc::clone(&tls);
             let metrics = Arc::clone(&metrics);
             Arc::new(move || -> Rc<dyn Gateway> {
-                Rc::new(HttpGateway::new(attempts, Arc::clone(&tls)).reporting(&metrics))
+                let gateway = HttpGateway::new(attempts, Arc::clone(&tls)).keeping(in_flight);
+                Rc::new(gateway.reporting(&metrics))
             })
         };
         let sender: WebhookSenderFactory = {
             let tls = Arc::clone(&tls);
             let metrics = Arc::clone(&metrics);
             Arc::new(move || -> Rc<dyn WebhookSender> {
-                Rc::new(HttpWebhookSender::new(webhooks, Arc::clone(&tls)).reporting(&metrics))
+                let sender = HttpWebhookSender::new(webhooks, Arc::clone(&tls)).keeping(WEBHOOKS_IN_FLIGHT);
+                Rc::new(sender.reporting(&metrics))
             })
         };
         let tracer = config.otlp_endpoint.clone().map(|endpoint| {

@@ -9,7 +9,7 @@ use super::query_form::QueryForm;
 use super::{Console, PageError, page, payload};
 use crate::api::inbox::{cursor_text, inbox_query, reprocess_one, reprocess_parked_of};
 use crate::domain::inbox::InboxSubmissionId;
-use crate::store::{Contact, InboxPage, InboxQuery, InboxSubmission, InboxSubmissionState, Message};
+use crate::store::{Contact, InboxMessage, InboxPage, InboxQuery, InboxSubmission, InboxSubmissionState};
 use crate::web::WebDeps;
 use crate::web::error::ApiError;
 
@@ -34,7 +34,7 @@ struct SubmissionsPage {
 struct SubmissionPage {
     section: &'static str,
     row: InboxSubmission,
-    message: Option<Message>,
+    message: Option<InboxMessage>,
     payloads: bool,
 }
 
@@ -54,7 +54,7 @@ struct ContactsPage {
 struct ContactPage {
     section: &'static str,
     contact: Contact,
-    messages: Vec<Message>,
+    messages: Vec<InboxMessage>,
     payloads: bool,
     next: Option<String>,
 }

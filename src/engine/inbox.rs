@@ -20,14 +20,13 @@ use crate::config::registry::{CurrentRegistry, InboxClients};
 use crate::domain::inbox::{self, Cause, Draft, Failure, MAX_TRIES};
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
-use crate::engine::leader::TermFailed;
 use crate::engine::lease_trust::LeaseTrust;
-use crate::engine::scheduler::Stop;
+use crate::engine::messages::{Stop, TermFailed};
 use crate::platform::clock::monotonic;
 use crate::platform::supervision::Alive;
-use crate::store::actor::{FencedError, FencedResult};
 use crate::store::client::StoreClient;
 use crate::store::{DueInboxSubmission, FailedInboxTry, InboxSubmissionSeq, ProcessedInboxSubmission, StoreError};
+use crate::store::{FencedError, FencedResult};
 use crate::telemetry::metrics::Metrics;
 
 /// Rows in one go: 25 MiB of the largest payloads by default.
@@ -169,7 +168,7 @@ async fn record<'a>(
         });
         ProcessedInboxSubmission { seq: row.seq, tries: row.tries, result }
     });
-    let results = deps.store.process_inbox(&deps.term, processed.collect()).await?;
+    let results = deps.store.process_inbox(deps.term.clone(), processed.collect()).await?;
     let mut refused = Vec::new();
     for ((row, result), answer) in read.iter().zip(results) {
         match (answer, result) {

@@ -7,6 +7,8 @@ pub mod executor;
 mod inbox;
 pub mod leader;
 mod lease_trust;
+pub mod messages;
+mod one_at_a_time;
 mod retention;
 mod scheduler;
 pub mod webhooks;
@@ -16,14 +18,14 @@ use std::sync::Arc;
 use actix::{Actor, Arbiter, ArbiterHandle};
 use tokio::sync::{Notify, oneshot};
 
-use crate::engine::executor::InFlight;
 use crate::engine::leader::{EngineDeps, LeaderActor, LeaderDeps, LeaderSettings, LeadershipBoard, StopLeading};
 use crate::platform::supervision::Supervised;
 use crate::store::Store;
-use crate::store::actor::{StoreActor, StoreDeps, TermSubscription};
+use crate::store::actor::{StoreActor, StoreDeps};
 use crate::store::client::StoreClient;
 use crate::store::health::WriteHealth;
 use crate::store::watchers::IntentWatchers;
+use crate::store::{InFlight, TermSubscription};
 use crate::telemetry::metrics::Metrics;
 
 /// Where the actors run.
@@ -69,7 +71,7 @@ impl Engine {
             store,
             metrics: Arc::clone(&metrics),
             watchers: IntentWatchers::default(),
-            arrivals: TermSubscription::default(),
+            subscription: TermSubscription::default(),
             pending_webhooks: Arc::new(Notify::new()),
             inbox_filled: Arc::new(Notify::new()),
             health: WriteHealth::default(),

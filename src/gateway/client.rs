@@ -27,6 +27,11 @@ impl HttpGateway {
         Self(HttpClient::new("gateway", timeout, tls))
     }
 
+    /// Keeps so many connections at most, idle or in use.
+    pub fn keeping(self, connections: usize) -> Self {
+        Self(self.0.keeping(connections))
+    }
+
     /// Counts and logs attempts that could not be made for want of a local resource.
     pub fn reporting(self, metrics: &Metrics) -> Self {
         Self(self.0.reporting("gateway", metrics.local_resource_errors("gateway")))

@@ -30,7 +30,6 @@ use self::shortage::ShortageReport;
 use crate::domain::outcome::Contact;
 use crate::platform::clock::monotonic;
 
-pub use self::pool::IDLE_IN_ALL;
 pub use self::shortage::LocalResourceError;
 pub use self::tls::{CertificateError, tls_config};
 
@@ -158,6 +157,14 @@ impl HttpClient {
         Self { shared: Rc::new(Shared { peer, tls, pool: Rc::default(), report: None }), timeout }
     }
 
+    /// Keeps so many connections at most, idle or in use: as many as there are calls at once.
+    pub fn keeping(self, connections: usize) -> Self {
+        let Shared { peer, tls, .. } = &*self.shared;
+        let pool = Rc::new(Pool::of(connections));
+        let shared = Shared { peer, tls: Arc::clone(tls), pool, report: None };
+        Self { shared: Rc::new(shared), timeout: self.timeout }
+    }
+
     /// Counts calls that failed for want of a local resource with `counter`, and logs them as `kind`.
     pub fn reporting(self, kind: &'static str, counter: IntCounter) -> Self {
         let Shared { peer, tls, pool, .. } = &*self.shared;
@@ -191,6 +198,7 @@ impl Shared {
     async fn call(&self, request: OutgoingRequest, body: Bytes) -> Result<Answer, CallError> {
         let budget = Budget { whole: request.timeout, deadline: monotonic() + request.timeout };
         let (origin, request) = request.build(body).map_err(|what| self.not_sent(&what))?;
+        let _call = self.pool.count_call();
         // A connection that turns out to be closed before a byte was written costs nothing.
         while let Some(connection) = self.pool.take(&origin) {
             match self.exchange(&origin, connection, request.clone(), budget).await {
@@ -199,6 +207,7 @@ impl Shared {
                 Ok(answer) => return Ok(answer),
             }
         }
+        self.pool.make_room();
         let stream = connect(self.peer, &origin, &self.tls, budget.deadline).await?;
         let connection = Connection::open(stream).await.map_err(|error| self.not_sent(&error.to_string()))?;
         self.exchange(&origin, connection, request, budget).await.map_err(|broken| match broken {

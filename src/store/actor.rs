@@ -1,33 +1,35 @@
 //! `StoreActor`: owns the store and commits in groups.
 //!
-//! State: the writes that wait for the next transaction, and whether one is being committed.
-//! Receives `Submit`, `Fenced` and `StoreCall`; sends `IntentsWaiting` and `AttemptsStarted` to the children
-//! of a term. Everything that waits when a commit ends goes into the next one: no timer, so a
-//! lonely write is as fast as can be and a thousand cost one commit. Each caller hears only after
-//! its own batch is durable.
+//! State: the writes that wait for the next transaction, and whether one is being committed. It receives `Submit` and
+//! `Receive` from HTTP handlers, `Fenced` from the actors of a term, and `StoreCall` from everyone. It sends `IntentsWaiting`,
+//! `AttemptsStarted` and `AttemptsInDoubt` to the actors of a term, and notifies the webhook and inbox actors.
 //!
-//! When it dies, callers that wait are told that the store is unavailable, and a new one is
-//! started over the same store. A batch being committed then still commits; clients may repeat
-//! it, and a leader that cannot tell resigns.
+//! Everything that waits when a commit ends goes into the next one. There is no timer, so a single write is not delayed, and
+//! a thousand writes cost one commit. Each caller gets its answer only after its own batch is durable.
+//!
+//! When it dies, waiting callers are told that the store is unavailable, and a new actor is started over the same store. A
+//! batch that is being committed then still commits. Clients may repeat their request; a leader that cannot tell what was
+//! committed resigns.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
-use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, WrapFuture};
+use tokio::sync::Notify;
 
 use super::health::WriteHealth;
 use super::job_log::JobLog;
+use super::messages::{
+    AttemptsInDoubt, AttemptsStarted, CallKind, Fenced, ReadGuard, Receive, Reply, StoreCall, Submit,
+};
 use super::{
-    BatchResults, FencedResults, FencedWrites, FinishAttempt, FinishResult, NewInboxSubmission, NewIntent, Received,
-    StartOnInsert, StartResult, StartedOnInsert, Store, StoreError, StoreFuture, Submitted, WriteBatch,
+    BatchResults, FencedError, FencedResult, FencedResults, FinishAttempt, FinishResult, Received, StartResult, Store,
+    StoreError, Submitted, TermSubscriber, TermSubscription, WriteBatch,
 };
 use crate::domain::intent::Intent;
 use crate::domain::job::SubmissionId;
-use crate::domain::lease::Term;
 use crate::domain::policy::Decision;
 use crate::platform::clock::monotonic;
 use crate::platform::supervision::Alive;
@@ -49,122 +51,6 @@ pub const MAX_READS: usize = 1024;
 /// Of those, reads that their callers can do without: half, so that any number of waiting clients leaves room for others.
 pub const MAX_OPTIONAL_READS: usize = MAX_READS / 2;
 
-pub type Reply<T> = oneshot::Sender<T>;
-
-/// Why a write of the leader did not take effect.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FencedError {
-    #[error("the term is over")]
-    TermOver,
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-pub type FencedResult<T> = Result<T, FencedError>;
-
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Submit {
-    pub new: NewIntent,
-    pub reply: Reply<Result<Submitted, StoreError>>,
-    /// When the caller gives up; if the write is not begun by then, it is not made at all.
-    pub give_up_at: Instant,
-}
-
-/// Something that came in for the inbox.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Receive {
-    pub new: NewInboxSubmission,
-    pub reply: Reply<Result<Received, StoreError>>,
-    /// When the caller gives up; if the write is not begun by then, it is not made at all.
-    pub give_up_at: Instant,
-}
-
-/// Writes that are done only if their term holds the lease; answered together.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Fenced {
-    pub writes: FencedWrites,
-    pub reply: Reply<FencedResult<FencedResults>>,
-    /// How long the store may try. The caller waits for the answer in any case.
-    pub give_up_at: Instant,
-}
-
-type Question = Box<dyn FnOnce(Result<&dyn Store, StoreError>, Option<ReadPermit>, Arc<Metrics>) + Send>;
-
-/// Any other call of the store; not batched.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct StoreCall {
-    question: Question,
-    kind: CallKind,
-}
-
-/// Which limit a call of the store is held to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallKind {
-    /// One of the few calls of the leader; not limited.
-    Leader,
-    /// Counted against [`MAX_READS`].
-    Needed,
-    /// Counted against [`MAX_OPTIONAL_READS`]. A refusal is no failure of the store.
-    Optional,
-}
-
-impl StoreCall {
-    pub fn new<T: Send + 'static>(
-        kind: CallKind,
-        reply: Reply<Result<T, StoreError>>,
-        call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
-    ) -> Self {
-        let question: Question = Box::new(move |store, permit, metrics| {
-            let answer = store.map(call);
-            let mut reply = reply;
-            actix::spawn(async move {
-                let answer = match answer {
-                    // What has not begun when the caller gives up is not begun any more.
-                    Ok(answer) => tokio::select! {
-                        answer = answer => answer,
-                        () = reply.closed() => return,
-                    },
-                    Err(refused) => Err(refused),
-                };
-                drop(permit);
-                let refused = kind == CallKind::Optional && matches!(answer, Err(StoreError::Overloaded));
-                if let Some(error) = answer.as_ref().err().filter(|_| !refused) {
-                    metrics.store_failed(error.kind());
-                }
-                let _caller_may_be_gone = reply.send(answer);
-            });
-        });
-        Self { question, kind }
-    }
-}
-
-struct ReadPermit(Arc<AtomicUsize>);
-
-impl Drop for ReadPermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Intents have begun to wait. Carries no data: whoever cares looks at the store.
-#[derive(Message, Clone, Copy)]
-#[rtype(result = "()")]
-pub struct IntentsWaiting;
-
-/// First attempts of new intents were written down together with them, and are now to be made.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct AttemptsStarted(pub Vec<StartedOnInsert>);
-
-/// First attempts may have been written down that nobody will make: only a new term can tell.
-#[derive(Message, Clone, Copy)]
-#[rtype(result = "()")]
-pub struct AttemptsInDoubt;
-
 /// Says [`AttemptsInDoubt`] unless what was begun in a batch is known and handed on, whatever
 /// becomes of the commit, of its answer and of this actor.
 struct Doubt(Option<Recipient<AttemptsInDoubt>>);
@@ -183,51 +69,13 @@ impl Drop for Doubt {
     }
 }
 
-/// Who cares for new intents: the children of a term.
-#[derive(Clone)]
-pub struct TermSubscriber {
-    pub doubt: Recipient<AttemptsInDoubt>,
-    pub arrivals: Recipient<IntentsWaiting>,
-    pub start_on_insert: StartOnInsert,
-    pub begun: Recipient<AttemptsStarted>,
-}
-
-/// Who is to be told of new intents; outlives a restart of the actor.
-#[derive(Clone, Default)]
-pub struct TermSubscription(Arc<RwLock<Option<TermSubscriber>>>);
-
-impl TermSubscription {
-    /// Tells `watcher` from now on, in place of whoever was told before.
-    pub fn watch(&self, watcher: TermSubscriber) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
-    }
-
-    /// Tells the children of `term` no more; those of another one are not concerned.
-    pub fn unwatch(&self, term: &Term) {
-        let mut watcher = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        watcher.take_if(|watcher| watcher.start_on_insert.term == *term);
-    }
-
-    /// Something may be to be done: whoever leads here looks at the store.
-    pub fn announce(&self) {
-        if let Some(watcher) = self.watcher() {
-            // A full mailbox holds a wake-up already.
-            let _one_is_enough = watcher.arrivals.try_send(IntentsWaiting);
-        }
-    }
-
-    fn watcher(&self) -> Option<TermSubscriber> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
 /// What a store actor shares with others; outlives a restart of it.
 #[derive(Clone)]
 pub struct StoreDeps {
     pub store: Arc<dyn Store>,
     pub metrics: Arc<Metrics>,
     pub watchers: IntentWatchers,
-    pub arrivals: TermSubscription,
+    pub subscription: TermSubscription,
     /// Told when an intent with a webhook may have ended.
     pub pending_webhooks: Arc<Notify>,
     /// Told when something came into the inbox.
@@ -275,10 +123,10 @@ impl StoreActor {
             return; // All of them had given up.
         }
         self.committing = true;
-        let watcher = self.deps.arrivals.watcher();
-        batch.start_on_insert = watcher.as_ref().map(|watcher| watcher.start_on_insert.clone());
-        let watched = watcher.as_ref().filter(|_| !batch.submits.is_empty());
-        let doubt = Doubt(watched.map(|watcher| watcher.doubt.clone()));
+        let subscriber = self.deps.subscription.subscriber();
+        batch.start_on_insert = subscriber.as_ref().map(|subscriber| subscriber.start_on_insert.clone());
+        let may_start = subscriber.as_ref().filter(|_| !batch.submits.is_empty());
+        let doubt = Doubt(may_start.map(|subscriber| subscriber.in_doubt.clone()));
         let (started, writes) = (monotonic(), batch.len());
         let commit = self.deps.store.commit(batch).into_actor(self).map(move |result, actor, ctx| {
             actor.committing = false;
@@ -286,7 +134,7 @@ impl StoreActor {
             match result {
                 Ok(results) => {
                     actor.deps.health.committed();
-                    actor.answer(callers, results, watcher.as_ref());
+                    actor.answer(callers, results, subscriber.as_ref());
                     doubt.resolve();
                 }
                 Err(error) => {
@@ -366,12 +214,12 @@ impl StoreActor {
         (batch, callers)
     }
 
-    fn answer(&mut self, callers: Callers, results: BatchResults, watcher: Option<&TermSubscriber>) {
-        // Attempts first: whoever waits for an answer has it a moment later all the same.
-        results.begun.iter().for_each(|_| self.deps.metrics.attempt_started(Duration::ZERO));
-        if let Some(watcher) = watcher.filter(|_| !results.begun.is_empty()) {
-            // Past the mailbox's bound: the places for attempts are the bound.
-            watcher.begun.do_send(AttemptsStarted(results.begun));
+    fn answer(&mut self, callers: Callers, results: BatchResults, subscriber: Option<&TermSubscriber>) {
+        // Attempts first: a client that waits for its answer hardly notices.
+        results.started.iter().for_each(|_| self.deps.metrics.attempt_started(Duration::ZERO));
+        if let Some(subscriber) = subscriber.filter(|_| !results.started.is_empty()) {
+            // `do_send` ignores the bound of the mailbox; the number of slots bounds it.
+            subscriber.started.do_send(AttemptsStarted(results.started));
         }
         let mut waits = false;
         for (reply, result) in callers.submits.into_iter().zip(results.submits) {
@@ -398,11 +246,11 @@ impl StoreActor {
             let _caller_may_be_gone = reply.send(result);
         }
         match results.fenced {
-            Some(done) => waits |= self.answer_fenced(callers.fenced, done),
-            None => callers.fenced.into_iter().for_each(|caller| drop(caller.reply.send(Err(FencedError::TermOver)))),
+            Ok(done) => waits |= self.answer_fenced(callers.fenced, done),
+            Err(error) => callers.fenced.into_iter().for_each(|caller| drop(caller.reply.send(Err(error.clone())))),
         }
         if waits {
-            self.deps.arrivals.announce();
+            self.deps.subscription.announce();
         }
     }
 
@@ -415,7 +263,7 @@ impl StoreActor {
         expired.iter().for_each(|intent| self.expired(intent));
         for caller in callers {
             let starts: Vec<_> = starts.by_ref().take(caller.starts).collect();
-            starts.iter().for_each(|begun| self.note_begun(begun));
+            starts.iter().for_each(|started| self.note_started(started));
             let mine: Vec<_> = finishes.by_ref().take(caller.finishes.len()).collect();
             for (finish, result) in caller.finishes.iter().zip(&mine) {
                 self.note_finished(finish, result);
@@ -435,8 +283,8 @@ impl StoreActor {
         waits
     }
 
-    fn note_begun(&mut self, begun: &Result<StartResult, StoreError>) {
-        match begun {
+    fn note_started(&mut self, started: &Result<StartResult, StoreError>) {
+        match started {
             Ok(StartResult::Started { attempt, due, .. }) => {
                 self.deps.metrics.attempt_started(attempt.started_at.since(*due))
             }
@@ -572,20 +420,17 @@ impl Handler<Fenced> for StoreActor {
 impl Handler<StoreCall> for StoreActor {
     type Result = ();
 
-    fn handle(&mut self, ask: StoreCall, _: &mut Self::Context) {
-        let most = match ask.kind {
+    fn handle(&mut self, call: StoreCall, _: &mut Self::Context) {
+        let most = match call.kind {
             CallKind::Leader => None,
             CallKind::Needed => Some(MAX_READS),
             CallKind::Optional => Some(MAX_OPTIONAL_READS),
         };
         let full = most.is_some_and(|most| self.reads.load(Ordering::Relaxed) >= most);
-        // One that is refused takes no room from others.
-        let permit = most.filter(|_| !full).map(|_| {
-            self.reads.fetch_add(1, Ordering::Relaxed);
-            ReadPermit(Arc::clone(&self.reads))
-        });
+        // A refused call takes no room from others.
+        let guard = most.filter(|_| !full).map(|_| ReadGuard::new(&self.reads));
         let store = if full { Err(StoreError::Overloaded) } else { Ok(self.deps.store.as_ref()) };
-        (ask.question)(store, permit, Arc::clone(&self.deps.metrics));
+        (call.run)(store, guard, Arc::clone(&self.deps.metrics));
     }
 }
 

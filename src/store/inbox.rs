@@ -172,7 +172,7 @@ pub struct Contact {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct InboxMessage {
     pub id: i64,
     pub client_slug: String,
     pub contact_id: i64,

@@ -41,6 +41,14 @@ const BACKLOG: u32 = 2048;
 /// replace are still closing.
 const HEADROOM: usize = 16;
 
+/// The memory for incomplete heads and for responses that clients do not read, over all connections. Request bodies have a
+/// limit of their own.
+const CONNECTION_MEMORY: usize = 64 * 1024 * 1024;
+
+/// The size of a socket's send buffer, which the kernel doubles. By default it grows to 4 MiB for each connection, and
+/// clients that do not read could fill all of them.
+const SEND_BUFFER: u32 = 64 * 1024;
+
 /// How long writing the 503 to a refused connection may take. The buffer of a new socket is empty, so it rarely waits.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 
@@ -50,6 +58,8 @@ pub async fn bind(listen: &str) -> std::io::Result<TcpListener> {
     for address in tokio::net::lookup_host(listen).await? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
+        // Accepted connections inherit this.
+        socket.set_send_buffer_size(SEND_BUFFER)?;
         match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
             Ok(listener) => return listener.into_std(),
             Err(error) => failed = error,
@@ -100,6 +110,7 @@ pub fn start(
                 let stopping = stopping.clone();
                 async move { stopping.notified().await }
             })
+            .h1_write_buffer_size(connection::CHUNK_BYTES)
             .keep_alive(connection::IDLE_LIMIT)
             .client_request_timeout(connection::HEAD_LIMIT)
             .client_disconnect_timeout(connection::LEFTOVER_LIMIT)
@@ -109,7 +120,8 @@ pub fn start(
             .finish(map_config(app, |()| AppConfig::default()));
         let (tls, addresses, metrics) = (tls.clone(), Arc::clone(&addresses), Arc::clone(&deps.metrics));
         fn_factory(move || {
-            let table = ConnectionTable::new(capacity, Arc::clone(&addresses), Arc::clone(&metrics));
+            let max_held = CONNECTION_MEMORY / workers;
+            let table = ConnectionTable::new(capacity, max_held, Arc::clone(&addresses), Arc::clone(&metrics));
             let (tls, metrics) = (tls.clone(), Arc::clone(&metrics));
             http.new_service(()).map_ok(move |http| {
                 let http = Rc::new(http);
@@ -122,7 +134,7 @@ pub fn start(
                             refuse(tcp, tls.is_some()).await;
                             return Ok::<_, ()>(());
                         };
-                        if let Some(reason) = serve(&*http, tls, tcp, &admitted).await {
+                        if let Some(reason) = serve(http, tls, tcp, &admitted).await {
                             metrics.connection_closed(reason.as_str());
                         }
                         Ok(())
@@ -135,22 +147,26 @@ pub fn start(
 }
 
 /// Serves all requests of one connection. Returns why the server closed it, or `None` if the connection ended normally.
-async fn serve<S>(http: &S, tls: Option<TlsAcceptor>, tcp: TcpStream, admitted: &Admitted) -> Option<CloseReason>
+async fn serve<S>(http: Rc<S>, tls: Option<TlsAcceptor>, tcp: TcpStream, admitted: &Admitted) -> Option<CloseReason>
 where
-    S: Service<(ClientStream, Protocol, Option<std::net::SocketAddr>)>,
+    S: Service<(ClientStream, Protocol, Option<std::net::SocketAddr>)> + 'static,
 {
     let connection = Rc::clone(&admitted.connection);
     let stream_connection = Rc::clone(&connection);
     let serving = async move {
         let peer = tcp.peer_addr().ok();
         let transport = match tls {
-            // After a failed handshake no response can be sent.
-            Some(tls) => Transport::Tls(Box::new(tls.accept(tcp).await.ok()?)),
+            Some(tls) => match tls.accept(tcp).await {
+                Ok(stream) => Transport::Tls(Box::new(stream)),
+                // After a failed handshake no response can be sent.
+                Err(_) => return,
+            },
             None => Transport::Plain(tcp),
         };
         let stream = ClientStream::new(transport, stream_connection);
-        std::future::poll_fn(|cx| http.poll_ready(cx)).await.ok()?;
-        http.call((stream, Protocol::Http1, peer)).await.ok()
+        if std::future::poll_fn(|cx| http.poll_ready(cx)).await.is_ok() {
+            let _logged_by_actix = http.call((stream, Protocol::Http1, peer)).await;
+        }
     };
     Bounded::new(serving, connection).await
 }

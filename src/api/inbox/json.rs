@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::domain::time::Timestamp;
-use crate::store::{Contact, InboxSubmission, Message};
+use crate::store::{Contact, InboxMessage, InboxSubmission};
 
 /// A submission to the inbox.
 #[derive(Deserialize, ToSchema)]
@@ -202,8 +202,8 @@ pub struct MessageJson<'a> {
     pub processed_at: Timestamp,
 }
 
-impl<'a> From<&'a Message> for MessageJson<'a> {
-    fn from(message: &'a Message) -> Self {
+impl<'a> From<&'a InboxMessage> for MessageJson<'a> {
+    fn from(message: &'a InboxMessage) -> Self {
         Self {
             id: message.id,
             client_slug: &message.client_slug,

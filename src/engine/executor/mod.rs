@@ -1,45 +1,43 @@
 //! `ExecutorActor`: makes the attempts of one term.
 //!
-//! State: its term and what is needed for a call. Receives `RunAttempts` from the scheduler and
-//! `AttemptsStarted` from the store (written down already); gives slots back through [`Dispatch`], which
-//! says what is due next, and tells the leader `TermFailed` when a write is refused or in doubt. Each attempt
-//! is a task of its own: begin (written down), call, finish (recorded). Attempts under way outlive the actor and record themselves while their term lasts;
-//! [`InFlight`] counts them. When the actor dies, the leader ends the term.
+//! State: its term and what is needed for a call. It receives `RunAttempts` from the scheduler, `FillSlots` when slots were
+//! released, and `AttemptsStarted` from the store actor (attempts that were started on insert). It sends `TermFailed` to the
+//! leader when a write is refused or in doubt. Each attempt is a task of its own: start (recorded as open), call, finish
+//! (recorded). Attempts in flight outlive the actor and record themselves while their term lasts; `InFlight` counts them. When
+//! the actor dies, the leader ends the term.
 
 mod calls;
 mod rate_limiter;
 mod write_batcher;
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use actix::{Actor, Context, Handler, Message, Recipient};
+use actix::{Actor, Context, Handler, Recipient};
 use bytes::Bytes;
-use tokio::sync::Notify;
 
 use crate::config::registry::CurrentRegistry;
 use crate::domain::lease::Term;
 use crate::domain::limits::AttemptTimeout;
 use crate::domain::outcome::{Contact, Outcome};
 use crate::domain::policy;
-use crate::domain::schedule::{Call, Ended, LONGEST_HOLD, Limits, Waiting};
+use crate::domain::schedule::{Call, LONGEST_HOLD, Limits, Waiting};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
-use crate::engine::leader::{Heartbeat, TermFailed};
+use crate::engine::leader::Heartbeat;
 use crate::engine::lease_trust::LeaseTrust;
+use crate::engine::messages::{DueAttempt, FillSlots, RunAttempts, TermFailed};
 use crate::gateway::Gateway;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::platform::supervision::Alive;
-use crate::store::actor::{AttemptsStarted, FencedError, FencedResult};
 use crate::store::client::StoreClient;
+use crate::store::messages::AttemptsStarted;
 use crate::store::{
-    self, FencedWrites, FinishAttempt, FinishResult, JobFacts, OpenAttempt, PostponeAttempt, StartResult,
-    StartedOnInsert, StoreError,
+    AttemptEnd, FencedWrites, FinishAttempt, FinishResult, JobFacts, OpenAttempt, PostponeAttempt, SlotGuard,
+    StartResult, StartedOnInsert, StoreError,
 };
-use crate::telemetry::metrics::Metrics;
+use crate::store::{FencedError, FencedResult};
 use crate::telemetry::spans::{Attribute, Kind, Span, Tracer};
 
 use self::calls::Calls;
@@ -50,54 +48,6 @@ use self::write_batcher::WriteBatcher;
 const UNEXPECTED_PAUSE: Duration = Duration::from_secs(30);
 /// Before an attempt is made that this machine had no descriptor, port or memory for.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
-
-/// Begin and make the next attempts of these intents.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct RunAttempts {
-    /// Each counts from here on, so that no attempt can hide in a mailbox.
-    pub due: Vec<(Waiting, InFlightCount)>,
-    pub dispatch: Arc<dyn Dispatch>,
-}
-
-/// Where free slots are given back, and what is due next comes from.
-pub trait Dispatch: Send + Sync {
-    /// These attempts take no slot any more; the ones that may now be begun.
-    fn next(&self, over: Vec<AttemptOver>) -> Vec<(Waiting, InFlightCount)>;
-}
-
-/// An attempt given to the executor takes no slot any more, whatever came of it.
-#[derive(Debug)]
-pub struct AttemptOver {
-    pub waiting: Waiting,
-    pub how: Over,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub enum Over {
-    /// The gateway was called.
-    Called(Call),
-    /// It was begun, and given back to the store without a call. `next_turn` is when the next call of its target may
-    /// leave, if that is why.
-    Postponed { next_turn: Option<Timestamp> },
-    /// It was not begun, and need not be.
-    NotBegun,
-    /// It was not begun: it is due only then, and otherwise as it was.
-    NotBefore(Timestamp),
-    /// It was not begun: its target is paused.
-    Paused,
-}
-
-impl Over {
-    /// What that means for the slots of the schedule.
-    pub fn ended(self) -> Ended {
-        match self {
-            Self::Called(call) => Ended::Called(call),
-            Self::Postponed { next_turn } => Ended::NotCalled { next_turn },
-            Self::NotBegun | Self::NotBefore(_) | Self::Paused => Ended::NOT_CALLED,
-        }
-    }
-}
 
 pub struct ExecutorDeps {
     pub term: Term,
@@ -119,7 +69,6 @@ struct Attempts {
     writes: Rc<WriteBatcher>,
     calls: Calls,
     rate_limiter: RateLimiter,
-    over: RefCell<Vec<AttemptOver>>,
 }
 
 pub struct ExecutorActor {
@@ -131,8 +80,8 @@ impl ExecutorActor {
     pub fn new(deps: ExecutorDeps, alive: Alive) -> Self {
         let writes = WriteBatcher::new(deps.store.clone(), deps.term.clone());
         let calls = Calls::new(deps.limits);
-        let (rate_limiter, over) = (RateLimiter::default(), RefCell::default());
-        Self { attempts: Rc::new(Attempts { deps, writes, calls, rate_limiter, over }), _alive: alive }
+        let rate_limiter = RateLimiter::default();
+        Self { attempts: Rc::new(Attempts { deps, writes, calls, rate_limiter }), _alive: alive }
     }
 }
 
@@ -143,19 +92,28 @@ impl Actor for ExecutorActor {
 impl Handler<RunAttempts> for ExecutorActor {
     type Result = ();
 
-    fn handle(&mut self, RunAttempts { due, dispatch }: RunAttempts, _: &mut Self::Context) {
-        run_all(&self.attempts, due, &dispatch);
+    fn handle(&mut self, RunAttempts { due }: RunAttempts, _: &mut Self::Context) {
+        run_all(&self.attempts, due);
     }
 }
 
-/// Begins and makes attempts, each in a task of its own.
-fn run_all(attempts: &Rc<Attempts>, due: Vec<(Waiting, InFlightCount)>, dispatch: &Arc<dyn Dispatch>) {
-    for (waiting, count) in due {
+impl Handler<FillSlots> for ExecutorActor {
+    type Result = ();
+
+    fn handle(&mut self, FillSlots { source }: FillSlots, _: &mut Self::Context) {
+        run_all(&self.attempts, source.next());
+    }
+}
+
+/// Starts and makes attempts, each in a task of its own.
+fn run_all(attempts: &Rc<Attempts>, due: Vec<DueAttempt>) {
+    for DueAttempt { waiting, slot, in_flight } in due {
         let attempts = Rc::clone(attempts);
-        let slot = Slot::new(&attempts, None, Some((Arc::clone(dispatch), waiting.clone())));
         actix::spawn(async move {
-            let _until_recorded = count;
+            let _until_recorded = in_flight;
+            let watch = PanicWatch::new(&attempts);
             attempts.run(waiting, slot).await;
+            watch.finished();
         });
     }
 }
@@ -163,13 +121,14 @@ fn run_all(attempts: &Rc<Attempts>, due: Vec<(Waiting, InFlightCount)>, dispatch
 impl Handler<AttemptsStarted> for ExecutorActor {
     type Result = ();
 
-    fn handle(&mut self, AttemptsStarted(begun): AttemptsStarted, _: &mut Self::Context) {
-        for StartedOnInsert { attempt, payload, permit } in begun {
+    fn handle(&mut self, AttemptsStarted(started): AttemptsStarted, _: &mut Self::Context) {
+        for StartedOnInsert { attempt, payload, slot, in_flight } in started {
             let attempts = Rc::clone(&self.attempts);
-            let slot = Slot::new(&attempts, Some(permit.slot), None);
             actix::spawn(async move {
-                let _until_recorded = permit.under_way;
+                let _until_recorded = in_flight;
+                let watch = PanicWatch::new(&attempts);
                 attempts.make(attempt, payload, slot).await;
+                watch.finished();
             });
         }
     }
@@ -177,34 +136,34 @@ impl Handler<AttemptsStarted> for ExecutorActor {
 
 impl Attempts {
     /// One attempt from begin to finish.
-    async fn run(&self, waiting: Waiting, slot: Slot) {
+    async fn run(&self, waiting: Waiting, slot: SlotGuard) {
         if !self.deps.trust.holds() {
             self.doubt_term("an attempt was handed out after the lease was no longer trusted");
-            return slot.over(Over::NotBegun);
+            return slot.release(AttemptEnd::NotStarted);
         }
         let (asked, seq) = (monotonic(), waiting.seq);
         match self.writes.begin(waiting).await {
             Ok(StartResult::Started { attempt, payload, .. }) => return self.make(attempt, payload, slot).await,
             Ok(StartResult::NotDue { due, now }) => {
                 self.deps.store_time.observe(asked, now);
-                return slot.over(Over::NotBefore(due));
+                return slot.release(AttemptEnd::NotBefore(due));
             }
-            Ok(StartResult::Paused) => return slot.over(Over::Paused),
+            Ok(StartResult::Paused) => return slot.release(AttemptEnd::Paused),
             Ok(StartResult::Ended(_) | StartResult::Stale) => {}
             Err(FencedError::Store(StoreError::Unexpected(what))) => {
                 // This intent alone cannot be started; nothing was written, and the others go on.
                 let again_at = self.deps.store_time.now() + UNEXPECTED_PAUSE;
                 log::error!("attempt_not_begun intent_seq={} again_at={again_at} store_error={what:?}", seq.0);
-                return slot.over(Over::NotBefore(again_at));
+                return slot.release(AttemptEnd::NotBefore(again_at));
             }
             Err(error) => self.fail_term("begin", &error),
         }
-        slot.over(Over::NotBegun);
+        slot.release(AttemptEnd::NotStarted);
     }
 
     /// Calls the gateway for an attempt that is written down, and records what came of it. What may no longer be
     /// sent when the call could leave is given back or finished without a call.
-    async fn make(&self, mut attempt: OpenAttempt, payload: Bytes, slot: Slot) {
+    async fn make(&self, mut attempt: OpenAttempt, payload: Bytes, slot: SlotGuard) {
         attempt.job = JobFacts::of_payload(&attempt.intent_id, &payload).map(Arc::new);
         let target = &attempt.contract.target;
         // First, because nothing else may be held while an attempt waits for its turn.
@@ -230,7 +189,7 @@ impl Attempts {
         if policy::deadline(&attempt.contract, attempt.created_at).is_some_and(|deadline| now >= deadline) {
             let outcome = Outcome::not_sent("the deadline passed before the call could leave");
             let recording = self.record(Arc::new(decided(attempt, outcome, now)));
-            slot.over(Over::Postponed { next_turn: None });
+            slot.release(AttemptEnd::Postponed { next_call: None });
             return recording.await;
         }
         let next_turn = turn.map(|turn| now + turn.leave());
@@ -259,15 +218,15 @@ impl Attempts {
         let answered = outcome.contact() == Contact::Answered;
         let recording = self.record(Arc::new(decided(attempt, outcome, finished_at)));
         // The gateway is done with it; writing that down takes no slot.
-        slot.over(Over::Called(Call { took, answered, next_turn, hold_until }));
+        slot.release(AttemptEnd::Called(Call { took, answered, next_turn, hold_until }));
         recording.await;
     }
 
     /// Gives an attempt back that was not sent: its number was not used, and the intent waits again until `due`.
-    async fn postpone(&self, attempt: OpenAttempt, due: Timestamp, next_turn: Option<Timestamp>, slot: Slot) {
+    async fn postpone(&self, attempt: OpenAttempt, due: Timestamp, next_turn: Option<Timestamp>, slot: SlotGuard) {
         let postpone = PostponeAttempt { seq: attempt.seq, attempt_number: attempt.attempt_number, due };
         // First, so that the schedule has let go of the intent when it sees it wait again.
-        slot.over(Over::Postponed { next_turn });
+        slot.release(AttemptEnd::Postponed { next_call: next_turn });
         self.persist(&attempt, || self.writes.postpone(postpone)).await;
     }
 
@@ -308,19 +267,6 @@ impl Attempts {
         // The next term closes it as interrupted.
         log::error!("attempt_not_recorded intent_id={:?} attempt={}", attempt.intent_id, attempt.attempt_number);
         false
-    }
-
-    /// Gives a slot back and begins what may come next, once for all that end in this turn of the
-    /// loop. What waits for a slot then need not wait for the scheduler too.
-    fn take_next(self: &Rc<Self>, over: AttemptOver, dispatch: Arc<dyn Dispatch>) {
-        self.over.borrow_mut().push(over);
-        if self.over.borrow().len() == 1 {
-            let attempts = Rc::clone(self);
-            actix::spawn(async move {
-                let due = dispatch.next(attempts.over.take());
-                run_all(&attempts, due, &dispatch);
-            });
-        }
     }
 
     fn fail_term(&self, during: &str, error: &FencedError) {
@@ -402,87 +348,28 @@ pub async fn close_interrupted(
     }
 }
 
-/// A place among the attempts in flight, held until the gateway has answered. However that ends,
-/// the place is free again and the scheduler told; if it ended by a panic, nobody knows what the
-/// attempt did, so the term ends too.
-struct Slot {
+/// Reports the term as in doubt when an attempt panics: nobody knows then what the attempt did.
+///
+/// Dropping it without [`PanicWatch::finished`] sends the report.
+struct PanicWatch {
     attempts: Rc<Attempts>,
-    place: Option<Box<dyn store::Slot>>,
-    /// Where it is given back, if the scheduler gave it out.
-    dispatch: Option<(Arc<dyn Dispatch>, Waiting)>,
-    /// How the attempt came to its end; without that it died.
-    how: Option<Over>,
+    finished: bool,
 }
 
-impl Slot {
-    fn new(
-        attempts: &Rc<Attempts>,
-        place: Option<Box<dyn store::Slot>>,
-        dispatch: Option<(Arc<dyn Dispatch>, Waiting)>,
-    ) -> Self {
-        Self { attempts: Rc::clone(attempts), place, dispatch, how: None }
+impl PanicWatch {
+    fn new(attempts: &Rc<Attempts>) -> Self {
+        Self { attempts: Rc::clone(attempts), finished: false }
     }
 
-    fn over(mut self, how: Over) {
-        self.how = Some(how);
+    fn finished(mut self) {
+        self.finished = true;
     }
 }
 
-impl Drop for Slot {
+impl Drop for PanicWatch {
     fn drop(&mut self) {
-        if self.how.is_none() {
-            let ExecutorDeps { leader, term, .. } = &self.attempts.deps;
-            leader.do_send(TermFailed::in_doubt(term, "an attempt died"));
-        }
-        let how = self.how.unwrap_or(Over::NotBegun);
-        if let Some(mut place) = self.place.take() {
-            place.ended(how.ended());
-        }
-        if let Some((dispatch, waiting)) = self.dispatch.take() {
-            self.attempts.take_next(AttemptOver { waiting, how }, dispatch);
-        }
-    }
-}
-
-/// Attempts under way in this process, over all terms.
-#[derive(Clone)]
-pub struct InFlight {
-    count: Arc<AtomicUsize>,
-    idle: Arc<Notify>,
-    metrics: Arc<Metrics>,
-}
-
-impl InFlight {
-    pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { count: Arc::default(), idle: Arc::default(), metrics }
-    }
-
-    pub fn enter(&self) -> InFlightCount {
-        self.count.fetch_add(1, Ordering::SeqCst);
-        self.metrics.inflight_attempts.inc();
-        InFlightCount(self.clone())
-    }
-
-    /// Resolves when no attempt is under way.
-    pub async fn idle(&self) {
-        loop {
-            let changed = self.idle.notified();
-            if self.count.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            changed.await;
-        }
-    }
-}
-
-/// One attempt under way, until it is dropped.
-pub struct InFlightCount(InFlight);
-
-impl Drop for InFlightCount {
-    fn drop(&mut self) {
-        self.0.metrics.inflight_attempts.dec();
-        if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.0.idle.notify_waiters();
+        if !self.finished {
+            self.attempts.doubt_term("an attempt died");
         }
     }
 }

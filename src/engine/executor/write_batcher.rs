@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 use crate::domain::lease::Term;
 use crate::domain::schedule::Waiting;
-use crate::store::actor::{FencedError, FencedResult};
 use crate::store::client::StoreClient;
+use crate::store::{FencedError, FencedResult};
 use crate::store::{FencedWrites, FinishAttempt, FinishResult, PostponeAttempt, StartResult, StoreError};
 
 type Answer<T> = oneshot::Sender<FencedResult<T>>;

@@ -5,21 +5,18 @@ use std::time::Duration;
 
 use actix::{Actor, Addr};
 
-use super::{ChildStopped, LeaderActor, LeaderDeps, LeadershipTerm};
+use super::{LeaderActor, LeaderDeps, LeadershipTerm};
 use crate::domain::lease::Term;
 use crate::engine::executor::{ExecutorActor, ExecutorDeps};
 use crate::engine::inbox::{InboxActor, InboxDeps};
+use crate::engine::messages::{Child, ChildStopped, Stop};
 use crate::engine::retention::RetentionActor;
-use crate::engine::scheduler::{SchedulerActor, SchedulerDeps, Stop};
+use crate::engine::scheduler::{SchedulerActor, SchedulerDeps};
 use crate::engine::webhooks::{StopDelivering, WebhookActor, WebhookDeps};
 use crate::platform::clock::StoreTime;
 use crate::platform::supervision::{Death, alive};
 use crate::store::ScheduleSnapshot;
 use crate::store::client::StoreClient;
-
-/// What the leader is told when the actor of webhooks, or that of the inbox, dies.
-pub const WEBHOOKS: &str = "webhooks";
-pub const INBOX: &str = "inbox";
 
 /// Dropping this stops the scheduler, without whom nothing begins, and lets the store forget both;
 /// nobody else knows the executor, so that ends with it.
@@ -110,8 +107,8 @@ impl Children {
         });
         let webhooks = start_webhooks(deps, leadership, &store_time, &leader);
         let inbox = start_inbox(deps, leadership, &leader);
-        tell_of_death(&leader, &term, "executor", executor_death);
-        tell_of_death(&leader, &term, "scheduler", scheduler_death);
+        tell_of_death(&leader, &term, Child::Executor, executor_death);
+        tell_of_death(&leader, &term, Child::Scheduler, scheduler_death);
         Self {
             scheduler,
             webhooks,
@@ -151,15 +148,17 @@ impl Children {
 
     pub fn restart(
         &mut self,
-        child: &str,
+        child: Child,
         deps: &LeaderDeps,
         leadership: &LeadershipTerm,
         store_time: &StoreTime,
         leader: &Addr<LeaderActor>,
     ) {
         match child {
-            INBOX => self.inbox = start_inbox(deps, leadership, leader),
-            _ => self.webhooks = start_webhooks(deps, leadership, store_time, leader),
+            Child::Inbox => self.inbox = start_inbox(deps, leadership, leader),
+            Child::Webhooks => self.webhooks = start_webhooks(deps, leadership, store_time, leader),
+            // Their death ended the term.
+            Child::Scheduler | Child::Executor => {}
         }
     }
 }
@@ -171,7 +170,7 @@ fn start_webhooks(
     leader: &Addr<LeaderActor>,
 ) -> Addr<WebhookActor> {
     let (alive, death) = alive();
-    tell_of_death(leader, &leadership.term, WEBHOOKS, death);
+    tell_of_death(leader, &leadership.term, Child::Webhooks, death);
     let (term, trust, store_time) = (leadership.term.clone(), leadership.trust.clone(), store_time.clone());
     let (store, metrics) = (deps.store.clone(), Arc::clone(&deps.metrics));
     let (outside, leader) = (deps.outside.clone(), leader.clone().recipient());
@@ -183,7 +182,7 @@ fn start_webhooks(
 
 fn start_inbox(deps: &LeaderDeps, leadership: &LeadershipTerm, leader: &Addr<LeaderActor>) -> Addr<InboxActor> {
     let (alive, death) = alive();
-    tell_of_death(leader, &leadership.term, INBOX, death);
+    tell_of_death(leader, &leadership.term, Child::Inbox, death);
     let inbox = InboxDeps {
         term: leadership.term.clone(),
         trust: leadership.trust.clone(),
@@ -196,7 +195,7 @@ fn start_inbox(deps: &LeaderDeps, leadership: &LeadershipTerm, leader: &Addr<Lea
 }
 
 /// Tells the leader when a child of a term is gone.
-fn tell_of_death(leader: &Addr<LeaderActor>, term: &Term, child: &'static str, death: Death) {
+fn tell_of_death(leader: &Addr<LeaderActor>, term: &Term, child: Child, death: Death) {
     let (leader, term) = (leader.clone(), term.clone());
     actix::spawn(async move {
         death.comes().await;

@@ -35,20 +35,19 @@ use tokio::time::Instant;
 use crate::config::registry::CurrentRegistry;
 use crate::config::variables::Variables;
 use crate::domain::lease::{Lease, Term};
-use crate::engine::executor::InFlight;
 use crate::engine::lease_trust::{LeaseTrust, RemainingTrust};
-use crate::engine::scheduler::Stop;
+use crate::engine::messages::{Child, ChildStopped, Stop, TermFailed};
 use crate::engine::webhooks::sender::WebhookSender;
 use crate::gateway::Gateway;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::platform::supervision::Alive;
-use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
+use crate::store::{FencedError, InFlight};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Tracer;
 
 pub use self::board::LeadershipBoard;
-use self::children::{Children, INBOX, WEBHOOKS};
+use self::children::Children;
 use self::prepare::{Prepared, prepare};
 pub use self::progress::Heartbeat;
 use self::progress::{Progress, responds};
@@ -84,48 +83,6 @@ pub struct LeaderDeps {
     pub executor_arbiter: ArbiterHandle,
     pub webhook_arbiter: ArbiterHandle,
     pub settings: LeaderSettings,
-}
-
-/// Something went wrong that a term must not outlive.
-#[derive(Message, Clone, Debug)]
-#[rtype(result = "()")]
-pub struct TermFailed {
-    pub term: Term,
-    /// The term is over. Otherwise it is in doubt, and is drained and given back.
-    pub lost: bool,
-    pub why: String,
-    /// What the store said, if that is the reason.
-    pub store_error: Option<String>,
-}
-
-impl TermFailed {
-    /// A write or a look of the term went wrong.
-    pub fn new(term: &Term, during: &str, error: &FencedError) -> Self {
-        let (lost, store_error) = match error {
-            FencedError::TermOver => (true, None),
-            FencedError::Store(error) => (false, Some(error.to_string())),
-        };
-        Self { term: term.clone(), lost, why: format!("{during}: {error}"), store_error }
-    }
-
-    /// The lease is not to be held any longer. It is not given back either: it runs out by itself,
-    /// and until then what is under way may be recorded.
-    fn lost(term: &Term, why: impl Into<String>) -> Self {
-        Self { lost: true, ..Self::in_doubt(term, why) }
-    }
-
-    /// Something happened after which nobody knows what the term has done.
-    pub fn in_doubt(term: &Term, why: impl Into<String>) -> Self {
-        Self { term: term.clone(), lost: false, why: why.into(), store_error: None }
-    }
-}
-
-/// A child of a term is gone.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct ChildStopped {
-    term: Term,
-    child: &'static str,
 }
 
 /// Stop for good: no new attempt, wait for those under way, give the lease back.
@@ -314,7 +271,7 @@ impl LeaderActor {
     }
 
     /// Starts a child again whose death is no reason to end the term.
-    fn restart(&mut self, child: &str, term: &Term, ctx: &mut Context<Self>) {
+    fn restart(&mut self, child: Child, term: &Term, ctx: &mut Context<Self>) {
         if let State::Leading(leadership, children) = &mut self.state
             && leadership.term == *term
         {
@@ -335,9 +292,11 @@ impl LeaderActor {
         let asked_for = term.clone();
         let renew = wrap_future::<_, Self>(async move { store.renew_lease(asked_for, timing.duration()).await });
         ctx.spawn(renew.map(move |result, actor, ctx| match result {
-            Ok(Some(lease)) => actor.renewed(asked, lease),
-            Ok(None) => actor.renew_failed(TermFailed::new(&term, "renew", &FencedError::TermOver), ctx),
-            Err(error) => {
+            Ok(lease) => actor.renewed(asked, lease),
+            Err(FencedError::TermOver) => {
+                actor.renew_failed(TermFailed::new(&term, "renew", &FencedError::TermOver), ctx);
+            }
+            Err(FencedError::Store(error)) => {
                 let store_error = Some(error.to_string());
                 actor.renew_failed(TermFailed { store_error, ..TermFailed::lost(&term, "renew failed") }, ctx);
             }
@@ -513,8 +472,8 @@ impl Handler<ChildStopped> for LeaderActor {
     fn handle(&mut self, ChildStopped { term, child }: ChildStopped, ctx: &mut Self::Context) {
         if matches!(&self.state, State::Leading(leadership, _) if leadership.term == term) {
             log::error!("child_died child={child} {term}");
-            if child == WEBHOOKS || child == INBOX {
-                // Whatever it left open is closed by the next one; attempts are not concerned.
+            if child.is_restarted() {
+                // The next one closes what this one left open; attempts are not affected.
                 ctx.run_later(RESTART_PAUSE, move |actor, ctx| actor.restart(child, &term, ctx));
                 return;
             }
@@ -545,7 +504,7 @@ crate::platform::supervision::crash_on_request!(LeaderActor);
 #[cfg(test)]
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct CrashChild(pub &'static str);
+pub struct CrashChild(pub Child);
 
 #[cfg(test)]
 impl Handler<CrashChild> for LeaderActor {
@@ -554,10 +513,10 @@ impl Handler<CrashChild> for LeaderActor {
     fn handle(&mut self, CrashChild(child): CrashChild, _: &mut Self::Context) {
         let State::Leading(_, children) = &self.state else { panic!("not leading") };
         match child {
-            "scheduler" => children.scheduler.do_send(crate::platform::supervision::Crash),
-            WEBHOOKS => children.webhooks.do_send(crate::platform::supervision::Crash),
-            INBOX => children.inbox.do_send(crate::platform::supervision::Crash),
-            _ => children.executor.do_send(crate::platform::supervision::Crash),
+            Child::Scheduler => children.scheduler.do_send(crate::platform::supervision::Crash),
+            Child::Webhooks => children.webhooks.do_send(crate::platform::supervision::Crash),
+            Child::Inbox => children.inbox.do_send(crate::platform::supervision::Crash),
+            Child::Executor => children.executor.do_send(crate::platform::supervision::Crash),
         }
     }
 }

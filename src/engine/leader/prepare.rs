@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::TermFailed;
 use super::progress::Heartbeat;
 use crate::domain::lease::{Lease, Term};
 use crate::engine::executor::close_interrupted;
+use crate::engine::messages::TermFailed;
 use crate::platform::clock::{StoreTime, monotonic};
+use crate::store::FencedError;
 use crate::store::ScheduleSnapshot;
-use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
 
 /// What is loaded of each contract at first; more is asked for while there is room. With a thousand contracts that
@@ -40,8 +40,7 @@ pub async fn prepare(
     work.beat();
     let asked = monotonic();
     match store.renew_lease(term.clone(), duration).await {
-        Ok(Some(lease)) => Ok(Prepared { asked, lease, snapshot, closed }),
-        Ok(None) => Err(failed("check", FencedError::TermOver)),
-        Err(error) => Err(failed("check", error.into())),
+        Ok(lease) => Ok(Prepared { asked, lease, snapshot, closed }),
+        Err(error) => Err(failed("check", error)),
     }
 }

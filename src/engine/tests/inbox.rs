@@ -1,11 +1,11 @@
 //! The inbox in virtual time: hours of a row that cannot be read in milliseconds.
 
-use super::faulty::Fault;
 use super::*;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, MAX_TRIES, PayloadFormat};
+use crate::store::faulty::Fault;
 use crate::store::{
-    InboxQuery, InboxSubmission, InboxSubmissionState, Message, NewInboxSubmission, Received, Reprocess,
+    InboxMessage, InboxQuery, InboxSubmission, InboxSubmissionState, NewInboxSubmission, Received, Reprocess,
 };
 
 /// The number as an id.
@@ -53,7 +53,7 @@ impl Instance {
     }
 
     /// What was said, in order.
-    async fn messages(&self) -> Vec<Message> {
+    async fn messages(&self) -> Vec<InboxMessage> {
         let (mut messages, mut behind) = (Vec::new(), None);
         loop {
             let query = InboxQuery { limit: 1000, behind, ..InboxQuery::default() };
@@ -118,7 +118,7 @@ async fn what_other_instances_take_in_is_processed_too() {
     instance.lease_after(0).await;
     pass(SECOND).await;
     let batch = WriteBatch { received: vec![new(1, &mail(1))], ..WriteBatch::default() };
-    Store::commit(&lab.store(), batch).await.unwrap();
+    lab.store().commit(batch).await.unwrap();
     instance.until_row(1, InboxSubmissionState::Processed).await;
 }
 
@@ -127,15 +127,15 @@ async fn a_store_that_fails_or_answers_late_makes_no_second_message() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
-    instance.faults.add("inbox", 2, Fault::Fail);
-    instance.faults.add("inbox", 2, Fault::FailAfter);
+    instance.faults.add("process_inbox", 2, Fault::Fail);
+    instance.faults.add("process_inbox", 2, Fault::FailAfter);
     for number in 0..50 {
         instance.receive(number, &mail(number)).await;
     }
     instance.until_row(49, InboxSubmissionState::Processed).await;
     let messages = instance.messages().await;
     assert_eq!(messages.len(), 50);
-    assert_eq!(instance.faults.left("inbox"), 0);
+    assert_eq!(instance.faults.left("process_inbox"), 0);
 }
 
 #[actix::test]
@@ -143,7 +143,7 @@ async fn a_dead_processor_is_replaced_within_the_term() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     let lease = instance.lease_after(0).await;
-    instance.engine.leader().do_send(CrashChild("inbox"));
+    instance.engine.leader().do_send(CrashChild(Child::Inbox));
     pass(SECOND).await;
     instance.receive(1, &mail(1)).await;
     instance.until_row(1, InboxSubmissionState::Processed).await;

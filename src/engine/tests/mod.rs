@@ -3,7 +3,7 @@
 //! Only gateways and receivers are scripted, because a socket would let the stopped clock run ahead.
 
 mod attempts;
-mod faulty;
+
 mod inbox;
 mod reads;
 mod stores;
@@ -20,7 +20,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use rusqlite::Connection;
 
-use self::faulty::{Fault, Faults, Faulty};
 use super::*;
 use crate::config::registry::{CurrentRegistry, Registry};
 use crate::config::variables::Variables;
@@ -33,12 +32,14 @@ use crate::domain::schedule::{Limits, MAX_LANE};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::TryOutcome;
 use crate::engine::leader::{CrashChild, GatewayFactory, WebhookSenderFactory};
+use crate::engine::messages::Child;
 use crate::engine::webhooks::WebhookRequest;
 use crate::engine::webhooks::sender::{Delivering, WebhookSender};
 use crate::gateway::{Attempting, Gateway, LocalResourceError};
 use crate::platform::clock::{WallClock, monotonic};
 use crate::platform::supervision::Crash;
 use crate::store::conformance::{accepted, acquire_from, intent_id, new_intent, rejected, submit_to};
+use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{History, OpenAttempt, StoreError, Submitted, WriteBatch};
 use crate::telemetry::spans::Tracer;
@@ -207,8 +208,8 @@ impl Lab {
     }
 
     /// The database as another instance has it.
-    fn store(&self) -> SqliteStore {
-        SqliteStore::open(&self.path(), self.clock.clone()).unwrap()
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::new(SqliteStore::open(&self.path(), self.clock.clone()).unwrap())
     }
 
     fn start(&self, settings: LeaderSettings, script: Script) -> Instance {
@@ -235,7 +236,7 @@ impl Lab {
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(made.clone()) });
         let metrics = Arc::new(Metrics::new().unwrap());
         let faults = Faults::default();
-        let store = Faulty { inner: Arc::new(self.store()), faults: faults.clone() };
+        let store = FaultyStore { inner: self.store(), faults: faults.clone() };
         let external = external(factory, &sender, registry);
         let engine = Engine::start(Arc::new(store), settings, external, metrics, Threads::shared());
         Instance { engine, gateway, sender, faults }

@@ -151,8 +151,8 @@ async fn a_try_that_is_cut_off_by_a_crash_is_recorded_and_made_again() {
         pass(Duration::from_millis(10)).await;
     }
     // It cannot renew any more, and another instance takes over.
-    first.faults.add("renew", 1000, Fault::Fail);
-    first.faults.add("acquire", 10_000, Fault::Fail);
+    first.faults.add("renew_lease", 1000, Fault::Fail);
+    first.faults.add("acquire_lease", 10_000, Fault::Fail);
     let second = lab.start(LeaderSettings { holder_id: "other".into(), ..settings() }, always(accepted()));
     second.lease_after(0).await;
     let history = second.until_webhook("a", delivered).await;
@@ -186,12 +186,12 @@ async fn a_store_that_fails_for_a_while_loses_no_event_and_doubles_none() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
-    for call in ["due webhooks", "begin webhooks", "finish webhooks", "close webhooks"] {
+    for call in ["due_webhooks", "start_webhooks", "finish_webhooks", "close_webhooks"] {
         for (what, fault) in [("fails", Fault::Fail), ("fails afterwards", Fault::FailAfter)] {
             instance.faults.add(call, 3, fault);
-            if call == "close webhooks" {
+            if call == "close_webhooks" {
                 // Otherwise there is nothing to close.
-                instance.faults.add("begin webhooks", 1, Fault::FailAfter);
+                instance.faults.add("start_webhooks", 1, Fault::FailAfter);
             }
             let id = format!("{call} {what}");
             instance.submit(&id, &with_webhook(HERE, one_shot())).await;
@@ -217,7 +217,7 @@ async fn a_stop_does_not_hang_when_the_store_fails() {
         while instance.letters().len() < 5 {
             pass(Duration::from_millis(10)).await;
         }
-        instance.faults.add("finish webhooks", 100, fault);
+        instance.faults.add("finish_webhooks", 100, fault);
         let began = monotonic();
         instance.engine.stop_leading().await;
         assert!(monotonic().duration_since(began) < 4 * SECOND, "the lease was kept from others");
@@ -237,7 +237,7 @@ async fn what_is_open_and_forgotten_is_tried_again_within_the_term() {
     let store = lab.store();
     store.redeliver_webhook(intent_id("a")).await.unwrap();
     let seq = instance.history("a").await.intent.seq;
-    assert_eq!(store.start_webhooks(term.clone(), vec![seq]).await.unwrap().unwrap().len(), 1);
+    assert_eq!(store.start_webhooks(term.clone(), vec![seq]).await.unwrap().len(), 1);
     let tries = |history: &History| history.webhook.as_ref().unwrap().tries.len();
     let history = instance.until_webhook("a", |history| delivered(history) && tries(history) == 3).await;
     assert_eq!(history.webhook.unwrap().tries[1].error.as_deref(), Some(INTERRUPTED));
@@ -250,7 +250,7 @@ async fn a_dead_webhook_actor_is_followed_by_another_in_the_same_term() {
     let instance = lab.start(settings(), always(accepted()));
     let term = instance.lease_after(0).await.term;
     pass(SECOND).await;
-    instance.engine.leader().send(CrashChild("webhooks")).await.unwrap();
+    instance.engine.leader().send(CrashChild(Child::Webhooks)).await.unwrap();
     pass(SECOND).await;
     instance.submit("a", &with_webhook(HERE, one_shot())).await;
     instance.end("a").await;

@@ -28,17 +28,18 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use self::sender::WebhookSender;
-use self::slots::{IN_ALL, Places};
+use self::slots::{IN_ALL, WebhookSlots};
 use crate::config::variables::Variables;
 use crate::domain::intent::IntentSeq;
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{TryOutcome, Verdict, decide};
-use crate::engine::leader::TermFailed;
 use crate::engine::lease_trust::LeaseTrust;
+use crate::engine::messages::TermFailed;
+use crate::engine::one_at_a_time::OneAtATime;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::platform::supervision::Alive;
-use crate::store::actor::FencedError;
+use crate::store::FencedError;
 use crate::store::client::StoreClient;
 use crate::store::{DueWebhooksQuery, FinishWebhookTry, OpenWebhookTry};
 use crate::telemetry::metrics::Metrics;
@@ -85,14 +86,13 @@ pub struct WebhookDeps {
 
 pub struct WebhookActor {
     deps: WebhookDeps,
-    places: Places,
+    slots: WebhookSlots,
     /// Tries that are open in the store and known here: being made, or waiting to be recorded.
     under_way: HashSet<IntentSeq>,
     /// No other try is open in the store, as far as is known.
     clean: bool,
-    /// The store is being asked, or is given a pause.
-    asking: bool,
-    ask_again: bool,
+    /// The query for due events; it also counts as running during the pause after a failure.
+    query: OneAtATime,
     timer: Option<SpawnHandle>,
     finished: Vec<Arc<FinishWebhookTry>>,
     /// The same for what is to be recorded.
@@ -107,18 +107,17 @@ pub struct WebhookActor {
 /// What a look at the store came to.
 enum Look {
     Closed(usize),
-    StartResult { begun: Vec<OpenWebhookTry>, asked: Instant, now: Timestamp, next: Option<Timestamp> },
+    Started { tries: Vec<OpenWebhookTry>, asked: Instant, now: Timestamp, next: Option<Timestamp> },
 }
 
 impl WebhookActor {
     pub fn new(deps: WebhookDeps, alive: Alive) -> Self {
         Self {
             deps,
-            places: Places::default(),
+            slots: WebhookSlots::default(),
             under_way: HashSet::new(),
             clean: false,
-            asking: false,
-            ask_again: false,
+            query: OneAtATime::default(),
             timer: None,
             finished: Vec::new(),
             recording: false,
@@ -131,19 +130,11 @@ impl WebhookActor {
     /// Begins what is due, as far as there are places; or makes sure that this is done again after
     /// the look under way.
     fn look(&mut self, ctx: &mut Context<Self>) {
-        if self.asking {
-            self.ask_again = true;
+        let look = self.slots.look();
+        let nothing_to_do = self.stopping.is_some() || !self.deps.trust.holds() || (self.clean && look.is_none());
+        if (nothing_to_do && !self.query.is_running()) || !self.query.request() {
             return;
         }
-        if self.stopping.is_some() || !self.deps.trust.holds() {
-            return;
-        }
-        let look = self.places.look();
-        if self.clean && look.is_none() {
-            return;
-        }
-        self.asking = true;
-        self.ask_again = false;
         let (store, term) = (self.deps.store.clone(), self.deps.term.clone());
         let under_way = self.under_way.iter().copied().collect();
         let ask = {
@@ -151,22 +142,19 @@ impl WebhookActor {
             async move {
                 match look {
                     Some(look) => begin_due(&store, &term, look).await,
-                    None => store.close_webhooks(&term, under_way).await.map(Look::Closed).map_err(NotLooked::begun),
+                    None => store.close_webhooks(term, under_way).await.map(Look::Closed).map_err(NotLooked::in_doubt),
                 }
             }
         };
         ctx.spawn(wrap_future::<_, Self>(ask).map(|result, actor, ctx| match result {
-            Ok(look) => {
-                actor.asking = false;
-                actor.looked(look, ctx);
-            }
+            Ok(look) => actor.looked(look, ctx),
             Err(NotLooked { error: FencedError::TermOver, .. }) => actor.term_over(ctx),
             Err(NotLooked { error: FencedError::Store(error), in_doubt }) => {
                 log::warn!("webhooks_not_begun store_error={error:?}");
                 // Some may have been written down as begun all the same.
                 actor.clean &= !in_doubt;
                 actor.after_pause(ctx, |actor, ctx| {
-                    actor.asking = false;
+                    actor.query.finish();
                     actor.look(ctx);
                     actor.end_if_idle(ctx);
                 });
@@ -181,15 +169,15 @@ impl WebhookActor {
                     log::warn!("webhooks_interrupted count={closed}");
                 }
                 self.clean = true;
-                self.ask_again = true;
+                self.query.repeat();
             }
-            Look::StartResult { begun, asked, now, next } => {
+            Look::Started { tries, asked, now, next } => {
                 self.deps.store_time.observe(asked, now);
                 self.wake_at(now, next, ctx);
-                begun.into_iter().for_each(|open| self.start(open, ctx));
+                tries.into_iter().for_each(|open| self.start(open, ctx));
             }
         }
-        if self.ask_again {
+        if self.query.finish() {
             self.look(ctx);
         }
         self.end_if_idle(ctx);
@@ -211,7 +199,7 @@ impl WebhookActor {
 
     /// Makes a try that was written down.
     fn start(&mut self, open: OpenWebhookTry, ctx: &mut Context<Self>) {
-        self.places.take(open.receiver);
+        self.slots.take(open.receiver);
         self.under_way.insert(open.intent.seq);
         self.deps.metrics.webhooks_inflight.inc();
         let webhook_request = request::write(&open, &self.deps.variables, self.deps.store_time.now());
@@ -244,7 +232,7 @@ impl WebhookActor {
         self.recording = true;
         let finished = std::mem::take(&mut self.finished);
         let (store, term, batch) = (self.deps.store.clone(), self.deps.term.clone(), finished.clone());
-        let record = wrap_future::<_, Self>(async move { store.finish_webhooks(&term, batch).await });
+        let record = wrap_future::<_, Self>(async move { store.finish_webhooks(term, batch).await });
         ctx.spawn(record.map(move |result, actor, ctx| {
             match result {
                 Ok(()) => {
@@ -296,7 +284,7 @@ impl WebhookActor {
 
     fn give_back(&mut self, finish: &FinishWebhookTry) {
         self.under_way.remove(&finish.open.intent.seq);
-        self.places.give_back(finish.open.receiver, !matches!(finish.verdict, Verdict::Delivered));
+        self.slots.give_back(finish.open.receiver, !matches!(finish.verdict, Verdict::Delivered));
         self.deps.metrics.webhooks_inflight.dec();
     }
 
@@ -306,7 +294,7 @@ impl WebhookActor {
     }
 
     fn end_if_idle(&mut self, ctx: &mut Context<Self>) {
-        let idle = self.places.taken() == 0 && !self.asking && !self.recording;
+        let idle = self.slots.taken() == 0 && !self.query.is_running() && !self.recording;
         if self.stopping.is_some() && idle {
             self.end(ctx);
         }
@@ -353,7 +341,7 @@ struct NotLooked {
 }
 
 impl NotLooked {
-    fn begun(error: FencedError) -> Self {
+    fn in_doubt(error: FencedError) -> Self {
         Self { error, in_doubt: true }
     }
 }
@@ -364,11 +352,11 @@ async fn begin_due(store: &StoreClient, term: &Term, look: DueWebhooksQuery) -> 
     let due = store.due_webhooks(look).await;
     let due = due.map_err(|error| NotLooked { error: error.into(), in_doubt: false })?;
     let events: Vec<_> = due.due.iter().map(|event| event.seq).collect();
-    let begun = match events.is_empty() {
+    let tries = match events.is_empty() {
         true => Vec::new(),
-        false => store.start_webhooks(term, events).await.map_err(NotLooked::begun)?,
+        false => store.start_webhooks(term.clone(), events).await.map_err(NotLooked::in_doubt)?,
     };
-    Ok(Look::StartResult { begun, asked, now: due.now, next: due.next })
+    Ok(Look::Started { tries, asked, now: due.now, next: due.next })
 }
 
 /// A try under way. However it ends, also by a panic, the actor is told.
@@ -397,7 +385,7 @@ impl Drop for Task {
 impl Drop for WebhookActor {
     fn drop(&mut self) {
         // What is under way is not counted by anybody any more.
-        let left = i64::try_from(self.places.taken()).unwrap_or(i64::MAX);
+        let left = i64::try_from(self.slots.taken()).unwrap_or(i64::MAX);
         self.deps.metrics.webhooks_inflight.sub(left);
     }
 }

@@ -30,6 +30,11 @@ impl HttpWebhookSender {
         Self(HttpClient::new("receiver", timeout, tls))
     }
 
+    /// Keeps so many connections at most, idle or in use.
+    pub fn keeping(self, connections: usize) -> Self {
+        Self(self.0.keeping(connections))
+    }
+
     /// Counts and logs deliveries that could not be made for want of a local resource.
     pub fn reporting(self, metrics: &Metrics) -> Self {
         Self(self.0.reporting("webhook", metrics.local_resource_errors("webhook")))

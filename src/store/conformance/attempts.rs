@@ -9,12 +9,13 @@ use crate::domain::contract::fixtures::{deadline, max_attempts, one_shot};
 use crate::domain::intent::{ExhaustedReason, State, Status};
 use crate::domain::lease::Term;
 use crate::domain::outcome::Outcome;
-use crate::domain::schedule::{Ended, Lane, Waiting};
+use crate::domain::schedule::{Lane, Waiting};
 use crate::domain::time::Timestamp;
 use crate::store::{
-    FencedWrites, FinishResult, OpenAttempt, Permit, Places, PostponeAttempt, Purged, Slot, StartOnInsert, StartResult,
-    StartedOnInsert, Submitted, WriteBatch,
+    FencedError, FencedWrites, FinishResult, InFlight, InFlightGuard, OpenAttempt, PostponeAttempt, SlotGuard,
+    SlotSource, StartOnInsert, StartResult, StartedOnInsert, Submitted, WriteBatch,
 };
+use crate::telemetry::metrics::Metrics;
 
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -163,11 +164,11 @@ async fn assert_fenced(fixture: &Fixture, stale: &Term) {
         assert!(fixture.fenced(FencedWrites { finishes, ..writes(stale) }).await.is_none(), "finish");
         assert!(fixture.intent("open").await.attempt_open);
     }
-    assert_eq!(fixture.store.purge(stale.clone(), purge_all()).await, Ok(Purged::Fenced), "purge");
-    assert_eq!(fixture.store.renew_lease(stale.clone(), LONG).await, Ok(None), "renew");
+    assert_eq!(fixture.store.purge(stale.clone(), purge_all()).await, Err(FencedError::TermOver), "purge");
+    assert_eq!(fixture.store.renew_lease(stale.clone(), LONG).await, Err(FencedError::TermOver), "renew");
     fixture.store.release_lease(stale.clone()).await.unwrap();
     if let Some(term) = term_now {
-        assert!(fixture.store.renew_lease(term, LONG).await.unwrap().is_some(), "released a lease of another term");
+        assert!(fixture.store.renew_lease(term, LONG).await.is_ok(), "released a lease of another term");
     }
     let after = [fixture.history(ids[0]).await, fixture.history(ids[1]).await, fixture.history(ids[2]).await];
     assert_eq!(before, after);
@@ -199,7 +200,7 @@ pub async fn an_expired_term_changes_nothing_even_without_a_successor(fixture: F
     let stale = a_term_with_something_to_do(&fixture, fixture.short).await;
     fixture.pass(fixture.short).await;
     let purge = fixture.store.purge(stale.clone(), purge_all()).await;
-    assert_eq!(purge, Ok(Purged::Fenced));
+    assert_eq!(purge, Err(FencedError::TermOver));
     assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(&stale) }).await.is_none());
     assert_eq!(fixture.intent("overdue").await.state, State::Pending);
     assert_fenced(&fixture, &stale).await;
@@ -214,7 +215,7 @@ pub async fn submissions_do_not_care_about_the_fence(fixture: Fixture) {
         ..WriteBatch::default()
     };
     let receipt = fixture.store.commit(batch).await.unwrap();
-    assert!(receipt.fenced.is_none());
+    assert_eq!(receipt.fenced.err(), Some(FencedError::TermOver));
     assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));
     assert!(fixture.find("a").await.is_some());
 }
@@ -302,42 +303,37 @@ pub async fn one_bad_item_fails_alone(fixture: Fixture) {
     assert!(fixture.intent("fine").await.state.is_terminal());
 }
 
-/// Gives out one place, whoever asks.
+/// Gives out one slot.
 #[derive(Default)]
-pub struct OnePlace(AtomicBool);
+pub struct OneSlot(AtomicBool);
 
-impl Places for OnePlace {
-    fn take(&self, _: &Arc<Lane>, _: Timestamp) -> Option<Permit> {
+impl SlotSource for OneSlot {
+    fn take(&self, _: &Arc<Lane>, _: Timestamp) -> Option<(SlotGuard, InFlightGuard)> {
         let free = !self.0.swap(true, Ordering::SeqCst);
-        free.then(|| Permit { slot: Box::new(NoSlot), under_way: Box::new(()) })
+        let in_flight = || InFlight::new(Arc::new(Metrics::new().unwrap())).enter();
+        free.then(|| (SlotGuard::new(|_| {}), in_flight()))
     }
 }
 
-struct NoSlot;
-
-impl Slot for NoSlot {
-    fn ended(&mut self, _: Ended) {}
-}
-
-/// A store may leave new intents waiting; what it begins at once must be as if begun later.
-pub async fn a_new_intent_may_be_begun_at_once(fixture: Fixture) {
+/// A store may leave new intents waiting. One that it starts on insert must be as if it had been started later.
+pub async fn a_new_intent_may_be_started_on_insert(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let over = Term { epoch: term.epoch - 1, ..term.clone() };
     let submit = async |ids: [&str; 2], term: &Term| {
         let submits = ids.map(|id| new_intent(id, &max_attempts(3), b"{}")).into();
-        let start_on_insert = Some(StartOnInsert { term: term.clone(), places: Arc::new(OnePlace::default()) });
+        let start_on_insert = Some(StartOnInsert { term: term.clone(), slots: Arc::new(OneSlot::default()) });
         fixture.store.commit(WriteBatch { submits, start_on_insert, ..WriteBatch::default() }).await.unwrap()
     };
-    assert!(submit(["x", "y"], &over).await.begun.is_empty(), "its term is over");
+    assert!(submit(["x", "y"], &over).await.started.is_empty(), "its term is over");
     let receipt = submit(["a", "b"], &term).await;
     let open: Vec<_> = receipt
         .submits
         .iter()
         .filter(|submitted| matches!(submitted, Ok(Submitted::Created(intent)) if intent.attempt_open))
         .collect();
-    assert_eq!(open.len(), receipt.begun.len());
-    assert!(receipt.begun.len() <= 1, "there was one place");
-    for StartedOnInsert { attempt, payload, .. } in receipt.begun {
+    assert_eq!(open.len(), receipt.started.len());
+    assert!(receipt.started.len() <= 1, "there was one slot");
+    for StartedOnInsert { attempt, payload, .. } in receipt.started {
         assert_eq!((attempt.intent_id.as_str(), &payload[..], attempt.attempt_number), ("a", &b"{}"[..], 1));
         assert_eq!(attempt.lease_epoch, term.epoch);
         let left = fixture.store.open_attempts_before(term.epoch + 1, 9).await.unwrap();
@@ -349,5 +345,5 @@ pub async fn a_new_intent_may_be_begun_at_once(fixture: Fixture) {
         assert_eq!(history.intent.state.status(), Status::Accepted);
     }
     let again = submit(["a", "b"], &term).await;
-    assert!(again.begun.is_empty(), "they exist");
+    assert!(again.started.is_empty(), "they exist");
 }

@@ -158,7 +158,7 @@ pub async fn racing_rows_make_one_contact(fixture: Fixture) {
         .map(|(number, row)| {
             let store = Arc::clone(if number % 2 == 0 { &fixture.store } else { &fixture.other });
             let term = term.clone();
-            tokio::spawn(async move { store.process_inbox(term, vec![row]).await.unwrap().unwrap() })
+            tokio::spawn(async move { store.process_inbox(term, vec![row]).await.unwrap() })
         })
         .collect();
     for race in races {

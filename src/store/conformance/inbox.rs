@@ -11,8 +11,8 @@ use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
 use crate::domain::lease::Term;
 use crate::store::{
-    Contact, DueInboxSubmission, FailedInboxTry, InboxQuery, InboxSubmission, InboxSubmissionState, NewInboxSubmission,
-    ProcessedInboxSubmission, Received, Reprocess, Store, WriteBatch,
+    Contact, DueInboxSubmission, FailedInboxTry, FencedError, InboxQuery, InboxSubmission, InboxSubmissionState,
+    NewInboxSubmission, ProcessedInboxSubmission, Received, Reprocess, Store, WriteBatch,
 };
 
 pub(super) fn new(number: u8, client_slug: &str, payload: &[u8]) -> NewInboxSubmission {
@@ -56,7 +56,7 @@ pub(super) fn said(
 }
 
 pub(super) async fn process(fixture: &Fixture, term: &Term, processed: Vec<ProcessedInboxSubmission>) {
-    let results = fixture.store.process_inbox(term.clone(), processed).await.unwrap().expect("the term lasts");
+    let results = fixture.store.process_inbox(term.clone(), processed).await.expect("the term lasts");
     results.into_iter().for_each(|result| result.unwrap());
 }
 
@@ -219,7 +219,7 @@ pub async fn only_the_leader_processes(fixture: Fixture) {
     let old = fixture.lead("a").await;
     fixture.store.release_lease(old.clone()).await.unwrap();
     let draft = said(&rows[0], Some("a@b"), None, "");
-    assert_eq!(fixture.store.process_inbox(old, vec![draft.clone()]).await, Ok(None));
+    assert_eq!(fixture.store.process_inbox(old, vec![draft.clone()]).await, Err(FencedError::TermOver));
     assert_eq!(find(&fixture, submission_id(1)).await.0.state(), InboxSubmissionState::Received);
     assert!(fixture.store.list_contacts(of("acme")).await.unwrap().rows.is_empty(), "nothing half done");
     let term = fixture.lead("b").await;

@@ -34,6 +34,7 @@ use crate::domain::outcome::Outcome;
 use crate::domain::policy;
 use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
+use crate::store::FencedError;
 
 /// Makes a test of every case for a store, each on a database of its own. The function that opens
 /// one may say `None` where there is no server, having said so in its own way.
@@ -62,7 +63,7 @@ macro_rules! for_store {
             }
             attempts {
                 an_attempt_is_written_down_before_it_is_made,
-                a_new_intent_may_be_begun_at_once,
+                a_new_intent_may_be_started_on_insert,
                 every_decision_is_applied,
                 an_attempt_is_finished_once,
                 a_retry_begins_when_it_is_due_and_not_before,
@@ -209,9 +210,16 @@ impl Fixture {
         self.acquire(holder).await.expect("the lease is free").term
     }
 
+    /// Makes writes of a term; `None` if the term is over.
     pub async fn fenced(&self, writes: FencedWrites) -> Option<FencedResults> {
         let batch = WriteBatch { fenced: Some(writes), ..WriteBatch::default() };
-        self.store.commit(batch).await.expect("commit").fenced
+        match self.store.commit(batch).await.expect("commit").fenced {
+            Ok(results) => Some(results),
+            Err(error) => {
+                assert_eq!(error, FencedError::TermOver);
+                None
+            }
+        }
     }
 
     pub async fn begin(&self, term: &Term, waiting: &Waiting) -> Option<StartResult> {
@@ -245,14 +253,11 @@ impl Fixture {
     pub async fn purge(&self, term: &Term, older_than: Duration, limit: usize) -> Vec<usize> {
         let (mut steps, mut after) = (Vec::new(), None);
         loop {
-            match self.store.purge(term.clone(), PurgeRequest { older_than, after, limit }).await.unwrap() {
-                Purged::Deleted { intents, next, .. } => {
-                    assert!(next.is_none() || next != after, "a purge goes on");
-                    steps.push(intents);
-                    after = next;
-                }
-                Purged::Fenced => panic!("the term is over"),
-            }
+            let request = PurgeRequest { older_than, after, limit };
+            let Purged { intents, next, .. } = self.store.purge(term.clone(), request).await.unwrap();
+            assert!(next.is_none() || next != after, "a purge goes on");
+            steps.push(intents);
+            after = next;
             if after.is_none() {
                 return steps;
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::attempts::OnePlace;
+use super::attempts::OneSlot;
 use super::{Fixture, accepted, new_intent, writes};
 use crate::domain::contract::Contract;
 use crate::domain::contract::fixtures::{max_attempts, one_shot};
@@ -31,10 +31,10 @@ pub async fn nothing_begins_for_a_paused_target(fixture: Fixture) {
     assert!(matches!(fixture.begin(&term, &waiting).await, Some(StartResult::Paused)));
     assert_eq!(fixture.intent("waits").await, waits, "it goes on waiting as it was");
     fixture.begin_due(&term, &other).await;
-    let start_on_insert = Some(StartOnInsert { term: term.clone(), places: Arc::new(OnePlace::default()) });
+    let start_on_insert = Some(StartOnInsert { term: term.clone(), slots: Arc::new(OneSlot::default()) });
     let submits = vec![new_intent("new", &max_attempts(3), b"")];
     let receipt = fixture.store.commit(WriteBatch { submits, start_on_insert, ..WriteBatch::default() }).await.unwrap();
-    assert!(receipt.submits[0].is_ok() && receipt.begun.is_empty(), "new ones are taken, and wait");
+    assert!(receipt.submits[0].is_ok() && receipt.started.is_empty(), "new ones are taken, and wait");
     assert_eq!(
         fixture.finish(&term, &open, Outcome::error("x")).await,
         Some(FinishResult::Recorded),

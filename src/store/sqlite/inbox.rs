@@ -15,8 +15,9 @@ use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::{
-    Contact, DueInbox, DueInboxSubmission, InboxBacklog, InboxPage, InboxQuery, InboxSubmission, InboxSubmissionSeq,
-    InboxSubmissionState, Message, NewInboxSubmission, ProcessedInboxSubmission, Received, Reprocess, StoreError, Text,
+    Contact, DueInbox, DueInboxSubmission, InboxBacklog, InboxMessage, InboxPage, InboxQuery, InboxSubmission,
+    InboxSubmissionSeq, InboxSubmissionState, NewInboxSubmission, ProcessedInboxSubmission, Received, Reprocess,
+    StoreError, Text,
 };
 
 /// Keeps what came in; due at once.
@@ -292,13 +293,13 @@ pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage
     listing.page(connection, query, contact_of, |contact| contact.id)
 }
 
-pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<Message>, rusqlite::Error> {
+pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<InboxMessage>, rusqlite::Error> {
     let columns = "message_id, client_slug, contact_id,
         (SELECT s.id FROM inbox_submissions s WHERE s.submission_seq = inbox_messages.submission_seq), channel,
         substr(body, 1, 4001), source_url, processed_at";
     let listing = Listing { columns, table: "inbox_messages", number: "message_id", state: None };
     let message_of = |row: &Row<'_>| {
-        Ok(Message {
+        Ok(InboxMessage {
             id: row.get(0)?,
             client_slug: row.get(1)?,
             contact_id: row.get(2)?,

@@ -160,10 +160,10 @@ pub fn finish(
     clock: &WallClock,
     term: &Term,
     finished: &[Arc<FinishWebhookTry>],
-) -> Result<bool, rusqlite::Error> {
+) -> Result<Option<()>, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
-        return Ok(false);
+        return Ok(None);
     }
     for finish in finished {
         let FinishWebhookTry { open, finished_at, outcome, verdict } = finish.as_ref();
@@ -203,7 +203,7 @@ pub fn finish(
         }
     }
     transaction.commit()?;
-    Ok(true)
+    Ok(Some(()))
 }
 
 pub fn close(

@@ -26,8 +26,8 @@ use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
 use crate::store::columns::StateColumns;
 use crate::store::{
-    BatchResults, FencedResults, FencedWrites, FinishAttempt, FinishResult, NewIntent, OpenAttempt, PostponeAttempt,
-    StartOnInsert, StartResult, StartedOnInsert, StoreError, Submitted, WriteBatch,
+    BatchResults, FencedError, FencedResults, FencedWrites, FinishAttempt, FinishResult, NewIntent, OpenAttempt,
+    PostponeAttempt, StartOnInsert, StartResult, StartedOnInsert, StoreError, Submitted, WriteBatch,
 };
 
 /// Contracts that are known to be in the database, so that a submission need not look.
@@ -77,7 +77,7 @@ fn try_commit(
     let (transaction, now) = begin(connection, clock)?;
     let mut submits = Vec::with_capacity(batch.submits.len());
     let mut numbers = Numbers::load(&transaction)?;
-    let mut begun = Vec::new();
+    let mut started = Vec::new();
     let start_on_insert = match &batch.start_on_insert {
         Some(start_on_insert) if leases::holds(&transaction, &start_on_insert.term, now)? => Some(start_on_insert),
         _ => None,
@@ -98,8 +98,8 @@ fn try_commit(
                 start_on_insert.filter(|_| !paused.contains(&new.contract.contract.target)),
             )
         })?;
-        let result = result.map(|(submitted, begun_at_once)| {
-            begun.extend(begun_at_once);
+        let result = result.map(|(submitted, started_on_insert)| {
+            started.extend(started_on_insert);
             submitted
         });
         if result.is_err() {
@@ -117,13 +117,14 @@ fn try_commit(
         received.push(items.run(&transaction, |tx| inbox::receive(tx, new, now))?);
     }
     let fenced = match &batch.fenced {
+        None => Ok(FencedResults::default()),
         Some(writes) if leases::holds(&transaction, &writes.term, now)? => {
-            Some(fenced(&transaction, contracts, writes, &paused, now, items)?)
+            Ok(fenced(&transaction, contracts, writes, &paused, now, items)?)
         }
-        _ => None,
+        Some(_) => Err(FencedError::TermOver),
     };
     transaction.commit()?;
-    Ok(BatchResults { submits, received, begun, fenced })
+    Ok(BatchResults { submits, received, started, fenced })
 }
 
 /// Whether whoever waits for an item has given up while others held the lock.
@@ -208,11 +209,11 @@ fn submit(
     let contract = &new.contract.contract;
     let lane = lane_of(transaction, contracts, &new.contract)?;
     let deadline = policy::deadline(contract, now);
-    let place = start_on_insert.and_then(|start_on_insert| {
-        let permit = start_on_insert.places.take(&lane, now)?;
-        Some((permit, start_on_insert.term.epoch))
+    let taken = start_on_insert.and_then(|start_on_insert| {
+        let guards = start_on_insert.slots.take(&lane, now)?;
+        Some((guards, start_on_insert.term.epoch))
     });
-    let epoch = place.as_ref().map(|(_, epoch)| *epoch);
+    let epoch = taken.as_ref().map(|(_, epoch)| *epoch);
     let number = if new.job.is_some() { numbers.next_of_job() } else { numbers.next() };
     let inserted = transaction
         .prepare_cached(
@@ -256,7 +257,7 @@ fn submit(
         attempt_count: u32::from(epoch.is_some()),
         attempt_open: epoch.is_some(),
     };
-    let begun = place.map(|(permit, lease_epoch)| {
+    let started = taken.map(|((slot, in_flight), lease_epoch)| {
         let attempt = OpenAttempt {
             seq,
             intent_id: new.id.clone(),
@@ -268,9 +269,9 @@ fn submit(
             trace: new.trace,
             job: None,
         };
-        StartedOnInsert { attempt, payload: new.payload.bytes().clone(), permit }
+        StartedOnInsert { attempt, payload: new.payload.bytes().clone(), slot, in_flight }
     });
-    Ok((Submitted::Created(intent), begun))
+    Ok((Submitted::Created(intent), started))
 }
 
 /// The lane of a contract, which is made if it is new.

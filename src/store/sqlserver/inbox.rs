@@ -17,8 +17,8 @@ use crate::domain::inbox::{Channel, Draft, PayloadFormat};
 use crate::domain::lease::Term;
 use crate::store::sqlserver::rows::json_moment;
 use crate::store::{
-    Contact, DueInbox, DueInboxSubmission, FailedInboxTry, InboxBacklog, InboxPage, InboxQuery, InboxSubmission,
-    InboxSubmissionSeq, InboxSubmissionState, Message, NewInboxSubmission, ProcessedInboxSubmission, Received,
+    Contact, DueInbox, DueInboxSubmission, FailedInboxTry, InboxBacklog, InboxMessage, InboxPage, InboxQuery,
+    InboxSubmission, InboxSubmissionSeq, InboxSubmissionState, NewInboxSubmission, ProcessedInboxSubmission, Received,
     Reprocess, StoreError, Text,
 };
 
@@ -389,10 +389,10 @@ pub async fn contacts(database: &Database, query: &InboxQuery) -> Result<InboxPa
     Ok(InboxPage::of(query, rows, |contact: &Contact| contact.id))
 }
 
-pub async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPage<Message>, StoreError> {
+pub async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPage<InboxMessage>, StoreError> {
     let results = MESSAGES.rows(database, query).await?;
     let message = |row: &Row| {
-        Ok(Message {
+        Ok(InboxMessage {
             id: rows::need(row, "message_id")?,
             client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
             contact_id: rows::need(row, "contact_id")?,
@@ -404,7 +404,7 @@ pub async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPa
         })
     };
     let rows = results.iter().flatten().map(message).collect::<Result<_, StoreError>>()?;
-    Ok(InboxPage::of(query, rows, |message: &Message| message.id))
+    Ok(InboxPage::of(query, rows, |message: &InboxMessage| message.id))
 }
 
 async fn run(

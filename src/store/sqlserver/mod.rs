@@ -32,12 +32,14 @@ pub use settings::{PoolSettings, Settings};
 use self::contracts::Contracts;
 use self::database::Database;
 use self::migrate::SchemaState;
+use super::error::fenced;
 use super::{
-    Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FinishWebhookTry, FoundJob, History,
-    InboxPage, InboxQuery, InboxSubmission, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, LeaseState,
-    ListQuery, Message, OpenAttempt, OpenWebhookTry, Overview, ProcessedInboxSubmission, PurgeRequest, Purged,
-    Redelivery, Refresh, RefreshRequest, Reprocess, ScheduleSnapshot, Store, StoreError, StoreFuture, StoredIntent,
-    StoredTarget, TargetHealth, WriteBatch,
+    Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FinishWebhookTry, FoundJob,
+    History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission, IntentDetail, IntentPage, IntentStore,
+    JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery, OpenAttempt, OpenWebhookTry, Overview,
+    ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Refresh, RefreshRequest, Reprocess, ScheduleSnapshot,
+    ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetStore, WebhookStore,
+    WriteBatch, WriteStore,
 };
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
@@ -134,17 +136,23 @@ impl SqlServerStore {
     }
 }
 
-impl Store for SqlServerStore {
+impl WriteStore for SqlServerStore {
     fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults> {
         self.call(move |store| async move { write::commit(&store.database, &store.contracts, batch).await })
     }
 
+    fn budget(&self) -> Duration {
+        self.patience
+    }
+}
+
+impl LeaseStore for SqlServerStore {
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
         self.call(move |store| async move { read::acquire_lease(&store.database, name, holder, duration).await })
     }
 
-    fn renew_lease(&self, term: Term, duration: Duration) -> StoreFuture<Option<Lease>> {
-        self.call(move |store| async move { read::renew_lease(&store.database, term, duration).await })
+    fn renew_lease(&self, term: Term, duration: Duration) -> FencedFuture<Lease> {
+        fenced(self.call(move |store| async move { read::renew_lease(&store.database, term, duration).await }))
     }
 
     fn release_lease(&self, term: Term) -> StoreFuture<()> {
@@ -158,7 +166,9 @@ impl Store for SqlServerStore {
     fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
         self.call(move |store| async move { read::reset_lease(&store.database, epoch, renewed_at).await })
     }
+}
 
+impl ScheduleStore for SqlServerStore {
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {
         self.call(move |store| async move { read::open_attempts_before(&store.database, epoch, limit).await })
     }
@@ -175,30 +185,16 @@ impl Store for SqlServerStore {
         self.call(|store| async move { read::backlog(&store.database).await })
     }
 
-    fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged> {
-        self.call(move |store| async move { purge::purge(&store.database, term, request).await })
+    fn purge(&self, term: Term, request: PurgeRequest) -> FencedFuture<Purged> {
+        fenced(self.call(move |store| async move { purge::purge(&store.database, term, request).await }))
     }
 
-    fn due_webhooks(&self, look: DueWebhooksQuery) -> StoreFuture<DueWebhooks> {
-        self.call(move |store| async move { webhooks::due(&store.database, look).await })
+    fn probe(&self, _: usize) -> StoreFuture<()> {
+        self.call(|store| async move { read::probe(&store.database).await })
     }
+}
 
-    fn start_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenWebhookTry>>> {
-        self.call(move |store| async move { webhooks::begin(&store.database, &store.contracts, &term, &events).await })
-    }
-
-    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishWebhookTry>>) -> StoreFuture<bool> {
-        self.call(move |store| async move { webhooks::finish(&store.database, &term, &finished).await })
-    }
-
-    fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> StoreFuture<Option<usize>> {
-        self.call(move |store| async move { webhooks::close(&store.database, &term, &under_way).await })
-    }
-
-    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
-        self.call(move |store| async move { webhooks::redeliver(&store.readers, &id).await })
-    }
-
+impl IntentStore for SqlServerStore {
     fn find(&self, id: IntentId) -> StoreFuture<Option<StoredIntent>> {
         self.call(move |store| async move { read::find(&store.readers, id).await })
     }
@@ -222,7 +218,9 @@ impl Store for SqlServerStore {
     fn overview(&self) -> StoreFuture<Overview> {
         self.call(|store| async move { insight::overview(&store.readers).await })
     }
+}
 
+impl TargetStore for SqlServerStore {
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
         self.call(|store| async move { insight::target_health(&store.readers).await })
     }
@@ -238,7 +236,35 @@ impl Store for SqlServerStore {
     fn resume_target(&self, target: TargetName) -> StoreFuture<()> {
         self.call(move |store| async move { targets::resume(&store.readers, target).await })
     }
+}
 
+impl WebhookStore for SqlServerStore {
+    fn due_webhooks(&self, look: DueWebhooksQuery) -> StoreFuture<DueWebhooks> {
+        self.call(move |store| async move { webhooks::due(&store.database, look).await })
+    }
+
+    fn start_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> FencedFuture<Vec<OpenWebhookTry>> {
+        fenced(
+            self.call(
+                move |store| async move { webhooks::begin(&store.database, &store.contracts, &term, &events).await },
+            ),
+        )
+    }
+
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishWebhookTry>>) -> FencedFuture<()> {
+        fenced(self.call(move |store| async move { webhooks::finish(&store.database, &term, &finished).await }))
+    }
+
+    fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> FencedFuture<usize> {
+        fenced(self.call(move |store| async move { webhooks::close(&store.database, &term, &under_way).await }))
+    }
+
+    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
+        self.call(move |store| async move { webhooks::redeliver(&store.readers, &id).await })
+    }
+}
+
+impl JobStore for SqlServerStore {
     fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>> {
         self.call(move |store| async move { jobs::find(&store.readers, by).await })
     }
@@ -250,7 +276,9 @@ impl Store for SqlServerStore {
     fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool> {
         self.call(move |store| async move { jobs::admits(&store.readers, &gateway).await })
     }
+}
 
+impl InboxStore for SqlServerStore {
     fn due_inbox(&self, limit: usize) -> StoreFuture<DueInbox> {
         self.call(move |store| async move { inbox::look(&store.database, limit).await })
     }
@@ -259,8 +287,8 @@ impl Store for SqlServerStore {
         &self,
         term: Term,
         processed: Vec<ProcessedInboxSubmission>,
-    ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>> {
-        self.call(move |store| async move { inbox::process(&store.database, &term, &processed).await })
+    ) -> FencedFuture<Vec<Result<(), StoreError>>> {
+        fenced(self.call(move |store| async move { inbox::process(&store.database, &term, &processed).await }))
     }
 
     fn reprocess(&self, which: Reprocess) -> StoreFuture<usize> {
@@ -279,16 +307,8 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { inbox::contacts(&store.readers, &query).await })
     }
 
-    fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>> {
+    fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxMessage>> {
         self.call(move |store| async move { inbox::messages(&store.readers, &query).await })
-    }
-
-    fn probe(&self, _: usize) -> StoreFuture<()> {
-        self.call(|store| async move { read::probe(&store.database).await })
-    }
-
-    fn budget(&self) -> Duration {
-        self.patience
     }
 }
 

@@ -224,7 +224,11 @@ fn seqs(events: &[IntentSeq]) -> Value {
     Value::Text(Json::Array(events.iter().map(|seq| json!({ "seq": seq.0 })).collect()).to_string())
 }
 
-pub async fn finish(database: &Database, term: &Term, finished: &[Arc<FinishWebhookTry>]) -> Result<bool, StoreError> {
+pub async fn finish(
+    database: &Database,
+    term: &Term,
+    finished: &[Arc<FinishWebhookTry>],
+) -> Result<Option<()>, StoreError> {
     let items = finished.iter().map(|finish| {
         let FinishWebhookTry { open, finished_at, outcome, verdict } = finish.as_ref();
         let due = match verdict {
@@ -240,7 +244,7 @@ pub async fn finish(database: &Database, term: &Term, finished: &[Arc<FinishWebh
     });
     let mut values = term_values(Some(term));
     values.push(Value::Text(Json::Array(items.collect()).to_string()));
-    held(&run(database, finish_statement(), values).await?)
+    Ok(held(&run(database, finish_statement(), values).await?)?.then_some(()))
 }
 
 pub async fn close(database: &Database, term: &Term, under_way: &[IntentSeq]) -> Result<Option<usize>, StoreError> {

@@ -23,8 +23,8 @@ use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
-    BatchResults, FencedResults, FencedWrites, FinishAttempt, FinishResult, NewIntent, NewJob, PostponeAttempt,
-    StartResult, StoreError, StoredIntent, Submitted, WriteBatch, minute_of,
+    BatchResults, FencedError, FencedResults, FencedWrites, FinishAttempt, FinishResult, NewIntent, NewJob,
+    PostponeAttempt, StartResult, StoreError, StoredIntent, Submitted, WriteBatch, minute_of,
 };
 
 pub async fn commit(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<BatchResults, StoreError> {
@@ -56,7 +56,7 @@ async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatc
         });
     }
     let Some(writes) = batch.fenced else {
-        return Ok(BatchResults { submits, received, begun: Vec::new(), fenced: None });
+        return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Ok(FencedResults::default()) });
     };
     let term = writes.term.clone();
     let none = || FencedWrites::new(&term);
@@ -64,40 +64,40 @@ async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatc
     let mut all = FencedResults::default();
     for waiting in writes.starts {
         match try_commit(database, contracts, &alone(FencedWrites { starts: vec![waiting], ..none() })).await {
-            Ok(BatchResults { fenced: Some(done), .. }) => all.starts.extend(done.starts),
-            Ok(BatchResults { fenced: None, .. }) => {
-                return Ok(BatchResults { submits, received, begun: Vec::new(), fenced: None });
+            Ok(BatchResults { fenced: Ok(done), .. }) => all.starts.extend(done.starts),
+            Ok(BatchResults { fenced: Err(_), .. }) => {
+                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
             }
             Err(error) => all.starts.push(Err(error)),
         }
     }
     for finish in writes.finishes {
         match try_commit(database, contracts, &alone(FencedWrites { finishes: vec![finish], ..none() })).await {
-            Ok(BatchResults { fenced: Some(done), .. }) => all.finishes.extend(done.finishes),
-            Ok(BatchResults { fenced: None, .. }) => {
-                return Ok(BatchResults { submits, received, begun: Vec::new(), fenced: None });
+            Ok(BatchResults { fenced: Ok(done), .. }) => all.finishes.extend(done.finishes),
+            Ok(BatchResults { fenced: Err(_), .. }) => {
+                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
             }
             Err(error) => all.finishes.push(Err(error)),
         }
     }
     for postpone in writes.postpones {
         match try_commit(database, contracts, &alone(FencedWrites { postpones: vec![postpone], ..none() })).await {
-            Ok(BatchResults { fenced: Some(done), .. }) => all.postpones.extend(done.postpones),
-            Ok(BatchResults { fenced: None, .. }) => {
-                return Ok(BatchResults { submits, received, begun: Vec::new(), fenced: None });
+            Ok(BatchResults { fenced: Ok(done), .. }) => all.postpones.extend(done.postpones),
+            Ok(BatchResults { fenced: Err(_), .. }) => {
+                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
             }
             Err(error) => all.postpones.push(Err(error)),
         }
     }
     if writes.expire.is_some() {
         match try_commit(database, contracts, &alone(FencedWrites { expire: writes.expire, ..none() })).await? {
-            BatchResults { fenced: Some(done), .. } => all.expired = done.expired,
-            BatchResults { fenced: None, .. } => {
-                return Ok(BatchResults { submits, received, begun: Vec::new(), fenced: None });
+            BatchResults { fenced: Ok(done), .. } => all.expired = done.expired,
+            BatchResults { fenced: Err(_), .. } => {
+                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
             }
         }
     }
-    Ok(BatchResults { submits, received, begun: Vec::new(), fenced: Some(all) })
+    Ok(BatchResults { submits, received, started: Vec::new(), fenced: Ok(all) })
 }
 
 async fn try_commit(
@@ -148,9 +148,12 @@ async fn try_commit(
         Vec::new()
     };
     let received = if parts.received { inbox::received(&batch.received, &results.next()?)? } else { Vec::new() };
-    let Some(writes) = fenced.filter(|_| results.held) else {
-        return Ok(BatchResults { submits, received, begun: Vec::new(), fenced: None });
+    let Some(writes) = fenced else {
+        return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Ok(FencedResults::default()) });
     };
+    if !results.held {
+        return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
+    }
     let starts = if parts.starts {
         let rows = results.next()?;
         begun(database, contracts, &writes.term, &writes.starts, &rows, results.now).await?
@@ -168,8 +171,8 @@ async fn try_commit(
         Vec::new()
     };
     let expired = if parts.expire { intents(&results.next()?)? } else { Vec::new() };
-    let fenced = Some(FencedResults { starts, finishes, postpones, expired });
-    Ok(BatchResults { submits, received, begun: Vec::new(), fenced })
+    let fenced = Ok(FencedResults { starts, finishes, postpones, expired });
+    Ok(BatchResults { submits, received, started: Vec::new(), fenced })
 }
 
 /// The result sets of a batch of writes, taken in order.

@@ -9,17 +9,18 @@ use tokio::time::{Sleep, sleep_until};
 use super::{CloseReason, Connection};
 use crate::platform::clock::monotonic;
 
-/// Wraps the future that serves a connection and enforces the deadlines of that connection. Dropping it closes the socket.
-pub(in crate::web) struct Bounded<F> {
-    serving: Pin<Box<F>>,
+/// Serves a connection within its deadlines. The future that serves it is stored in the [`Connection`], so that it can be
+/// dropped, with all its buffers, from outside its task. Dropping that future closes the socket.
+pub(in crate::web) struct Bounded {
     connection: Rc<Connection>,
     timer: Pin<Box<Sleep>>,
 }
 
-impl<F> Bounded<F> {
-    pub(in crate::web) fn new(serving: F, connection: Rc<Connection>) -> Self {
+impl Bounded {
+    pub(in crate::web) fn new(serving: impl Future<Output = ()> + 'static, connection: Rc<Connection>) -> Self {
+        *connection.serving.borrow_mut() = Some(Box::pin(serving));
         let timer = Box::pin(sleep_until(connection.deadline().0));
-        Self { serving: Box::pin(serving), connection, timer }
+        Self { connection, timer }
     }
 
     /// Stores the waker, so that [`Connection::replace`] can wake this future.
@@ -31,12 +32,24 @@ impl<F> Bounded<F> {
     }
 }
 
-impl<F: Future> Future for Bounded<F> {
+/// The connection and the future that serves it refer to each other. Dropping the future breaks this cycle, so that both
+/// are freed.
+impl Drop for Bounded {
+    fn drop(&mut self) {
+        self.connection.serving.take();
+    }
+}
+
+impl Future for Bounded {
     /// Why the server closed the connection, or `None` if the connection ended normally.
     type Output = Option<CloseReason>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.serving.as_mut().poll(cx).is_ready() {
+        let ended = match &mut *self.connection.serving.borrow_mut() {
+            Some(serving) => serving.as_mut().poll(cx).is_ready(),
+            None => false,
+        };
+        if ended {
             return Poll::Ready(None);
         }
         self.keep_waker(cx);

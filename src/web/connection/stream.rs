@@ -1,24 +1,32 @@
 //! The byte stream of a connection, plain or TLS, that actix's dispatcher reads from and writes to.
 //!
-//! It reports reads and writes to [`Connection`], stops reading while the client does not read its responses, and gives the
-//! errors of actix's parser a JSON body.
+//! It reports reads and writes to [`Connection`], stops reading while the client does not read its responses, passes one
+//! request at a time to actix, and gives the errors of actix's parser a JSON body.
 
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::{Connection, parser_error};
+use super::{Connection, Expected, parser_error};
 use crate::platform::clock::monotonic;
 
-/// How many bytes are read before the dispatcher handles the requests in them and writes the responses. Without this
-/// limit, one read of 128 KiB can hold thousands of requests whose responses would all be in memory at the same time.
+/// How many bytes are read before the task yields to other connections.
 const READ_BUDGET: usize = 16 * 1024;
+
+/// How many bytes actix gets in one read while the length of a body is unknown. actix parses everything after the body as
+/// further requests, and each of those needs up to a hundred times its size in memory.
+const UNBOUNDED_READ: usize = 1024;
+
+/// How many bytes of a response rustls buffers at most while the socket is blocked.
+const TLS_BUFFER: usize = 64 * 1024;
 
 pub(in crate::web) enum Transport {
     Plain(TcpStream),
@@ -30,16 +38,67 @@ pub(in crate::web) struct ClientStream {
     pub(in crate::web) connection: Rc<Connection>,
     /// The response that replaces an error of actix's parser, as far as the socket has not accepted it yet.
     replacement: Bytes,
+    /// Bytes of requests after the current one. They are kept back, because actix would parse all of them immediately.
+    ahead: BytesMut,
+    /// Finds where the head of a request ends.
+    head: HeadEnd,
+    /// Whether actix must parse what it has before it reads more.
+    decode_first: bool,
     /// How many more bytes may be read before the task yields.
     read_budget: usize,
-    /// Whether a read was postponed because a write was blocked.
+    /// Whether a read was postponed because a write was blocked or the current request has no response yet.
     read_postponed: bool,
 }
 
 impl ClientStream {
     pub(in crate::web) fn new(transport: Transport, connection: Rc<Connection>) -> Self {
         connection.opened(monotonic());
-        Self { transport, connection, replacement: Bytes::new(), read_budget: READ_BUDGET, read_postponed: false }
+        Self {
+            transport,
+            connection,
+            replacement: Bytes::new(),
+            ahead: BytesMut::new(),
+            head: HeadEnd::default(),
+            decode_first: false,
+            read_budget: READ_BUDGET,
+            read_postponed: false,
+        }
+    }
+
+    /// Reads from the transport. `None` if the client has closed its side.
+    fn read_transport(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<Option<usize>>> {
+        let before = buf.filled().len();
+        let read = match &mut self.transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Transport::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        };
+        if read.is_pending() {
+            self.read_budget = READ_BUDGET;
+        }
+        ready!(read)?;
+        let received = buf.filled().len() - before;
+        self.read_budget = self.read_budget.saturating_sub(received);
+        Poll::Ready(Ok(Some(received).filter(|received| *received > 0)))
+    }
+
+    /// How many of these bytes belong to the current request and may be passed to actix. `more` is the number of bytes that
+    /// have arrived after them.
+    fn part_for_parser(&mut self, bytes: &[u8], more: usize) -> usize {
+        let part = match self.connection.expected() {
+            Expected::LaterRequest => 0,
+            Expected::Head => {
+                let end = self.head.find(bytes);
+                self.decode_first = end.is_some();
+                end.unwrap_or(bytes.len())
+            }
+            Expected::Body(left) => left.min(bytes.len()),
+            Expected::BodyOfUnknownLength => {
+                self.decode_first = true;
+                bytes.len().min(UNBOUNDED_READ)
+            }
+        };
+        self.connection.passed_to_parser(part, bytes.len() - part + more, monotonic);
+        part
     }
 
     fn write_transport(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -49,9 +108,24 @@ impl ClientStream {
         };
         match &written {
             Poll::Ready(_) => self.connection.write_progressed(monotonic),
-            Poll::Pending => self.connection.write_blocked(monotonic),
+            Poll::Pending => self.connection.write_blocked(bytes.len() + self.transport_buffer(), monotonic),
         }
         written
+    }
+
+    /// How many bytes the transport itself may buffer while it is blocked.
+    fn transport_buffer(&self) -> usize {
+        match self.transport {
+            Transport::Plain(_) => 0,
+            Transport::Tls(_) => TLS_BUFFER,
+        }
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match &self.transport {
+            Transport::Plain(stream) => stream,
+            Transport::Tls(stream) => stream.get_ref().0,
+        }
     }
 
     fn write_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -67,6 +141,17 @@ impl ClientStream {
     }
 }
 
+/// Closing a connection whose client does not read resets it. Otherwise the kernel would keep the unread response for
+/// minutes.
+impl Drop for ClientStream {
+    fn drop(&mut self) {
+        if self.connection.is_blocked() {
+            // If this fails, the connection closes without a reset.
+            let _ignored = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
 impl AsyncRead for ClientStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         // Otherwise responses to pipelined requests would accumulate in memory. The blocked write wakes the task.
@@ -74,25 +159,62 @@ impl AsyncRead for ClientStream {
             self.read_postponed = true;
             return Poll::Pending;
         }
-        if self.read_budget == 0 {
+        if self.read_budget == 0 || std::mem::take(&mut self.decode_first) {
             self.read_budget = READ_BUDGET;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let before = buf.filled().len();
-        let read = match &mut self.transport {
-            Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Transport::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        };
-        if read.is_pending() {
-            self.read_budget = READ_BUDGET;
-        }
-        let received = buf.filled().len() - before;
-        if received > 0 {
-            self.read_budget = self.read_budget.saturating_sub(received);
+        if self.ahead.is_empty() {
+            let before = buf.filled().len();
+            let Some(received) = ready!(self.read_transport(cx, buf))? else { return Poll::Ready(Ok(())) };
             self.connection.received(received, monotonic);
+            let part = self.part_for_parser(&buf.filled()[before..], 0);
+            self.ahead.extend_from_slice(&buf.filled()[before + part..]);
+            buf.set_filled(before + part);
+            if part > 0 {
+                return Poll::Ready(Ok(()));
+            }
+        } else {
+            let mut ahead = std::mem::take(&mut self.ahead);
+            let fits = ahead.len().min(buf.remaining());
+            let part = self.part_for_parser(&ahead[..fits], ahead.len() - fits);
+            buf.put_slice(&ahead.split_to(part));
+            self.ahead = ahead;
+            if part > 0 {
+                return Poll::Ready(Ok(()));
+            }
         }
-        read
+        // The next request is read when the response to this one is written, and a flush ends that.
+        self.read_postponed = true;
+        Poll::Pending
+    }
+}
+
+/// Finds the end of the head of a request: the first empty line after a line that is not empty.
+#[derive(Default)]
+struct HeadEnd {
+    /// Whether a line that is not empty has started.
+    started: bool,
+    /// Whether the current line has a character.
+    in_line: bool,
+}
+
+impl HeadEnd {
+    /// How many of these bytes belong to the head, or `None` if it does not end in them. Call it again with the bytes that
+    /// follow.
+    fn find(&mut self, bytes: &[u8]) -> Option<usize> {
+        for (index, byte) in bytes.iter().enumerate() {
+            match byte {
+                b'\n' if self.started && !self.in_line => {
+                    *self = Self::default();
+                    return Some(index + 1);
+                }
+                b'\n' => self.in_line = false,
+                b'\r' => {}
+                _ => (self.started, self.in_line) = (true, true),
+            }
+        }
+        None
     }
 }
 
@@ -121,7 +243,7 @@ impl AsyncWrite for ClientStream {
             Transport::Tls(stream) => Pin::new(stream).poll_flush(cx),
         };
         if flushed.is_pending() {
-            self.connection.write_blocked(monotonic);
+            self.connection.write_blocked(self.transport_buffer(), monotonic);
         } else {
             self.connection.write_completed(monotonic);
             if std::mem::take(&mut self.read_postponed) {
@@ -139,7 +261,7 @@ impl AsyncWrite for ClientStream {
             Transport::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         };
         if closed.is_pending() {
-            self.connection.write_blocked(monotonic);
+            self.connection.write_blocked(self.transport_buffer(), monotonic);
         }
         closed
     }
@@ -154,6 +276,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::web::connection::Phase;
 
     #[derive(Default)]
     struct Wakes(AtomicUsize);
@@ -169,7 +292,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let server = listener.accept().await.unwrap().0;
-        (client, ClientStream::new(Transport::Plain(server), Rc::new(Connection::new(monotonic()))))
+        (
+            client,
+            ClientStream::new(Transport::Plain(server), Rc::new(Connection::new(monotonic(), std::rc::Weak::new()))),
+        )
     }
 
     #[actix::test]
@@ -193,5 +319,63 @@ mod tests {
         let mut buffer = ReadBuf::new(&mut received);
         std::future::poll_fn(|cx| Pin::new(&mut server).poll_read(cx, &mut buffer)).await.unwrap();
         assert_eq!(buffer.filled(), b"more");
+    }
+
+    #[test]
+    fn the_end_of_a_head_is_found_however_it_arrives() {
+        for (text, end) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /", Some(27)),
+            ("\r\n\r\nGET /\r\n\r\n", Some(13)),
+            ("GET /\n\nmore", Some(7)),
+            ("GET / HTTP/1.1\r\nHost: a\r\n", None),
+            ("\r\n\r\n", None),
+        ] {
+            assert_eq!(HeadEnd::default().find(text.as_bytes()), end, "{text:?}");
+            // The result is the same byte by byte.
+            let mut head = HeadEnd::default();
+            let found = (0..text.len()).find(|index| head.find(&text.as_bytes()[*index..=*index]).is_some());
+            assert_eq!(found.map(|index| index + 1), end, "{text:?} byte by byte");
+        }
+    }
+
+    /// Everything that the parser gets until it has to wait. Reads twice, because one wait only lets the parser decode what
+    /// it already has.
+    fn read_all(server: &mut ClientStream) -> String {
+        let (mut text, mut bytes) = (String::new(), [0; 256]);
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..2 {
+            let mut buffer = ReadBuf::new(&mut bytes);
+            while let Poll::Ready(read) = Pin::new(&mut *server).poll_read(&mut cx, &mut buffer) {
+                read.unwrap();
+            }
+            text.push_str(std::str::from_utf8(buffer.filled()).unwrap());
+            if server.connection.phase.get() == Phase::Head {
+                break;
+            }
+        }
+        text
+    }
+
+    /// actix would decode everything that it gets, and waiting requests need far more memory than their bytes.
+    #[actix::test]
+    async fn the_parser_gets_one_request_at_a_time() {
+        let (client, mut server) = pair().await;
+        let sent = "POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\nbodyGET /2 HTTP/1.1\r\n\r\nGET /3";
+        client.writable().await.unwrap();
+        assert_eq!(client.try_write(sent.as_bytes()).unwrap(), sent.len());
+        server.tcp().readable().await.unwrap();
+        let connection = Rc::clone(&server.connection);
+        assert_eq!(read_all(&mut server), "POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n");
+        connection.request_started(Some(Some(4)), monotonic());
+        let mut read = || read_all(&mut server);
+        assert_eq!((read(), connection.held.get()), ("body".to_owned(), 25));
+        connection.body_read();
+        assert_eq!(read(), "", "the first request has no response yet");
+        connection.responded(monotonic());
+        assert_eq!((read(), connection.phase.get()), ("GET /2 HTTP/1.1\r\n\r\n".to_owned(), Phase::Head));
+        connection.request_started(None, monotonic());
+        assert_eq!((read(), connection.held.get()), (String::new(), 6));
+        connection.responded(monotonic());
+        assert_eq!((read(), connection.phase.get()), ("GET /3".to_owned(), Phase::Head), "its time limit starts");
     }
 }
