@@ -22,8 +22,8 @@ const MAX_PAGE: usize = 200;
 
 /// Submit an intent
 ///
-/// Responds as soon as the intent is stored durably. The first attempt starts immediately. Submitting the same id, target
-/// and payload again is safe and returns the existing intent.
+/// Responds as soon as the intent is stored durably. The first attempt starts as soon as a slot is free. Submitting the same
+/// id, target and payload again is safe and returns the existing intent.
 #[utoipa::path(post, path = "/v1/intents", tag = "intents", operation_id = "submitIntent",
     security((), ("bearer" = ["intents:write"])),
     params(
@@ -176,7 +176,7 @@ pub fn no_such_intent(id: &str) -> ApiError {
         ("submissionTarget" = Option<String>, Query, description = "Only intents of this target"),
         ("createdAfter" = Option<String>, Query, description = "Only intents created after this time, such as 2026-11-16T09:00:00Z"),
         ("createdBefore" = Option<String>, Query, description = "Only intents created before this time, such as 2026-11-16T09:00:00Z"),
-        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default, at most 200"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default; values above 200 count as 200"),
         ("cursor" = Option<String>, Query, description = "`nextCursor` of the previous page"),
     ),
     responses(

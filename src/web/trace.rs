@@ -29,7 +29,7 @@ pub fn of_request_or_new(request: &HttpRequest) -> TraceContext {
 /// A new trace with random ids that is marked as sampled.
 pub fn new() -> TraceContext {
     loop {
-        // Ids that are all zeros are invalid; another try makes others.
+        // An id of zero is invalid; the next iteration makes another one.
         if let Some(context) = TraceContext::new(fastrand::u128(..), fastrand::u64(..), SAMPLED) {
             return context;
         }

@@ -1,4 +1,4 @@
-//! `POST /v1/inbox/submissions`: stores an inbox submission. Processing it is up to the leader, later.
+//! `POST /v1/inbox/submissions`: stores an inbox submission. The leader processes it later.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use sha2::{Digest, Sha256};

@@ -57,7 +57,7 @@ pub(super) fn no_such_submission(id: &str) -> ApiError {
     params(
         ("client_slug" = String, Query, description = "The client of the inbox"),
         ("state" = Option<super::json::SubmissionStateName>, Query, description = "Only submissions in this state"),
-        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default, at most 200"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default; values above 200 count as 200"),
         ("cursor" = Option<String>, Query, description = "`nextCursor` of the previous page"),
     ),
     responses(
@@ -78,7 +78,7 @@ pub async fn submissions(request: HttpRequest, deps: web::Data<WebDeps>) -> Resu
     security((), ("bearer" = ["inbox:read"])),
     params(
         ("client_slug" = String, Query, description = "The client of the inbox"),
-        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default, at most 200"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default; values above 200 count as 200"),
         ("cursor" = Option<String>, Query, description = "`nextCursor` of the previous page"),
     ),
     responses(
@@ -100,7 +100,7 @@ pub async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<
     params(
         ("client_slug" = String, Query, description = "The client of the inbox"),
         ("contact_id" = Option<i64>, Query, description = "Only messages of this contact"),
-        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default, at most 200"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default; values above 200 count as 200"),
         ("cursor" = Option<String>, Query, description = "`nextCursor` of the previous page"),
     ),
     responses(

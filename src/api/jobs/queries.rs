@@ -89,7 +89,7 @@ fn no_such_job(id: &str) -> ApiError {
         ("workspace_id" = Option<String>, Query, description = "Only jobs of this workspace; by default all workspaces that the token covers"),
         ("job_id" = Option<String>, Query, description = "Only jobs with this `job_id`"),
         ("status" = Option<crate::domain::intent_json::StatusName>, Query, description = "Only jobs with this status"),
-        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default, at most 200"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default; values above 200 count as 200"),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the previous page"),
     ),
     responses(

@@ -22,9 +22,9 @@ const MAX_COMMAND_BYTES: usize = 64 * 1024;
 
 /// Submit a job for a management node
 ///
-/// Responds as soon as the job is stored durably. The first attempt to send it to its node starts immediately. Submitting
-/// the same command with the same key again is safe and returns the first response; only `requested_by.session_id` may
-/// differ.
+/// Responds as soon as the job is stored durably. The first attempt to send it to its node starts as soon as a slot is
+/// free. Submitting the same command with the same key again is safe and returns the first response; only
+/// `requested_by.session_id` may differ.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", operation_id = "submitJob",
     security(("bearer" = ["jobs:submit"])),
     params(("traceparent" = Option<String>, Header, description = "W3C trace context; forwarded to the node")),
@@ -77,8 +77,8 @@ async fn accept(
     result
 }
 
-/// Looks for an earlier job with the same key before anything else: it is returned even if its node is gone or would
-/// refuse the job now. A second look is needed only if another request with the same key may have been faster.
+/// Looks for an earlier job with the same key before anything else: it is returned even if its node was removed or would
+/// refuse the job now. It looks again only if another request with the same key may have been accepted in the meantime.
 async fn accept_command(
     deps: &WebDeps,
     registry: &Registry,
