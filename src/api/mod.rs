@@ -1,7 +1,7 @@
 //! The REST API: one file or folder for each resource.
 //!
 //! Handlers parse a request, call the store and convert the result; decisions about intents are made in
-//! [`crate::domain`]. [`json`] has the JSON types that several resources share, and [`openapi`] serves the description of
+//! [`crate::domain`]. [`json`] has the JSON types that several resources share, and `openapi.rs` serves the description of
 //! all of them.
 
 pub mod history_fragment;

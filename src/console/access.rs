@@ -1,7 +1,7 @@
 //! Access to the console, and the security headers of its pages.
 //!
 //! On loopback the console needs no login. On other addresses it needs a user and a password (basic auth, see
-//! [`super::login`]); without a configured login it is disabled. Pages load nothing from other hosts, run no inline script
+//! `login.rs`); without a configured login it is disabled. Pages load nothing from other hosts, run no inline script
 //! and can be framed only by configured origins. Forms are accepted only from pages of this console.
 
 use std::net::IpAddr;

@@ -23,7 +23,7 @@ const MAX_BYTES: usize = 256 * 1024 * 1024;
 pub struct BodyBudget(Arc<AtomicUsize>);
 
 impl BodyBudget {
-    /// Reads a whole body. Fails if it has more than `limit` bytes, takes longer than [`BODY_TIMEOUT`] or exceeds the
+    /// Reads a whole body. Fails if it has more than `limit` bytes, takes longer than ten seconds or exceeds the
     /// memory budget. Keep the reservation for as long as the body is in memory.
     pub async fn read(&self, payload: Payload, limit: usize) -> Result<(Bytes, BodyReservation), ApiError> {
         let read = tokio::time::timeout(BODY_TIMEOUT, self.collect(payload, limit)).await;

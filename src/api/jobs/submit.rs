@@ -96,7 +96,7 @@ async fn accept_command(
     }
     let node = node.ok_or(ApiError::ManagementNodeNotFound)?;
     match submit_new(deps, command, &node, trace).await? {
-        NewJobResult::Accepted(job) => Ok(Accepted { job, replayed: false }),
+        NewJobResult::Accepted(job) => Ok(Accepted { job: *job, replayed: false }),
         NewJobResult::Overtaken(error) => find_earlier(deps, command, true).await?.ok_or(error),
     }
 }
@@ -118,7 +118,7 @@ async fn find_earlier(deps: &WebDeps, command: &JobCommand, node_is_known: bool)
 
 /// The result of submitting a job for which no earlier one was found.
 enum NewJobResult {
-    Accepted(Job),
+    Accepted(Box<Job>),
     /// Another request with the same key was accepted in the meantime, or may have been. The error is for the case that
     /// there is no such job after all.
     Overtaken(ApiError),
@@ -161,7 +161,9 @@ async fn submit_new(
         job: Some(NewJob { id, key: command.key(), facts: facts.clone() }),
     };
     match deps.store.submit(new).await? {
-        Submitted::Created(intent) => Ok(NewJobResult::Accepted(Job { id, facts, trace: Some(trace), intent })),
+        Submitted::Created(intent) => {
+            Ok(NewJobResult::Accepted(Box::new(Job { id, facts, trace: Some(trace), intent })))
+        }
         Submitted::Existing(_) => Ok(NewJobResult::Overtaken(ApiError::StoreUnavailable)),
         Submitted::Conflict(_) => Err(ApiError::Internal),
     }
