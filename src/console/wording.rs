@@ -51,7 +51,8 @@ pub fn limits(limits: TargetLimits) -> String {
 
 /// The number of recent attempts of a target by outcome, such as `3 accepted, 1 rejected`.
 pub fn health(health: &TargetHealth) -> String {
-    let counts = [(health.accepted, "accepted"), (health.rejected, "rejected"), (health.errors, "errors")];
+    let errors = if health.errors == 1 { "error" } else { "errors" };
+    let counts = [(health.accepted, "accepted"), (health.rejected, "rejected"), (health.errors, errors)];
     let counts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}"));
     counts.collect::<Vec<_>>().join(", ")
 }
