@@ -1,6 +1,6 @@
 # 'make' alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint test test-sqlserver model chaos accessibility conformance deny fuzz run demo
+.PHONY: help check fmt lint test test-sqlserver tsql model chaos accessibility conformance deny fuzz run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ test: ## Run all tests
 test-sqlserver: ## Run the store and service tests on the server in SM_TEST_SQLSERVER
 	SM_REQUIRE_SQLSERVER=1 cargo test --locked --lib sqlserver
 	SM_REQUIRE_SQLSERVER=1 SM_TEST_SERVICE_STORE=sqlserver cargo test --locked --test service -- --test-threads=2
+
+tsql: ## Write every statement that the SQL Server store can send to target/tsql, for checkers of T-SQL
+	cargo test --locked --lib store::sqlserver::tests::catalogue::write_all_to_files -- --ignored --nocapture
 
 chaos: ## Let everything go wrong for a while: SECONDS_EACH=60 RUNS=1 SEED=<number>
 	SM_CHAOS_SECONDS=$(or $(SECONDS_EACH),60) SM_CHAOS_RUNS=$(or $(RUNS),1) $(if $(SEED),SM_CHAOS_SEED=$(SEED)) \

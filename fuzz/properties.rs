@@ -529,7 +529,7 @@ pub fn retry_after(data: &[u8]) {
 fn assert_faults(data: &[u8], faults: &[LocatedError]) {
     assert!(!faults.is_empty(), "refused without a fault");
     for fault in faults {
-        assert!(!fault.text.trim().is_empty(), "a fault that says nothing: {fault:?}");
+        assert!(!fault.message.trim().is_empty(), "a fault that says nothing: {fault:?}");
         let repeated = fault.to_string().contains(PART_OF_SECRETS);
         assert!(!repeated || holds(data, PART_OF_SECRETS), "a fault with a secret in it: {fault}");
     }

@@ -220,7 +220,7 @@ async fn health_says_whether_the_service_is_alive() {
     assert!(health(everywhere).await.unwrap().status.success());
     instance.kill();
     let dead = health(address).await.unwrap();
-    assert!(!dead.status.success() && String::from_utf8_lossy(&dead.stderr).contains("does not answer"));
+    assert!(!dead.status.success() && String::from_utf8_lossy(&dead.stderr).contains("does not respond"));
 }
 
 #[actix::test]

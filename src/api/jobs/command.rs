@@ -51,7 +51,7 @@ fn command(top: &Fields<'_>) -> Option<JobCommand> {
         let (user_id, session_id) = (name(fields, "user_id"), optional(fields, "session_id"));
         Some(RequestedBy { user_id: user_id?, session_id })
     });
-    top.no_others();
+    top.reject_unknown_fields();
     Some(JobCommand {
         tenant_id: tenant_id?,
         workspace_id: workspace_id?,
@@ -73,7 +73,7 @@ fn object<T>(
 ) -> Option<T> {
     let object = fields.required_object(field, &format!("write an object {hint}"))?;
     let value = read(&object);
-    object.no_others();
+    object.reject_unknown_fields();
     value
 }
 
@@ -90,7 +90,7 @@ fn optional(fields: &Fields<'_>, field: &'static str) -> Option<String> {
 }
 
 fn checked(fields: &Fields<'_>, field: &'static str, raw: &str) -> Option<String> {
-    checked_name(raw).map_err(|fault| fields.fault(field, fault.to_string())).ok().map(|name| name.to_string())
+    checked_name(raw).map_err(|error| fields.error_at(field, error.to_string())).ok().map(|name| name.to_string())
 }
 
 fn input_uri(fields: &Fields<'_>) -> Option<String> {
@@ -98,14 +98,14 @@ fn input_uri(fields: &Fields<'_>) -> Option<String> {
     let raw = fields.text(NAME, "write an s3, gs or https URI")?.trim();
     // The errors do not repeat the URI, because it may be signed or contain a password.
     if raw.chars().count() > MAX_URI_CHARS {
-        fields.fault(NAME, format!("must have at most {MAX_URI_CHARS} characters"));
+        fields.error_at(NAME, format!("must have at most {MAX_URI_CHARS} characters"));
     } else if raw.chars().any(char::is_control) {
-        fields.fault(NAME, "must not contain control characters");
+        fields.error_at(NAME, "must not contain control characters");
     } else {
         match Url::parse(raw).ok().filter(|url| is_input(raw, url)) {
-            None => fields.fault(NAME, "must be an s3, gs or https URI with a bucket or host"),
+            None => fields.error_at(NAME, "must be an s3, gs or https URI with a bucket or host"),
             Some(url) if has_credentials(raw, &url) => {
-                fields.fault(
+                fields.error_at(
                     NAME,
                     "must not contain a user name or password; give the node its own access, or sign the URI",
                 );
@@ -215,7 +215,7 @@ mod tests {
                 assert!(found.len() == 1 && found[0].starts_with(&object[1..]), "{found:?}");
             }
             let unknown = errors(&with(object, json!({ "colour": 1 })));
-            assert!(unknown.iter().any(|fault| fault.starts_with(&format!("{}.colour: is not a field", &object[1..]))));
+            assert!(unknown.iter().any(|error| error.starts_with(&format!("{}.colour: is not a field", &object[1..]))));
         }
         let mut unknown = sample();
         unknown["colour"] = 1.into();

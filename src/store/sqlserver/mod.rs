@@ -5,7 +5,9 @@
 //! schema is looked after by the first call that reaches it, and until then every call is
 //! `Unavailable`.
 
+mod attempts;
 mod contracts;
+mod counts;
 mod database;
 mod inbox;
 mod insight;
@@ -14,8 +16,10 @@ mod migrate;
 mod purge;
 mod read;
 mod rows;
+mod script;
 mod settings;
 mod statements;
+mod submit;
 mod targets;
 mod webhooks;
 mod write;
@@ -32,6 +36,7 @@ pub use settings::{PoolSettings, Settings};
 use self::contracts::Contracts;
 use self::database::Database;
 use self::migrate::SchemaState;
+use self::write::Writer;
 use super::error::fenced;
 use super::{
     Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FinishWebhookTry, FoundJob,
@@ -46,6 +51,7 @@ use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
+use crate::platform::clock::StoreTime;
 use crate::telemetry::metrics::Metrics;
 
 /// A commit, a look of the scheduler, a renewal of the lease, a readiness check.
@@ -61,6 +67,8 @@ pub struct SqlServerStore {
     /// For changes of the schema.
     migrations: Database,
     contracts: Contracts,
+    /// The database's time, as far as its answers tell.
+    time: StoreTime,
     /// Set once the schema was found to be the right one.
     ready: Arc<OnceCell<()>>,
     migrate: bool,
@@ -78,6 +86,7 @@ impl SqlServerStore {
             readers: Database::new(settings, "lookups", (settings.pool.size - reserved).max(1), Arc::clone(&metrics)),
             migrations: Database::new(&settings.for_migrations(), "migrations", 1, metrics),
             contracts: Contracts::default(),
+            time: StoreTime::unset(),
             ready: Arc::default(),
             migrate,
             patience: settings.pool.timeout,
@@ -138,7 +147,10 @@ impl SqlServerStore {
 
 impl WriteStore for SqlServerStore {
     fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults> {
-        self.call(move |store| async move { write::commit(&store.database, &store.contracts, batch).await })
+        self.call(move |store| async move {
+            let writer = Writer { database: &store.database, contracts: &store.contracts, time: &store.time };
+            writer.commit(batch).await
+        })
     }
 
     fn budget(&self) -> Duration {
@@ -148,11 +160,17 @@ impl WriteStore for SqlServerStore {
 
 impl LeaseStore for SqlServerStore {
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
-        self.call(move |store| async move { read::acquire_lease(&store.database, name, holder, duration).await })
+        self.call(move |store| async move {
+            read::acquire_lease(&store.database, &store.time, name, holder, duration).await
+        })
     }
 
     fn renew_lease(&self, term: Term, duration: Duration) -> FencedFuture<Lease> {
-        fenced(self.call(move |store| async move { read::renew_lease(&store.database, term, duration).await }))
+        fenced(
+            self.call(
+                move |store| async move { read::renew_lease(&store.database, &store.time, term, duration).await },
+            ),
+        )
     }
 
     fn release_lease(&self, term: Term) -> StoreFuture<()> {

@@ -376,7 +376,7 @@ mod tests {
         connection.request_started(Some(None), start + 61 * SECOND);
         connection.responded(start + 62 * SECOND);
         connection.received(100, at(start, 63));
-        assert_eq!(closes(&connection, start), (68, CloseReason::Leftover), "a body that nobody read");
+        assert_eq!(closes(&connection, start), (68, CloseReason::Leftover), "a body that was not read");
         connection.received(LEFTOVER_BYTES, at(start, 63));
         assert_eq!(closes(&connection, start), (62, CloseReason::Leftover), "too much of it");
     }

@@ -1,22 +1,18 @@
 //! The conformance suite on the server that `SM_TEST_SQLSERVER` names, each case in a database of
-//! its own; and what needs no server: every statement parses.
+//! its own.
+
+pub mod catalogue;
+mod faults;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use sqlparser::dialect::MsSqlDialect;
-use sqlparser::parser::Parser;
-
 use super::database::Batch;
-use super::inbox as inbox_statements;
-use super::jobs as job_statements;
-use super::targets as target_statements;
-use super::webhooks as webhook_statements;
 use super::*;
 use crate::domain::contract::fixtures::{max_attempts, one_shot};
 use crate::store::conformance::{self, Fixture, Passing, new_intent, submit_to};
-use crate::store::{InboxSubmissionState, Submitted};
+use crate::store::{FailedInboxTry, FencedWrites, InboxSubmissionSeq, Submitted};
 
 const POOL: PoolSettings = PoolSettings { size: 4, timeout: Duration::from_secs(20) };
 
@@ -41,9 +37,14 @@ fn settings(server: &str, database: &str) -> Settings {
     Settings::parse(&format!("{server};Database={database}"), None, POOL).unwrap()
 }
 
+/// A statement of a test, which is none of the store.
+fn unlisted(sql: impl Into<std::borrow::Cow<'static, str>>) -> Batch {
+    Batch { of_test: true, ..Batch::new(sql, Vec::new()) }
+}
+
 async fn administer(server: &str, sql: String) -> Result<(), StoreError> {
     let master = Database::new(&settings(server, "master"), "test", 1, metrics());
-    master.run(Batch { sql: sql.into(), values: Vec::new() }).await.map(drop)
+    master.run(unlisted(sql)).await.map(drop)
 }
 
 /// Makes or drops a database, one at a time and with patience: servers differ in how they take
@@ -118,7 +119,7 @@ async fn open() -> Option<Fixture> {
                 );
                 let direct = direct.clone();
                 Box::pin(async move {
-                    direct.run(Batch { sql: garble.into(), values: Vec::new() }).await.map(drop).unwrap();
+                    direct.run(unlisted(garble)).await.map(drop).unwrap();
                 })
             })
         },
@@ -128,7 +129,7 @@ async fn open() -> Option<Fixture> {
                 seq.0
             );
             let direct = direct.clone();
-            Box::pin(async move { direct.run(Batch { sql: row.into(), values: Vec::new() }).await.map(drop).unwrap() })
+            Box::pin(async move { direct.run(unlisted(row)).await.map(drop).unwrap() })
         }),
         keep: Box::new(database),
     })
@@ -164,7 +165,7 @@ async fn a_schema_that_is_missing_or_newer_is_refused() {
     test.store().migrate().await.unwrap();
     let direct = Database::new(&settings(&test.server, &test.name), "test", 1, metrics());
     let newer = "INSERT INTO submission_schema_versions VALUES (99, SYSUTCDATETIME())";
-    direct.run(Batch { sql: newer.into(), values: Vec::new() }).await.unwrap();
+    direct.run(unlisted(newer)).await.unwrap();
     let refused = test.store().prepare().await.unwrap_err().to_string();
     assert!(refused.contains("newer version of this program"), "{refused}");
     assert!(matches!(test.store().probe(1).await, Err(StoreError::Unavailable(_))));
@@ -175,7 +176,7 @@ async fn a_schema_that_is_missing_or_newer_is_refused() {
 async fn a_call_that_is_given_up_leaves_nothing_behind() {
     let Some(test) = TestDatabase::create().await else { return };
     let database = Database::new(&settings(&test.server, &test.name), "test", 1, metrics());
-    let run = |sql: &'static str| database.run(Batch { sql: sql.into(), values: Vec::new() });
+    let run = |sql: &'static str| database.run(unlisted(sql));
     run("CREATE TABLE t (n INT)").await.unwrap();
     let slow = run("BEGIN TRANSACTION; INSERT INTO t VALUES (1);
         DECLARE @until DATETIME2(6) = DATEADD(SECOND, 2, SYSUTCDATETIME());
@@ -205,6 +206,62 @@ async fn an_unreachable_server_is_unavailable_and_says_no_password() {
     assert!(matches!(submit, Err(StoreError::Unavailable(_))));
 }
 
+/// The clock bounds what a look at changes shows: a transaction that is later than it may be seen in part.
+#[tokio::test]
+async fn changes_are_shown_up_to_the_clock_and_the_rest_later() {
+    let Some(test) = TestDatabase::create().await else { return };
+    let store = test.store();
+    let cursor = store.schedule_snapshot(1).await.unwrap().cursor;
+    submit_to(&store, new_intent("a", &one_shot(), b"")).await;
+    let direct = Database::new(&settings(&test.server, &test.name), "test", 1, metrics());
+    let set_clock = async |to: &str| {
+        let clock = format!("UPDATE submission_clock SET last_at = {to}");
+        direct.run(unlisted(clock)).await.unwrap();
+        let request = RefreshRequest { cursor: cursor.clone(), limit: 10, pages: Vec::new() };
+        let refresh = store.refresh_schedule(request).await.unwrap();
+        assert_eq!(refresh.cursor == cursor, refresh.changed.is_empty(), "the cursor stands at what was shown");
+        refresh.changed.len()
+    };
+    assert_eq!(set_clock("DATEADD(MICROSECOND, -1, last_at)").await, 0, "it is later than the clock");
+    assert_eq!(set_clock("DATEADD(MICROSECOND, 1, last_at)").await, 1);
+}
+
+/// A row whose update changes nothing need not be locked; a fence has to be.
+#[tokio::test]
+async fn every_write_of_a_leader_changes_the_row_of_its_lease() {
+    let Some(test) = TestDatabase::create().await else { return };
+    let store = test.store();
+    let term = store.acquire_lease("lease".into(), "me".into(), Duration::from_secs(600)).await.unwrap().unwrap().term;
+    let direct = Database::new(&settings(&test.server, &test.name), "test", 1, metrics());
+    let look = async || {
+        let sql =
+            "SELECT l.fenced_writes, c.last_at FROM submission_manager_leases AS l CROSS JOIN submission_clock AS c";
+        let results = direct.run(unlisted(sql)).await.unwrap();
+        let row = &results[0][0];
+        (rows::need::<i64>(row, "fenced_writes").unwrap(), rows::need_moment(row, "last_at").unwrap())
+    };
+    let mut before = look().await;
+    for what in ["commit", "purge", "webhooks", "inbox"] {
+        match what {
+            "commit" => {
+                let writes = FencedWrites { expire: Some(1), ..FencedWrites::new(&term) };
+                let batch = WriteBatch { fenced: Some(writes), ..WriteBatch::default() };
+                assert!(store.commit(batch).await.unwrap().fenced.is_ok());
+            }
+            "purge" => drop(store.purge(term.clone(), conformance::purge_all()).await.unwrap()),
+            "webhooks" => assert_eq!(store.close_webhooks(term.clone(), Vec::new()).await, Ok(0)),
+            _ => {
+                let failed = FailedInboxTry { error: "e".to_owned(), next_try_at: None };
+                let row = ProcessedInboxSubmission { seq: InboxSubmissionSeq(1), tries: 0, result: Err(failed) };
+                assert!(store.process_inbox(term.clone(), vec![row]).await.is_ok());
+            }
+        }
+        let after = look().await;
+        assert!(after.0 > before.0 && after.1 > before.1, "{what}: {before:?} {after:?}");
+        before = after;
+    }
+}
+
 /// 256 in one batch against 256 alone, in the same run on the same server.
 #[tokio::test]
 async fn a_batch_costs_a_tenth_of_its_items_alone() {
@@ -226,106 +283,4 @@ async fn a_batch_costs_a_tenth_of_its_items_alone() {
     let ratio = singles.as_secs_f64() / batch.as_secs_f64();
     println!("{COUNT} submissions: {singles:?} one by one, {batch:?} in one batch, ratio {ratio:.1}");
     assert!(ratio >= 10.0, "only {ratio:.1} times cheaper");
-}
-
-/// Every text that this store can send, in every combination of its parts.
-fn all_statements() -> Vec<String> {
-    let bit = |number: u32, place: u32| number & (1 << place) != 0;
-    let mut all = vec![
-        statements::ENSURE_CONTRACT.to_owned(),
-        statements::ENSURE_RECEIVER.to_owned(),
-        statements::CONTRACTS.to_owned(),
-        statements::ACQUIRE_LEASE.to_owned(),
-        statements::RENEW_LEASE.to_owned(),
-        statements::RELEASE_LEASE.to_owned(),
-        statements::OPEN_ATTEMPTS.to_owned(),
-        statements::LEASE_STATE.to_owned(),
-        statements::RESET_LEASE.to_owned(),
-        statements::BACKLOG.to_owned(),
-        statements::probe(),
-        statements::schedule_snapshot(),
-        statements::refresh_schedule(false),
-        statements::refresh_schedule(true),
-        purge::statement(),
-        statements::find(),
-        statements::history(),
-        insight::detail_statement(),
-        insight::PAYLOAD.to_owned(),
-        insight::overview_statement(),
-        insight::health_statement(),
-        webhook_statements::DUE.to_owned(),
-        webhook_statements::begin_statement(),
-        webhook_statements::finish_statement(),
-        webhook_statements::close_statement(),
-        webhook_statements::put_off_statement(),
-        webhook_statements::redeliver_statement(),
-        target_statements::ALL.to_owned(),
-        target_statements::RESUME.to_owned(),
-        target_statements::pause_statement(),
-        job_statements::ADMITS.to_owned(),
-        job_statements::find_by_key(),
-        job_statements::find_by_id(),
-        inbox_statements::LOOK.to_owned(),
-        inbox_statements::process_statement(&[true, false, true]),
-        inbox_statements::process_statement(&[false]),
-        inbox_statements::REPROCESS_ONE.to_owned(),
-        inbox_statements::REPROCESS_PARKED.to_owned(),
-        inbox_statements::find_statement(),
-        migrate::VERSION.to_owned(),
-        migrate::MAKE_VERSIONS.to_owned(),
-    ];
-    all.extend((0..migrate::MIGRATIONS.len()).map(migrate::migration));
-    all.extend((0..2048).map(|n| {
-        statements::writes(statements::Parts {
-            fenced: bit(n, 0),
-            submits: bit(n, 1),
-            starts: bit(n, 2),
-            finishes: bit(n, 3),
-            expire: bit(n, 4),
-            exhaust: bit(n, 5),
-            jobs: bit(n, 6),
-            traces: bit(n, 7),
-            nodes: bit(n, 8),
-            received: bit(n, 9),
-            postpones: bit(n, 10),
-        })
-    }));
-    all.extend((0..512).map(|n| {
-        statements::list(statements::ListParts {
-            status: bit(n, 0),
-            target: bit(n, 1),
-            created_after: bit(n, 2),
-            created_before: bit(n, 3),
-            newer: bit(n, 4),
-            ids: bit(n, 5).then(|| statements::IdParts { behind: bit(n, 6), before: bit(n, 7) }),
-            message: bit(n, 8) && !bit(n, 5),
-        })
-    }));
-    for list in [inbox_statements::SUBMISSIONS, inbox_statements::CONTACTS, inbox_statements::MESSAGES] {
-        all.extend((0..8).map(|n| list.statement(None, bit(n, 0), bit(n, 1), bit(n, 2))));
-    }
-    all.extend(
-        InboxSubmissionState::ALL.map(|state| inbox_statements::SUBMISSIONS.statement(Some(state), true, false, true)),
-    );
-    all.extend((0..32).map(|n| {
-        job_statements::list_statement(job_statements::ListParts {
-            tenant: bit(n, 0),
-            workspaces: bit(n, 1),
-            job_id: bit(n, 2),
-            status: bit(n, 3),
-            behind: bit(n, 4),
-        })
-    }));
-    all
-}
-
-#[test]
-fn every_statement_parses() {
-    for sql in all_statements() {
-        if let Err(error) = Parser::parse_sql(&MsSqlDialect {}, &sql) {
-            panic!("{error} in\n{sql}");
-        }
-        assert!(!sql.contains("@value"), "a value without its place:\n{sql}");
-    }
-    assert!(Parser::parse_sql(&MsSqlDialect {}, "SELECT * FORM t WHERE").is_err(), "the parser objects to nonsense");
 }
