@@ -27,9 +27,10 @@ use crate::platform::descriptors::{self, Demand, TooFewFiles};
 use crate::store::choice::ChoiceError;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::{Collector, Tracer};
+use crate::web::body::BodyBudget;
 use crate::web::origin::Listener;
 use crate::web::tls::{self, TlsError};
-use crate::web::{self, Leaving, WebDeps};
+use crate::web::{self, ShutdownFlag, WebDeps};
 
 /// Why the service does not start. Each message says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +63,7 @@ pub struct Service {
     pub engine: Engine,
     pub registry: CurrentRegistry,
     pub address: SocketAddr,
-    leaving: Leaving,
+    shutdown: ShutdownFlag,
     shutdown_delay: Duration,
     server: ServerHandle,
     tracer: Tracer,
@@ -115,14 +116,15 @@ impl Service {
             tracer: tracer.clone(),
         };
         let engine = Engine::start(store, settings, engine_deps, Arc::clone(&metrics), Threads::own());
-        let leaving = Leaving::default();
+        let shutdown = ShutdownFlag::default();
         let deps = WebDeps {
             store: engine.store.clone(),
             registry: registry.clone(),
             watchers: engine.watchers.clone(),
             metrics,
             board: engine.board.clone(),
-            leaving: leaving.clone(),
+            shutdown: shutdown.clone(),
+            bodies: BodyBudget::default(),
             max_payload_bytes: config.max_payload_bytes,
             auth,
             listener: Listener::new(address.ip()),
@@ -132,7 +134,8 @@ impl Service {
         };
         let console = Console::new(&config.console, address.ip())?;
         let routes = move |routes: &mut ServiceConfig| {
-            routes.configure(|routes| console::routes(routes, console.clone())).configure(api::routes);
+            // The API comes first: its `/ui/history` lies under `/ui`, which the console would otherwise answer as a whole.
+            routes.configure(api::routes).configure(|routes| console::routes(routes, console.clone()));
         };
         let server = web::start(deps, routes, listener, https, limits).map_err(cannot_listen)?;
         let handle = server.handle();
@@ -146,14 +149,14 @@ impl Service {
         }
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
         let shutdown_delay = config.shutdown_delay;
-        Ok(Self { engine, registry, address, leaving, shutdown_delay, server: handle, tracer })
+        Ok(Self { engine, registry, address, shutdown, shutdown_delay, server: handle, tracer })
     }
 
     /// Stops the instance in order. First readiness fails, running attempts finish and the lease is released. Requests
     /// are served meanwhile, and at least for the shutdown delay, so that proxies notice in time. Then the server finishes
     /// the requests that are open and stops.
     pub async fn stop(&self) {
-        self.leaving.announce();
+        self.shutdown.announce();
         tokio::join!(self.engine.stop_leading(), tokio::time::sleep(self.shutdown_delay));
         self.engine.watchers.close();
         self.server.stop(true).await;
