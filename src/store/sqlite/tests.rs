@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::*;
 use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
 use crate::domain::time::Timestamp;
-use crate::store::{FencedWrites, Finished, Submitted};
 use crate::store::conformance::{self, Fixture, Passing, new_intent, submit_to};
+use crate::store::{FencedWrites, Finished, Submitted};
 
 /// A fresh file with two stores on it, and a clock that moves only when told to: every transaction
 /// of a case would have the same timestamp, were it not for the store's own clock.
