@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use submission_manager::api::intents;
 use submission_manager::api::{inbox, jobs};
-use submission_manager::config::json_fields::Fault;
+use submission_manager::config::json_fields::LocatedError;
 use submission_manager::config::registry::Registry;
 use submission_manager::config::variables::Variables;
 use submission_manager::domain::client::{Scope, Workspaces};
@@ -33,7 +33,7 @@ use submission_manager::domain::trace::TraceContext;
 use submission_manager::domain::webhook::{Round, TryOutcome, Verdict, decide};
 use submission_manager::gateway::answer;
 use submission_manager::http_client as outgoing;
-use submission_manager::store::{Behind, InboxQuery, JobPlace, JobQuery, ListQuery};
+use submission_manager::store::{InboxQuery, JobCursor, JobQuery, ListQuery, PageCursor};
 use submission_manager::web::error::ApiError;
 use submission_manager::web::query::Query;
 use url::form_urlencoded;
@@ -526,7 +526,7 @@ pub fn retry_after(data: &[u8]) {
 }
 
 /// A registry file that was refused says why, and no secret.
-fn assert_faults(data: &[u8], faults: &[Fault]) {
+fn assert_faults(data: &[u8], faults: &[LocatedError]) {
     assert!(!faults.is_empty(), "refused without a fault");
     for fault in faults {
         assert!(!fault.text.trim().is_empty(), "a fault that says nothing: {fault:?}");
@@ -735,7 +735,7 @@ fn client_json(sha256: [u8; 32], client: &submission_manager::domain::client::Ap
 }
 
 /// Neither a hash nor a token that stands in its place, or beside it.
-fn assert_no_token_is_repeated<T>(document: Map<String, Value>, parse: impl Fn(&str) -> Result<T, Vec<Fault>>) {
+fn assert_no_token_is_repeated<T>(document: Map<String, Value>, parse: impl Fn(&str) -> Result<T, Vec<LocatedError>>) {
     let mut document = Value::Object(document);
     for hash in [MARKER.to_owned(), format!("token {MARKER}")] {
         let clients = document.get_mut("clients").and_then(Value::as_array_mut);
@@ -817,7 +817,7 @@ pub fn cursors(data: &[u8]) {
                 |query| {
                     let behind = query.behind.as_ref();
                     assert!(
-                        behind.is_none_or(|behind| matches!(behind, Behind::Newer { .. }) == q.is_empty()),
+                        behind.is_none_or(|behind| matches!(behind, PageCursor::Newer { .. }) == q.is_empty()),
                         "of another list"
                     );
                     behind.map(intents::cursor_text)
@@ -834,17 +834,17 @@ pub fn cursors(data: &[u8]) {
     if let Some(id) =
         std::str::from_utf8(rest).ok().and_then(|id| IntentId::parse(id).ok()).filter(|id| !id.is_reserved())
     {
-        let newer = Behind::Newer { created_at: moment, id: id.clone() };
-        let made = |behind: &Behind| encoded(&[("cursor", Some(intents::cursor_text(behind)))]);
+        let newer = PageCursor::Newer { created_at: moment, id: id.clone() };
+        let made = |behind: &PageCursor| encoded(&[("cursor", Some(intents::cursor_text(behind)))]);
         assert_eq!(intents::list_query(&made(&newer)).ok().and_then(|query| query.behind), Some(newer));
-        for behind in [Behind::Message { created_at: moment, id: id.clone() }, Behind::Id(id)] {
+        for behind in [PageCursor::Message { created_at: moment, id: id.clone() }, PageCursor::Id(id)] {
             let list = intents::list_query(&format!("q=a&{}", made(&behind)));
             assert_eq!(list.ok().and_then(|query| query.behind), Some(behind));
         }
     }
     let mut random = [0; 16];
     random.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);
-    let place = JobPlace { accepted_at: moment, id: SubmissionId::from_random(random) };
+    let place = JobCursor { accepted_at: moment, id: SubmissionId::from_random(random) };
     let list = jobs::list_query(&encoded(&[("cursor", Some(jobs::cursor_text(&place)))]));
     assert_eq!(list.ok().and_then(|query| query.behind), Some(place));
     let list = inbox_list(&encoded(&[("cursor", Some(inbox::cursor_text(number)))]));

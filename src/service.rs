@@ -17,8 +17,8 @@ use crate::config::registry::{CurrentRegistry, Registry, RegistryError, Registry
 use crate::config::settings::{AuthMode, Config, ConfigError, Switch};
 use crate::config::variables::Variables;
 use crate::console::{self, Access, Console};
-use crate::engine::leader::{CourierFactory, GatewayFactory, LeaderSettings, Outside};
-use crate::engine::webhooks::sender::{Courier, HttpCourier};
+use crate::engine::leader::{EngineDeps, GatewayFactory, LeaderSettings, WebhookSenderFactory};
+use crate::engine::webhooks::sender::{HttpWebhookSender, WebhookSender};
 use crate::engine::webhooks::slots::IN_ALL as WEBHOOKS_IN_FLIGHT;
 use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
@@ -31,7 +31,7 @@ use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::{Collector, Tracer};
 use crate::web::origin::Listener;
 use crate::web::tls::{self, TlsError};
-use crate::web::{self, HttpParts, Leaving};
+use crate::web::{self, Leaving, WebDeps};
 
 /// Why the service does not start: one line each, with what to do.
 #[derive(Debug, thiserror::Error)]
@@ -81,18 +81,21 @@ impl Service {
         let migrate = config.migrate == Switch::On;
         let store = config.store.choice()?.open(migrate, Arc::clone(&metrics)).await?;
         let (attempts, webhooks) = (config.attempt_timeout, config.webhook_timeout);
+        let in_flight = config.max_in_flight;
         let gateway: GatewayFactory = {
             let tls = Arc::clone(&tls);
             let metrics = Arc::clone(&metrics);
             Arc::new(move || -> Rc<dyn Gateway> {
-                Rc::new(HttpGateway::new(attempts, Arc::clone(&tls)).reporting(&metrics))
+                let gateway = HttpGateway::new(attempts, Arc::clone(&tls)).keeping(in_flight);
+                Rc::new(gateway.reporting(&metrics))
             })
         };
-        let courier: CourierFactory = {
+        let sender: WebhookSenderFactory = {
             let tls = Arc::clone(&tls);
             let metrics = Arc::clone(&metrics);
-            Arc::new(move || -> Rc<dyn Courier> {
-                Rc::new(HttpCourier::new(webhooks, Arc::clone(&tls)).reporting(&metrics))
+            Arc::new(move || -> Rc<dyn WebhookSender> {
+                let sender = HttpWebhookSender::new(webhooks, Arc::clone(&tls)).keeping(WEBHOOKS_IN_FLIGHT);
+                Rc::new(sender.reporting(&metrics))
             })
         };
         let tracer = config.otlp_endpoint.clone().map(|endpoint| {
@@ -101,20 +104,20 @@ impl Service {
         });
         let tracer = tracer.unwrap_or_default();
         let registry = CurrentRegistry::new(registry);
-        let outside = Outside {
+        let outside = EngineDeps {
             gateway,
             attempt_timeout: config.attempt_timeout,
-            courier,
+            sender,
             variables: variables.clone(),
             registry: registry.clone(),
             tracer: tracer.clone(),
         };
         let engine = Engine::start(store, settings, outside, Arc::clone(&metrics), Threads::own());
         let leaving = Leaving::default();
-        let parts = HttpParts {
+        let deps = WebDeps {
             store: engine.store.clone(),
             registry: registry.clone(),
-            notices: engine.notices.clone(),
+            watchers: engine.watchers.clone(),
             metrics,
             board: engine.board.clone(),
             leaving: leaving.clone(),
@@ -129,7 +132,7 @@ impl Service {
         let routes = move |routes: &mut ServiceConfig| {
             routes.configure(|routes| console::routes(routes, console.clone())).configure(api::routes);
         };
-        let server = web::start(parts, routes, listener, https, limits).map_err(cannot_listen)?;
+        let server = web::start(deps, routes, listener, https, limits).map_err(cannot_listen)?;
         let handle = server.handle();
         actix::spawn(server);
         let version = env!("CARGO_PKG_VERSION");
@@ -148,7 +151,7 @@ impl Service {
     pub async fn stop(&self) {
         self.leaving.announce();
         tokio::join!(self.engine.stop_leading(), tokio::time::sleep(self.shutdown_delay));
-        self.engine.notices.close();
+        self.engine.watchers.close();
         self.server.stop(true).await;
         self.tracer.flush().await;
     }

@@ -17,7 +17,7 @@ use crate::domain::client::Scope;
 use crate::store::History;
 use crate::web::body;
 use crate::web::error::ApiError;
-use crate::web::{HttpParts, auth, with_and_without_slash};
+use crate::web::{WebDeps, auth, with_and_without_slash};
 
 /// A form with an id of 200 characters, each as twelve percent-encoded bytes, fits.
 const MAX_FORM_BYTES: usize = 8 * 1024;
@@ -51,9 +51,9 @@ pub fn routes(config: &mut web::ServiceConfig) {
         (status = 413, description = "The form is too large", content((ErrorJson = "application/json"), (String = "text/plain"))),
         (status = 503, description = "Overloaded, or the store is gone; try again", content((ErrorJson = "application/json"), (String = "text/plain"))),
     ))]
-pub async fn fragment(request: HttpRequest, payload: web::Payload, parts: web::Data<HttpParts>) -> HttpResponse {
+pub async fn fragment(request: HttpRequest, payload: web::Payload, deps: web::Data<WebDeps>) -> HttpResponse {
     let format = Format::wanted(&request);
-    let shown = match look_up(&request, payload, &parts).await {
+    let shown = match look_up(&request, payload, &deps).await {
         Ok((asked_for, history)) => format.show(&asked_for, history),
         Err(error) => Err(error),
     };
@@ -69,9 +69,9 @@ pub async fn refuse_method(request: HttpRequest) -> HttpResponse {
 async fn look_up(
     request: &HttpRequest,
     payload: web::Payload,
-    parts: &HttpParts,
+    deps: &WebDeps,
 ) -> Result<(String, Option<History>), ApiError> {
-    auth::allow(request, parts, Scope::IntentsRead)?;
+    auth::allow(request, deps, Scope::IntentsRead)?;
     let (form, _room) = body::read(payload, MAX_FORM_BYTES).await?;
     let asked_for = form_urlencoded::parse(&form)
         .find(|(name, _)| name == "intentId")
@@ -79,7 +79,7 @@ async fn look_up(
         .filter(|value| !value.is_empty())
         .ok_or_else(|| ApiError::InvalidRequest("the form must have an intentId".to_owned()))?;
     let history = match known_id(&asked_for) {
-        Ok(id) => parts.store.history(id).await?,
+        Ok(id) => deps.store.history(id).await?,
         Err(_) => None,
     };
     Ok((asked_for, history))

@@ -12,11 +12,11 @@ use crate::domain::client::Scope;
 use crate::domain::intent::{Intent, IntentId, Payload, Status, TargetName};
 use crate::domain::intent_json::{IntentJson, StatusName};
 use crate::domain::time::Timestamp;
-use crate::store::{Behind, Conflict, ListQuery, NewIntent, Submitted};
+use crate::store::{Conflict, ListQuery, NewIntent, PageCursor, Submitted};
 use crate::web::body;
 use crate::web::error::ApiError;
 use crate::web::query::{Query, whole_number};
-use crate::web::{ENVELOPE_BYTES, HttpParts, auth, trace};
+use crate::web::{ENVELOPE_BYTES, WebDeps, auth, trace};
 
 const DEFAULT_PAGE: usize = 50;
 const MAX_PAGE: usize = 200;
@@ -45,22 +45,22 @@ const MAX_PAGE: usize = 200;
 pub async fn submit(
     request: HttpRequest,
     payload: web::Payload,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &parts, Scope::IntentsWrite)?;
+    auth::allow(&request, &deps, Scope::IntentsWrite)?;
     let query = Query::parse(request.query_string(), &["waitSeconds"])?;
     let patience = query.get("waitSeconds", "a whole number of seconds", whole_number)?;
-    let (body, room) = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
-    let (id, target, payload) = parse_submission(&body, parts.max_payload_bytes)?;
+    let (body, room) = body::read(payload, deps.max_payload_bytes + ENVELOPE_BYTES).await?;
+    let (id, target, payload) = parse_submission(&body, deps.max_payload_bytes)?;
 
     // Before the intent exists, so that no notice can come too early.
-    let watch = patience.and_then(|_| parts.notices.watch(&id));
-    let submitted = match parts.registry.get().contract(&target) {
+    let watch = patience.and_then(|_| deps.watchers.watch(&id));
+    let submitted = match deps.registry.get().contract(&target) {
         Some(contract) => {
             let trace = trace::given(&request);
-            parts.store.submit(NewIntent { id, contract, payload, trace, job: None }).await?
+            deps.store.submit(NewIntent { id, contract, payload, trace, job: None }).await?
         }
-        None => replay_of_retired_target(&parts, id, &target, &payload).await?,
+        None => replay_of_retired_target(&deps, id, &target, &payload).await?,
     };
     drop(room);
     let (mut intent, replayed) = match submitted {
@@ -70,7 +70,7 @@ pub async fn submit(
     };
     if let (Some(seconds), Some(watch)) = (patience, watch) {
         let patience = Duration::from_secs(seconds.min(MAX_WAIT_SECONDS));
-        intent = wait::for_first_attempt(&parts, intent, &watch, patience).await;
+        intent = wait::for_first_attempt(&deps, intent, &watch, patience).await;
     }
     let mut response = HttpResponse::Ok();
     if replayed {
@@ -102,12 +102,12 @@ pub fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(Intent
 
 /// A target that left the registry takes no new intents, but those it had are still answered for.
 async fn replay_of_retired_target(
-    parts: &HttpParts,
+    deps: &WebDeps,
     id: IntentId,
     target: &TargetName,
     payload: &Payload,
 ) -> Result<Submitted, ApiError> {
-    match parts.store.find(id).await? {
+    match deps.store.find(id).await? {
         Some(found) => Ok(found.resubmitted(target, payload)),
         None => Err(ApiError::InvalidRequest(format!("submissionTarget {target:?} is not in the registry"))),
     }
@@ -129,11 +129,11 @@ fn conflicting(conflict: Conflict) -> ApiError {
 pub async fn get(
     request: HttpRequest,
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &parts, Scope::IntentsRead)?;
+    auth::allow(&request, &deps, Scope::IntentsRead)?;
     let id = known_id(&path)?;
-    let found = parts.store.find(id).await?.ok_or_else(|| no_such_intent(&path))?;
+    let found = deps.store.find(id).await?.ok_or_else(|| no_such_intent(&path))?;
     Ok(HttpResponse::Ok().json(IntentJson::from(&found.intent)))
 }
 
@@ -149,11 +149,11 @@ pub async fn get(
 pub async fn history(
     request: HttpRequest,
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &parts, Scope::IntentsRead)?;
+    auth::allow(&request, &deps, Scope::IntentsRead)?;
     let id = known_id(&path)?;
-    let history = parts.store.history(id).await?.ok_or_else(|| no_such_intent(&path))?;
+    let history = deps.store.history(id).await?.ok_or_else(|| no_such_intent(&path))?;
     Ok(HttpResponse::Ok().json(HistoryJson::from(&history)))
 }
 
@@ -184,9 +184,9 @@ pub fn no_such_intent(id: &str) -> ApiError {
         (status = 400, body = ErrorJson, description = "A parameter is not right"),
         Refused,
     ))]
-pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &parts, Scope::IntentsRead)?;
-    let page = parts.store.list(list_query(request.query_string())?).await?;
+pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+    auth::allow(&request, &deps, Scope::IntentsRead)?;
+    let page = deps.store.list(list_query(request.query_string())?).await?;
     let list = IntentListJson {
         intents: page.intents.iter().map(|intent: &Intent| intent.into()).collect(),
         next_cursor: page.next.as_ref().map(cursor_text),
@@ -202,7 +202,7 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
     let prefix = query.get("q", "an id or how it begins", |text| Some(text.trim().to_owned()))?;
     let prefix = prefix.filter(|prefix| !prefix.is_empty());
     let behind = query.get("cursor", "the nextCursor of a page before", cursor_of)?;
-    if behind.as_ref().is_some_and(|behind| matches!(behind, Behind::Newer { .. }) == prefix.is_some()) {
+    if behind.as_ref().is_some_and(|behind| matches!(behind, PageCursor::Newer { .. }) == prefix.is_some()) {
         return Err(ApiError::InvalidRequest("cursor is of another list: with q, or without".to_owned()));
     }
     Ok(ListQuery {
@@ -225,14 +225,14 @@ pub fn page_limit(query: &Query) -> Result<usize, ApiError> {
 }
 
 /// A cursor is opaque to clients; its letter says of which kind it is.
-pub fn cursor_text(behind: &Behind) -> String {
+pub fn cursor_text(behind: &PageCursor) -> String {
     let moment_and_id = |created_at: &Timestamp, id: &IntentId| {
         format!("{:x}.{}", created_at.micros(), URL_SAFE_NO_PAD.encode(id.as_str()))
     };
     match behind {
-        Behind::Newer { created_at, id } => format!("t{}", moment_and_id(created_at, id)),
-        Behind::Message { created_at, id } => format!("m{}", moment_and_id(created_at, id)),
-        Behind::Id(id) => format!("i{}", URL_SAFE_NO_PAD.encode(id.as_str())),
+        PageCursor::Newer { created_at, id } => format!("t{}", moment_and_id(created_at, id)),
+        PageCursor::Message { created_at, id } => format!("m{}", moment_and_id(created_at, id)),
+        PageCursor::Id(id) => format!("i{}", URL_SAFE_NO_PAD.encode(id.as_str())),
     }
 }
 
@@ -244,7 +244,7 @@ pub fn moment_of(micros: &str) -> Option<Timestamp> {
 }
 
 /// Taken back only as it was given.
-fn cursor_of(text: &str) -> Option<Behind> {
+fn cursor_of(text: &str) -> Option<PageCursor> {
     let id_of = |encoded: &str| {
         let id = URL_SAFE_NO_PAD.decode(encoded).ok()?;
         IntentId::parse(std::str::from_utf8(&id).ok()?).ok().filter(|id| !id.is_reserved())
@@ -255,12 +255,12 @@ fn cursor_of(text: &str) -> Option<Behind> {
     };
     let behind = if let Some(rest) = text.strip_prefix('t') {
         let (created_at, id) = moment_and_id(rest)?;
-        Behind::Newer { created_at, id }
+        PageCursor::Newer { created_at, id }
     } else if let Some(rest) = text.strip_prefix('m') {
         let (created_at, id) = moment_and_id(rest)?;
-        Behind::Message { created_at, id }
+        PageCursor::Message { created_at, id }
     } else {
-        Behind::Id(id_of(text.strip_prefix('i')?)?)
+        PageCursor::Id(id_of(text.strip_prefix('i')?)?)
     };
     (cursor_text(&behind) == text).then_some(behind)
 }
@@ -316,9 +316,9 @@ mod tests {
     #[test]
     fn cursors_are_taken_back_only_as_they_were_given() {
         let id = IntentId::parse("é/ order").unwrap();
-        let newer = Behind::Newer { created_at: Timestamp::from_micros(4711), id: id.clone() };
-        let message = Behind::Message { created_at: Timestamp::from_micros(4711), id: id.clone() };
-        for behind in [newer, message, Behind::Id(id)] {
+        let newer = PageCursor::Newer { created_at: Timestamp::from_micros(4711), id: id.clone() };
+        let message = PageCursor::Message { created_at: Timestamp::from_micros(4711), id: id.clone() };
+        for behind in [newer, message, PageCursor::Id(id)] {
             assert_eq!(cursor_of(&cursor_text(&behind)), Some(behind));
         }
         for text in [

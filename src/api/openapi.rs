@@ -76,8 +76,8 @@ struct Closed;
 impl Modify for Closed {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let schemas = document.components.get_or_insert_default().schemas.iter_mut();
-        let parts = ["JobCommand", "ExecutionProfile", "ResourceShape", "PayloadRef", "RequestedBy"];
-        for (_, schema) in schemas.filter(|(name, _)| parts.contains(&name.as_str())) {
+        let deps = ["JobCommand", "ExecutionProfile", "ResourceShape", "PayloadRef", "RequestedBy"];
+        for (_, schema) in schemas.filter(|(name, _)| deps.contains(&name.as_str())) {
             if let RefOr::T(Schema::Object(object)) = schema {
                 object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
             }

@@ -4,7 +4,7 @@ use actix_web::http::header::ContentType;
 use actix_web::{HttpResponse, HttpResponseBuilder, web};
 
 use super::json::ErrorJson;
-use crate::web::HttpParts;
+use crate::web::WebDeps;
 use crate::web::error::ApiError;
 
 /// Is the process running
@@ -22,27 +22,27 @@ pub async fn healthz() -> HttpResponse {
         (status = 503, description = "The store takes no writes; or, as text with `mode=stopping`, the instance is being stopped",
             content((ErrorJson = "application/json"), (String = "text/plain"))),
     ))]
-pub async fn readyz(parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
-    let stopping = || parts.leaving.is_announced();
+pub async fn readyz(deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+    let stopping = || deps.leaving.is_announced();
     let text = |mut answer: HttpResponseBuilder, body| answer.content_type(ContentType::plaintext()).body(body);
     // A probe may take long enough to be overtaken by a stop.
-    if stopping() || (parts.store.can_write().await.map(|()| stopping())?) {
-        let body = format!("mode=stopping holder_id={}\n", parts.board.holder_id);
+    if stopping() || (deps.store.can_write().await.map(|()| stopping())?) {
+        let body = format!("mode=stopping holder_id={}\n", deps.board.holder_id);
         return Ok(text(HttpResponse::ServiceUnavailable(), body));
     }
-    let role = match parts.board.lease() {
+    let role = match deps.board.lease() {
         Some(lease) => format!("mode=leader {} lease_expires_at={}", lease.term, lease.expires_at),
-        None => format!("mode=follower holder_id={}", parts.board.holder_id),
+        None => format!("mode=follower holder_id={}", deps.board.holder_id),
     };
-    let ahead = parts.store.clock_ahead().map(|ahead| format!(" clock_ahead_seconds={}", ahead.as_secs()));
+    let ahead = deps.store.clock_ahead().map(|ahead| format!(" clock_ahead_seconds={}", ahead.as_secs()));
     Ok(text(HttpResponse::Ok(), format!("{role}{}\n", ahead.unwrap_or_default())))
 }
 
 /// Metrics for Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "operations", operation_id = "metrics",
     responses((status = 200, description = "Prometheus text", body = String, content_type = "text/plain")))]
-pub async fn metrics(parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
-    let text = parts.metrics.text().map_err(|error| {
+pub async fn metrics(deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+    let text = deps.metrics.text().map_err(|error| {
         log::error!("metrics_failed error={error:?}");
         ApiError::Internal
     })?;

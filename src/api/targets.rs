@@ -16,7 +16,7 @@ use crate::domain::limits::TargetLimits;
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
 use crate::web::error::ApiError;
-use crate::web::{HttpParts, auth};
+use crate::web::{WebDeps, auth};
 
 /// What is known of a target, from the registry and the store together.
 #[derive(Default)]
@@ -29,28 +29,28 @@ pub struct KnownTarget {
 
 /// Every target of the registry (management nodes are there as `node:` and their id), and every other one that
 /// there have been intents for.
-pub async fn known(parts: &HttpParts) -> Result<BTreeMap<TargetName, KnownTarget>, StoreError> {
-    let registry = parts.registry.get();
+pub async fn known(deps: &WebDeps) -> Result<BTreeMap<TargetName, KnownTarget>, StoreError> {
+    let registry = deps.registry.get();
     let registered = registry.contracts().map(|snapshot| {
         let name = snapshot.contract.target.clone();
         let limits = registry.limits(&name);
         (name, KnownTarget { snapshot: Some(snapshot), limits, paused_at: None })
     });
     let mut targets: BTreeMap<_, _> = registered.collect();
-    for stored in parts.store.targets().await? {
+    for stored in deps.store.targets().await? {
         targets.entry(stored.name).or_default().paused_at = stored.paused_at;
     }
     Ok(targets)
 }
 
 /// Pauses a target, or lets it go on; as it is then, or `None` if there is no such target.
-pub async fn set_paused(parts: &HttpParts, raw: &str, paused: bool) -> Result<Option<TargetJson>, StoreError> {
+pub async fn set_paused(deps: &WebDeps, raw: &str, paused: bool) -> Result<Option<TargetJson>, StoreError> {
     let Ok(name) = TargetName::parse(raw) else { return Ok(None) };
-    let Some(mut target) = known(parts).await?.remove(&name) else { return Ok(None) };
+    let Some(mut target) = known(deps).await?.remove(&name) else { return Ok(None) };
     target.paused_at = if paused {
-        Some(parts.store.pause_target(name.clone()).await?)
+        Some(deps.store.pause_target(name.clone()).await?)
     } else {
-        parts.store.resume_target(name.clone()).await?;
+        deps.store.resume_target(name.clone()).await?;
         None
     };
     log::info!("{} submission_target={name:?}", if paused { "target_paused" } else { "target_resumed" });
@@ -61,9 +61,9 @@ pub async fn set_paused(parts: &HttpParts, raw: &str, paused: bool) -> Result<Op
 #[utoipa::path(get, path = "/v1/targets", tag = "targets", operation_id = "listTargets",
     security((), ("bearer" = ["admin"])),
     responses((status = 200, body = TargetListJson, description = "All of them, by name"), Refused))]
-pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &parts, Scope::Admin)?;
-    let targets = known(&parts).await?.iter().map(|(name, target)| TargetJson::of(name, target)).collect();
+pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+    auth::allow(&request, &deps, Scope::Admin)?;
+    let targets = known(&deps).await?.iter().map(|(name, target)| TargetJson::of(name, target)).collect();
     Ok(HttpResponse::Ok().json(TargetListJson { targets }))
 }
 
@@ -82,9 +82,9 @@ pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<H
 pub async fn pause(
     request: HttpRequest,
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    change(&request, &path, &parts, true).await
+    change(&request, &path, &deps, true).await
 }
 
 /// Let a paused target go on: what is due is attempted at once, in order
@@ -99,14 +99,14 @@ pub async fn pause(
 pub async fn resume(
     request: HttpRequest,
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    change(&request, &path, &parts, false).await
+    change(&request, &path, &deps, false).await
 }
 
-async fn change(request: &HttpRequest, raw: &str, parts: &HttpParts, paused: bool) -> Result<HttpResponse, ApiError> {
-    auth::allow(request, parts, Scope::Admin)?;
-    let changed = set_paused(parts, raw, paused).await?;
+async fn change(request: &HttpRequest, raw: &str, deps: &WebDeps, paused: bool) -> Result<HttpResponse, ApiError> {
+    auth::allow(request, deps, Scope::Admin)?;
+    let changed = set_paused(deps, raw, paused).await?;
     let target = changed.ok_or_else(|| ApiError::NotFound(format!("there is no target {raw:?}")))?;
     Ok(HttpResponse::Ok().json(target))
 }

@@ -7,7 +7,7 @@ use super::json::{ErrorJson, Refused, WebhookJson};
 use crate::domain::client::Scope;
 use crate::store::Redelivery;
 use crate::web::error::ApiError;
-use crate::web::{HttpParts, auth};
+use crate::web::{WebDeps, auth};
 
 /// Deliver the webhook event of an intent again
 ///
@@ -26,11 +26,11 @@ use crate::web::{HttpParts, auth};
 pub async fn redeliver(
     request: HttpRequest,
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &parts, Scope::IntentsWrite)?;
+    auth::allow(&request, &deps, Scope::IntentsWrite)?;
     let id = known_id(&path)?;
-    match parts.store.redeliver_webhook(id.clone()).await? {
+    match deps.store.redeliver_webhook(id.clone()).await? {
         Redelivery::NoIntent => return Err(no_such_intent(&path)),
         Redelivery::NoWebhook => {
             return Err(ApiError::NotFound(format!("the contract of intent {id:?} has no webhook")));
@@ -39,7 +39,7 @@ pub async fn redeliver(
         Redelivery::Owed => {}
     }
     log::info!("webhook_redelivered intent_id={id:?}");
-    let history = parts.store.history(id).await?.ok_or_else(|| no_such_intent(&path))?;
+    let history = deps.store.history(id).await?.ok_or_else(|| no_such_intent(&path))?;
     let webhook = history.webhook.as_ref().ok_or_else(|| no_such_intent(&path))?;
     Ok(HttpResponse::Accepted().json(WebhookJson::of(&history.intent, webhook)))
 }

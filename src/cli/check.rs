@@ -37,9 +37,9 @@ pub async fn run(config: Config, bad: &[BadSetting]) -> Result<(), String> {
     // An error that names a bad setting is about its default, which nobody asked for.
     let about_default = |error: &&String| bad.iter().any(|bad| error.contains(&bad.variable));
     let others = found.iter().filter_map(|result| result.as_ref().err()).filter(|error| !about_default(error));
-    let faults: Vec<_> = bad.iter().map(|bad| bad.text.as_str()).chain(others.map(String::as_str)).collect();
+    let errors: Vec<_> = bad.iter().map(|bad| bad.text.as_str()).chain(others.map(String::as_str)).collect();
     found.iter().flatten().for_each(|line| println!("{line}"));
-    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
 fn check_descriptors(config: &Config) -> Result<String, String> {

@@ -98,7 +98,7 @@ fn registry_for(gateway: &str, sink: &str, token: &str, variables: &Variables) -
     let registry = Registry::parse(&document.to_string(), variables);
     let registry = registry.and_then(|registry| registry.with_jobs(&nodes.to_string(), &clients.to_string()));
     let registry = registry.and_then(|registry| registry.with_inbox(SAMPLE_INBOX, variables));
-    registry.map_err(|faults| format!("{faults:?}"))
+    registry.map_err(|errors| format!("{errors:?}"))
 }
 
 fn target_names() -> Result<Vec<String>, String> {

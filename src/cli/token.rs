@@ -54,9 +54,9 @@ pub fn run(command: TokenCommand) -> Result<(), String> {
     let TokenCommand::New(args) = command;
     let token = random()?;
     let entry = entry(&args, &token);
-    let faults = faults_of_api_clients(&json!({ "clients": [&entry] }).to_string());
-    if !faults.is_empty() {
-        return Err(format!("that would not be taken: {}", faults.join("; ")));
+    let errors = faults_of_api_clients(&json!({ "clients": [&entry] }).to_string());
+    if !errors.is_empty() {
+        return Err(format!("that would not be taken: {}", errors.join("; ")));
     }
     let entry = serde_json::to_string_pretty(&entry).map_err(|error| error.to_string())?;
     println!("token, shown this once:\n\n  {token}\n\nadd to the clients of SM_API_CLIENTS, then send SIGHUP:\n");

@@ -12,34 +12,34 @@ use serde_json::{Map, Value};
 
 /// One thing wrong with a document, with its place in it (`targets[2].maxAttempts`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct LocatedError {
     pub place: String,
     pub text: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LocatedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.place.is_empty() { f.write_str(&self.text) } else { write!(f, "{}: {}", self.place, self.text) }
     }
 }
 
 #[derive(Default)]
-pub struct Faults(RefCell<Vec<Fault>>);
+pub struct ErrorList(RefCell<Vec<LocatedError>>);
 
-impl Faults {
+impl ErrorList {
     pub fn add(&self, place: impl Into<String>, text: impl Into<String>) {
-        self.0.borrow_mut().push(Fault { place: place.into(), text: text.into() });
+        self.0.borrow_mut().push(LocatedError { place: place.into(), text: text.into() });
     }
 
-    pub fn into_result<T>(self, value: T) -> Result<T, Vec<Fault>> {
-        let faults = self.0.into_inner();
-        if faults.is_empty() { Ok(value) } else { Err(faults) }
+    pub fn into_result<T>(self, value: T) -> Result<T, Vec<LocatedError>> {
+        let errors = self.0.into_inner();
+        if errors.is_empty() { Ok(value) } else { Err(errors) }
     }
 }
 
 /// Parses a document whose top level is an object; the one fault if it is not.
-pub fn parse_object(text: &[u8]) -> Result<Map<String, Value>, Vec<Fault>> {
-    let fault = |place: String, text: String| vec![Fault { place, text }];
+pub fn parse_object(text: &[u8]) -> Result<Map<String, Value>, Vec<LocatedError>> {
+    let fault = |place: String, text: String| vec![LocatedError { place, text }];
     match serde_json::from_slice(text).map(|Unrepeated(value)| value) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(fault(String::new(), format!("must be a JSON object, this is {}", kind(&other)))),
@@ -118,13 +118,13 @@ impl<'de> Visitor<'de> for UnrepeatedVisitor {
 pub struct Fields<'a> {
     map: &'a Map<String, Value>,
     place: String,
-    faults: &'a Faults,
+    errors: &'a ErrorList,
     known: RefCell<Vec<&'static str>>,
 }
 
 impl<'a> Fields<'a> {
-    pub fn new(map: &'a Map<String, Value>, place: impl Into<String>, faults: &'a Faults) -> Self {
-        Self { map, place: place.into(), faults, known: RefCell::default() }
+    pub fn new(map: &'a Map<String, Value>, place: impl Into<String>, errors: &'a ErrorList) -> Self {
+        Self { map, place: place.into(), errors, known: RefCell::default() }
     }
 
     pub fn place_of(&self, name: &str) -> String {
@@ -132,7 +132,7 @@ impl<'a> Fields<'a> {
     }
 
     pub fn fault(&self, name: &str, text: impl Into<String>) {
-        self.faults.add(self.place_of(name), text);
+        self.errors.add(self.place_of(name), text);
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -191,7 +191,7 @@ impl<'a> Fields<'a> {
             self.wrong(name, "an object", value);
             return None;
         };
-        Some(Fields::new(map, self.place_of(name), self.faults))
+        Some(Fields::new(map, self.place_of(name), self.errors))
     }
 
     /// An object that need not be there, and holds nothing but strings.
@@ -226,10 +226,10 @@ impl<'a> Fields<'a> {
         let object = |(index, value): (usize, &'a Value)| {
             let place = format!("{}[{index}]", self.place_of(name));
             let Value::Object(map) = value else {
-                self.faults.add(place, format!("must be an object, this is {}", kind(value)));
+                self.errors.add(place, format!("must be an object, this is {}", kind(value)));
                 return None;
             };
-            Some((index, Fields::new(map, place, self.faults)))
+            Some((index, Fields::new(map, place, self.errors)))
         };
         list.iter().enumerate().filter_map(object).collect()
     }

@@ -18,7 +18,7 @@ use actix_web::{Error, HttpResponse, web};
 use super::Console;
 use super::login::{Admission, Login};
 use super::notice;
-use crate::web::{HttpParts, origin};
+use crate::web::{WebDeps, origin};
 
 #[derive(Clone)]
 pub enum Access {
@@ -46,20 +46,20 @@ pub async fn guard(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let console = request.app_data::<web::Data<Console>>().cloned();
-    let parts = request.app_data::<web::Data<HttpParts>>().cloned();
-    let Some((console, parts)) = console.zip(parts) else {
+    let deps = request.app_data::<web::Data<WebDeps>>().cloned();
+    let Some((console, deps)) = console.zip(deps) else {
         return Err(actix_web::error::ErrorInternalServerError("the console is not set up"));
     };
     let host = origin::host(request.request()).map(str::to_owned);
     let refusal = match &console.access {
-        Access::Open => (!host.as_deref().is_some_and(|host| parts.listener.is_own_name(host))).then(closed),
+        Access::Open => (!host.as_deref().is_some_and(|host| deps.listener.is_own_name(host))).then(closed),
         Access::Closed => Some(closed()),
         Access::Password(login) => {
             // Not what a proxy says: whoever guesses could say so, too.
             let address = request.peer_addr().map_or(IpAddr::from([0; 4]), |peer| peer.ip());
             let admission = login.admit(request.headers().get(header::AUTHORIZATION), address).await;
             let counted = |result, refusal| {
-                parts.metrics.console_login(result);
+                deps.metrics.console_login(result);
                 refusal
             };
             match admission {

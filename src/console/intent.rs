@@ -11,8 +11,8 @@ use super::{Console, PageError, page, payload};
 use crate::domain::intent::{Intent, IntentId};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{EventStatus, event_id};
-use crate::store::{Detail, Job, JobLookup};
-use crate::web::HttpParts;
+use crate::store::{IntentDetail, Job, JobLookup};
+use crate::web::WebDeps;
 
 #[derive(Template)]
 #[template(path = "console/intent.html")]
@@ -59,13 +59,13 @@ struct TryRow<'a> {
 
 pub async fn show(
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
     console: web::Data<Console>,
 ) -> Result<HttpResponse, PageError> {
     let id = known(&path)?;
-    let detail = parts.store.detail(id.clone()).await?.ok_or_else(|| no_such(&path))?;
+    let detail = deps.store.detail(id.clone()).await?.ok_or_else(|| no_such(&path))?;
     let job = match id.submission_id() {
-        Some(id) => parts.store.find_job(JobLookup::Id(id)).await?.map(|found| found.job),
+        Some(id) => deps.store.find_job(JobLookup::Id(id)).await?.map(|found| found.job),
         None => None,
     };
     let history = &detail.history;
@@ -89,7 +89,7 @@ pub async fn show(
     })
 }
 
-fn attempts(detail: &Detail) -> Vec<AttemptRow<'_>> {
+fn attempts(detail: &IntentDetail) -> Vec<AttemptRow<'_>> {
     let rows = detail.history.attempts.iter().map(|attempt| AttemptRow {
         number: attempt.attempt_number,
         started_at: attempt.started_at,
@@ -101,7 +101,7 @@ fn attempts(detail: &Detail) -> Vec<AttemptRow<'_>> {
     rows.collect()
 }
 
-fn webhook(detail: &Detail) -> Option<WebhookPart<'_>> {
+fn webhook(detail: &IntentDetail) -> Option<WebhookPart<'_>> {
     let webhook = detail.history.webhook.as_ref()?;
     let tries = webhook.tries.iter().map(|tried| TryRow {
         number: tried.number,
@@ -120,20 +120,20 @@ fn webhook(detail: &Detail) -> Option<WebhookPart<'_>> {
 
 pub async fn payload(
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
     console: web::Data<Console>,
 ) -> Result<HttpResponse, PageError> {
     payload::allowed(&console)?;
     let id = known(&path)?;
-    let bytes = parts.store.payload(id.clone()).await?.ok_or_else(|| no_such(&path))?;
+    let bytes = deps.store.payload(id.clone()).await?.ok_or_else(|| no_such(&path))?;
     log::info!("payload_shown intent_id={id:?}");
     payload::part(&bytes)
 }
 
 /// The button: asks for the event once more and shows the page again.
-pub async fn redeliver(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
+pub async fn redeliver(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let id = known(&path)?;
-    parts.store.redeliver_webhook(id.clone()).await?;
+    deps.store.redeliver_webhook(id.clone()).await?;
     log::info!("webhook_redelivered intent_id={id:?}");
     let back = (header::LOCATION, intent_href(&id));
     Ok(HttpResponse::build(StatusCode::SEE_OTHER).insert_header(back).finish())

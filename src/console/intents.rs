@@ -9,7 +9,7 @@ use super::{PageError, page};
 use crate::api::intents::{cursor_text, list_query};
 use crate::domain::intent::{Intent, Status};
 use crate::store::IntentPage;
-use crate::web::HttpParts;
+use crate::web::WebDeps;
 
 #[derive(Template)]
 #[template(path = "console/intents.html")]
@@ -41,7 +41,7 @@ struct Row {
     intent: Intent,
 }
 
-pub async fn show(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
+pub async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let text = request.query_string();
     let mut filter = Filter::default();
     let fields = &mut [
@@ -53,11 +53,11 @@ pub async fn show(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<H
     ];
     let asked = Asked::read(text, fields);
     let (found, fault) = match list_query(text) {
-        Ok(query) => (parts.store.list(query).await?, None),
+        Ok(query) => (deps.store.list(query).await?, None),
         Err(fault) => (IntentPage { intents: Vec::new(), next: None }, Some(fault.to_string())),
     };
     let next = found.next.map(|next| asked.next("/ui/intents", &cursor_text(&next)));
-    let mut targets: Vec<_> = parts.registry.get().contracts().map(|c| c.contract.target.to_string()).collect();
+    let mut targets: Vec<_> = deps.registry.get().contracts().map(|c| c.contract.target.to_string()).collect();
     targets.sort();
     targets.truncate(MAX_HINTS);
     page(&IntentsPage {

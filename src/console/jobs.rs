@@ -9,7 +9,7 @@ use super::{PageError, page};
 use crate::api::jobs::{cursor_text, list_query};
 use crate::domain::intent::Status;
 use crate::store::{Job, JobPage};
-use crate::web::HttpParts;
+use crate::web::WebDeps;
 
 #[derive(Template)]
 #[template(path = "console/jobs.html")]
@@ -40,7 +40,7 @@ struct Row {
     job: Job,
 }
 
-pub async fn show(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
+pub async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let text = request.query_string();
     let mut filter = Filter::default();
     let fields = &mut [
@@ -51,7 +51,7 @@ pub async fn show(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<H
     ];
     let asked = Asked::read(text, fields);
     let (found, fault) = match list_query(text) {
-        Ok(query) => (parts.store.list_jobs(query).await?, None),
+        Ok(query) => (deps.store.list_jobs(query).await?, None),
         Err(fault) => (JobPage { jobs: Vec::new(), next: None }, Some(fault.to_string())),
     };
     page(&JobsPage {
@@ -60,7 +60,7 @@ pub async fn show(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<H
         statuses: Status::ALL.map(Status::as_str),
         live: asked.live("/ui/jobs").filter(|_| fault.is_none()),
         fault,
-        open: parts.registry.get().takes_jobs(),
+        open: deps.registry.get().takes_jobs(),
         next: found.next.map(|next| asked.next("/ui/jobs", &cursor_text(&next))),
         rows: found.jobs.into_iter().map(|job| Row { href: intent_href(&job.intent.id), job }).collect(),
     })

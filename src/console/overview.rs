@@ -8,7 +8,7 @@ use super::words::{intent_href, span};
 use super::{PageError, page};
 use crate::domain::time::Timestamp;
 use crate::store::{Overview, RECENT_MINUTES};
-use crate::web::HttpParts;
+use crate::web::WebDeps;
 
 #[derive(Template)]
 #[template(path = "console/overview.html")]
@@ -31,8 +31,8 @@ struct Oldest {
     age: String,
 }
 
-pub async fn show(parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
-    let overview = parts.store.overview().await?;
+pub async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+    let overview = deps.store.overview().await?;
     let oldest = overview.oldest_pending.as_ref().map(|(id, created_at)| Oldest {
         id: id.to_string(),
         href: intent_href(id),
@@ -45,9 +45,9 @@ pub async fn show(parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError
         oldest_webhook: overview.oldest_webhook.map(span),
         chart: chart::of(overview.now, &overview.ended),
         recent_minutes: RECENT_MINUTES,
-        holder_id: &parts.board.holder_id,
-        leads_here: parts.board.lease().is_some(),
-        clock_ahead: parts.store.clock_ahead().map(span),
+        holder_id: &deps.board.holder_id,
+        leads_here: deps.board.lease().is_some(),
+        clock_ahead: deps.store.clock_ahead().map(span),
         overview: &overview,
     })
 }

@@ -14,7 +14,7 @@ use crate::api::targets::{KnownTarget, known, set_paused};
 use crate::domain::intent::TargetName;
 use crate::domain::time::Timestamp;
 use crate::store::{RECENT_MINUTES, TargetHealth};
-use crate::web::HttpParts;
+use crate::web::WebDeps;
 
 #[derive(Template)]
 #[template(path = "console/targets.html")]
@@ -40,10 +40,10 @@ struct Row {
     waiting: u64,
 }
 
-pub async fn show(parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
-    let recent = parts.store.target_health().await?.into_iter();
+pub async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+    let recent = deps.store.target_health().await?.into_iter();
     let recent: BTreeMap<_, _> = recent.map(|health| (health.target.clone(), health)).collect();
-    let rows = known(&parts).await?.into_iter().filter_map(|(name, target)| {
+    let rows = known(&deps).await?.into_iter().filter_map(|(name, target)| {
         let health = recent.get(&name);
         let matters = target.snapshot.is_some() || target.paused_at.is_some() || health.is_some();
         matters.then(|| Row::of(&name, &target, health))
@@ -52,17 +52,17 @@ pub async fn show(parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError
 }
 
 /// The button: no further attempt of this target begins.
-pub async fn pause(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
-    switch(&path, &parts, true).await
+pub async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+    switch(&path, &deps, true).await
 }
 
 /// The button: it goes on.
-pub async fn resume(path: web::Path<String>, parts: web::Data<HttpParts>) -> Result<HttpResponse, PageError> {
-    switch(&path, &parts, false).await
+pub async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+    switch(&path, &deps, false).await
 }
 
-async fn switch(raw: &str, parts: &HttpParts, paused: bool) -> Result<HttpResponse, PageError> {
-    let changed = set_paused(parts, raw, paused).await?;
+async fn switch(raw: &str, deps: &WebDeps, paused: bool) -> Result<HttpResponse, PageError> {
+    let changed = set_paused(deps, raw, paused).await?;
     changed.ok_or_else(|| PageError::NotFound(format!("There is no target {raw:?}.")))?;
     Ok(HttpResponse::build(StatusCode::SEE_OTHER).insert_header((header::LOCATION, "/ui/targets")).finish())
 }

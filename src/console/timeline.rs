@@ -2,7 +2,7 @@
 
 use super::words::span;
 use crate::domain::time::Timestamp;
-use crate::store::Detail;
+use crate::store::IntentDetail;
 
 /// The drawing is 1000 wide, with a margin on both sides.
 const LEFT: f64 = 20.0;
@@ -32,7 +32,7 @@ pub struct Wait {
     pub to: f64,
 }
 
-pub fn of(detail: &Detail) -> Timeline {
+pub fn of(detail: &IntentDetail) -> Timeline {
     let history = &detail.history;
     let start = history.intent.created_at;
     let last_end = history.attempts.last().map(|attempt| attempt.finished_at);

@@ -7,7 +7,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use crate::domain::contract::{Contract, Policy};
 use crate::domain::intent::{ExhaustedReason, IntentId, State};
 use crate::domain::limits::TargetLimits;
-use crate::store::{Detail, TargetHealth, WebhookHistory};
+use crate::store::{IntentDetail, TargetHealth, WebhookHistory};
 
 /// A span as a person would say it: the two largest units.
 pub fn span(span: Duration) -> String {
@@ -41,10 +41,10 @@ pub fn contract(contract: &Contract) -> String {
 
 /// The bounds that a target has of its own; nothing if it has none.
 pub fn limits(limits: TargetLimits) -> String {
-    let at_once = limits.max_in_flight.map(|most| format!("{most} at once"));
+    let start_on_insert = limits.max_in_flight.map(|most| format!("{most} at once"));
     let rate = limits.rate.map(|rate| format!("{} a second", rate.as_per_second()));
     let timeout = limits.attempt_timeout.map(|timeout| format!("{} s each", timeout.as_secs()));
-    let all: Vec<_> = [at_once, rate, timeout].into_iter().flatten().collect();
+    let all: Vec<_> = [start_on_insert, rate, timeout].into_iter().flatten().collect();
     if all.is_empty() { String::new() } else { format!("at most {}", all.join(", ")) }
 }
 
@@ -61,7 +61,7 @@ pub fn intent_href(id: &IntentId) -> String {
 }
 
 /// What became of an intent, in one sentence.
-pub fn sentence(detail: &Detail) -> String {
+pub fn sentence(detail: &IntentDetail) -> String {
     let intent = &detail.history.intent;
     let count = intent.attempt_count;
     let attempts = if count == 1 { "1 attempt".to_owned() } else { format!("{count} attempts") };
@@ -93,7 +93,7 @@ pub fn sentence(detail: &Detail) -> String {
 }
 
 /// Why it is not over, if it is not.
-pub fn why(detail: &Detail) -> Option<String> {
+pub fn why(detail: &IntentDetail) -> Option<String> {
     let history = &detail.history;
     let last = history.attempts.last().filter(|_| !history.intent.state.is_terminal())?;
     let said = last.outcome.reason().or(last.outcome.error_text()).unwrap_or("no reason");
@@ -112,7 +112,7 @@ pub fn why(detail: &Detail) -> Option<String> {
 }
 
 /// What became of an event, in one sentence.
-pub fn webhook(detail: &Detail, webhook: &WebhookHistory) -> String {
+pub fn webhook(detail: &IntentDetail, webhook: &WebhookHistory) -> String {
     use crate::domain::webhook::EventStatus;
     let tries = webhook.tries.len();
     match (webhook.status, webhook.next_try_at) {

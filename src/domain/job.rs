@@ -8,38 +8,14 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
-use uuid::Uuid;
 
 use super::intent::IntentId;
 use super::trace::TraceContext;
+use super::uuid_id::uuid_id;
 
-/// The service's own name for a job: a UUIDv4, opaque to clients.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SubmissionId(Uuid);
-
-impl SubmissionId {
-    /// From 16 random bytes.
-    pub fn from_random(bytes: [u8; 16]) -> Self {
-        Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
-    }
-
-    /// Taken back only as it was given: lower case, with hyphens, version 4.
-    pub fn parse(text: &str) -> Option<Self> {
-        let id = Uuid::try_parse(text).ok().filter(|id| id.get_version_num() == 4).map(Self)?;
-        (id.to_string() == text).then_some(id)
-    }
-}
-
-impl fmt::Display for SubmissionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_hyphenated().fmt(f)
-    }
-}
-
-impl fmt::Debug for SubmissionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
+uuid_id! {
+    /// The service's own id of a job: a random UUID, opaque to clients.
+    SubmissionId
 }
 
 /// What a backend asks for.

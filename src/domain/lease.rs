@@ -56,7 +56,7 @@ impl LeaseTiming {
     /// Refuses timings under which one slow renewal would already cost the leadership.
     pub fn new(duration: Duration, renew_interval: Duration) -> Result<Self, UnsafeTiming> {
         let timing = Self { duration, renew_interval };
-        let trusted = timing.trusted_span();
+        let trusted = timing.trusted_duration();
         if renew_interval.is_zero() || renew_interval.saturating_mul(2) > trusted {
             return Err(UnsafeTiming { duration, trusted, renew: renew_interval, most: trusted / 2 });
         }
@@ -75,7 +75,7 @@ impl LeaseTiming {
     ///
     /// The fifth kept back covers what the fence in the database cannot: a request to a gateway
     /// that was decided on just before the end and leaves just after it.
-    pub fn trusted_span(self) -> Duration {
+    pub fn trusted_duration(self) -> Duration {
         self.duration - self.duration / 5
     }
 }
@@ -88,7 +88,7 @@ mod tests {
     fn timings_leave_room_for_a_second_renewal() {
         let seconds = Duration::from_secs;
         let timing = LeaseTiming::new(seconds(15), seconds(5)).unwrap();
-        assert_eq!(timing.trusted_span(), seconds(12));
+        assert_eq!(timing.trusted_duration(), seconds(12));
         assert!(LeaseTiming::new(seconds(15), seconds(6)).is_ok());
         let refused = LeaseTiming::new(seconds(15), seconds(7)).unwrap_err().to_string();
         assert_eq!(

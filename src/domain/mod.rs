@@ -22,4 +22,5 @@ pub mod schedule;
 pub mod signature;
 pub mod time;
 pub mod trace;
+mod uuid_id;
 pub mod webhook;

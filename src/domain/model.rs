@@ -507,7 +507,7 @@ fn tick(moment: Timestamp) -> Tick {
 
 fn trusted() -> Tick {
     let timing = LeaseTiming::new(TICK * u32::from(LEASE), TICK / 2).unwrap();
-    u8::try_from(timing.trusted_span().as_millis() / TICK.as_millis()).unwrap()
+    u8::try_from(timing.trusted_duration().as_millis() / TICK.as_millis()).unwrap()
 }
 
 fn explore(contract: Contract, without: Without, bounds: Bounds) -> Explored {

@@ -20,14 +20,13 @@ use crate::config::registry::{CurrentRegistry, InboxClients};
 use crate::domain::inbox::{self, Cause, Draft, Failure, MAX_TRIES};
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
-use crate::engine::leader::TermFailed;
-use crate::engine::lease_trust::Trust;
-use crate::engine::scheduler::Stop;
+use crate::engine::lease_trust::LeaseTrust;
+use crate::engine::messages::{Stop, TermFailed};
 use crate::platform::clock::monotonic;
 use crate::platform::supervision::Alive;
-use crate::store::actor::{FencedError, FencedResult};
 use crate::store::client::StoreClient;
-use crate::store::{DueSubmission, FailedTry, ProcessedSubmission, StoreError, SubmissionSeq};
+use crate::store::{DueInboxSubmission, FailedInboxTry, InboxSubmissionSeq, ProcessedInboxSubmission, StoreError};
+use crate::store::{FencedError, FencedResult};
 use crate::telemetry::metrics::Metrics;
 
 /// Rows in one go: 25 MiB of the largest payloads by default.
@@ -36,9 +35,9 @@ const BATCH: usize = 100;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
-pub struct InboxParts {
+pub struct InboxDeps {
     pub term: Term,
-    pub trust: Trust,
+    pub trust: LeaseTrust,
     pub store: StoreClient,
     pub registry: CurrentRegistry,
     pub metrics: Arc<Metrics>,
@@ -46,13 +45,13 @@ pub struct InboxParts {
 }
 
 pub struct InboxActor {
-    parts: InboxParts,
+    deps: InboxDeps,
     _alive: Alive,
 }
 
 impl InboxActor {
-    pub fn new(parts: InboxParts, alive: Alive) -> Self {
-        Self { parts, _alive: alive }
+    pub fn new(deps: InboxDeps, alive: Alive) -> Self {
+        Self { deps, _alive: alive }
     }
 }
 
@@ -60,13 +59,13 @@ impl Actor for InboxActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let parts = self.parts.clone();
-        ctx.spawn(wrap_future::<_, Self>(run(parts)).map(|(), _, ctx| ctx.stop()));
+        let deps = self.deps.clone();
+        ctx.spawn(wrap_future::<_, Self>(run(deps)).map(|(), _, ctx| ctx.stop()));
     }
 
     fn stopped(&mut self, _: &mut Self::Context) {
         // Only a leader knows.
-        self.parts.metrics.inbox_backlog(None, 0);
+        self.deps.metrics.inbox_backlog(None, 0);
     }
 }
 
@@ -82,21 +81,21 @@ impl Handler<Stop> for InboxActor {
 crate::platform::supervision::crash_on_request!(InboxActor);
 
 /// Processes what is due, round after round, until the term is over.
-async fn run(parts: InboxParts) {
+async fn run(deps: InboxDeps) {
     let mut stuck = Stuck::default();
     loop {
-        let wait = match round(&parts, &mut stuck).await {
+        let wait = match round(&deps, &mut stuck).await {
             Ok(Round::More) => continue,
             Ok(Round::Next(wait)) => wait.min(LOOK_INTERVAL),
             Err(FencedError::TermOver) => {
-                return parts.leader.do_send(TermFailed::new(&parts.term, "inbox", &FencedError::TermOver));
+                return deps.leader.do_send(TermFailed::new(&deps.term, "inbox", &FencedError::TermOver));
             }
             Err(FencedError::Store(error)) => {
                 log::warn!("inbox_look_failed store_error={error:?}");
                 LOOK_INTERVAL
             }
         };
-        let _either_is_a_reason_to_look = tokio::time::timeout(wait, parts.store.inbox_filled()).await;
+        let _either_is_a_reason_to_look = tokio::time::timeout(wait, deps.store.inbox_filled()).await;
     }
 }
 
@@ -109,14 +108,14 @@ enum Round {
 
 /// Rows that the store neither takes nor puts off, and until when they are left alone.
 #[derive(Default)]
-struct Stuck(HashMap<SubmissionSeq, Instant>);
+struct Stuck(HashMap<InboxSubmissionSeq, Instant>);
 
 impl Stuck {
     /// How long such a row is left alone, and how many are remembered.
     const PAUSE: Duration = Duration::from_secs(60);
     const MOST: usize = 10_000;
 
-    fn add(&mut self, row: &DueSubmission, error: &StoreError) {
+    fn add(&mut self, row: &DueInboxSubmission, error: &StoreError) {
         log::error!("inbox_row_stuck submission_id={} store_error={error:?}", row.id);
         if self.0.len() < Self::MOST {
             self.0.insert(row.seq, monotonic() + Self::PAUSE);
@@ -128,23 +127,23 @@ impl Stuck {
     }
 }
 
-async fn round(parts: &InboxParts, stuck: &mut Stuck) -> FencedResult<Round> {
+async fn round(deps: &InboxDeps, stuck: &mut Stuck) -> FencedResult<Round> {
     // Without the file nobody knows what rows mean; they wait for a leader who does.
-    let registry = parts.registry.get();
-    let Some(clients) = registry.inbox.as_ref().filter(|_| parts.trust.holds()) else {
+    let registry = deps.registry.get();
+    let Some(clients) = registry.inbox.as_ref().filter(|_| deps.trust.holds()) else {
         return Ok(Round::Next(LOOK_INTERVAL));
     };
     stuck.forget_old();
-    let look = parts.store.look_into_inbox(BATCH + stuck.0.len()).await?;
-    parts.metrics.inbox_backlog(look.backlog.oldest, look.backlog.parked);
+    let look = deps.store.due_inbox(BATCH + stuck.0.len()).await?;
+    deps.metrics.inbox_backlog(look.backlog.oldest, look.backlog.parked);
     let due: Vec<_> = look.due.iter().filter(|row| !stuck.0.contains_key(&row.seq)).collect();
     if due.is_empty() {
         return Ok(Round::Next(look.next.map_or(LOOK_INTERVAL, |at| at.since(look.now))));
     }
     let read: Vec<_> = due.iter().map(|row| (*row, read(clients, row))).collect();
-    let refused = record(parts, &read, look.now).await?;
+    let refused = record(deps, &read, look.now).await?;
     let again: Vec<_> = refused.iter().map(|(row, _)| (*row, Err(Failure::new(Cause::Store, REFUSED)))).collect();
-    for (row, error) in record(parts, &again, look.now).await? {
+    for (row, error) in record(deps, &again, look.now).await? {
         stuck.add(row, &error);
     }
     Ok(Round::More)
@@ -155,26 +154,26 @@ const REFUSED: &str = "the store did not take it; the log of the service says wh
 
 /// Gives the store what rows became, and counts what it took; those that it refused.
 async fn record<'a>(
-    parts: &InboxParts,
-    read: &[(&'a DueSubmission, Result<Draft, Failure>)],
+    deps: &InboxDeps,
+    read: &[(&'a DueInboxSubmission, Result<Draft, Failure>)],
     now: Timestamp,
-) -> FencedResult<Vec<(&'a DueSubmission, StoreError)>> {
+) -> FencedResult<Vec<(&'a DueInboxSubmission, StoreError)>> {
     if read.is_empty() {
         return Ok(Vec::new());
     }
     let processed = read.iter().map(|(row, result)| {
-        let result = result.clone().map_err(|failure| FailedTry {
+        let result = result.clone().map_err(|failure| FailedInboxTry {
             error: failure.text.replace(char::is_control, " "),
             next_try_at: inbox::next_try(row.tries + 1, now),
         });
-        ProcessedSubmission { seq: row.seq, tries: row.tries, result }
+        ProcessedInboxSubmission { seq: row.seq, tries: row.tries, result }
     });
-    let results = parts.store.process_inbox(&parts.term, processed.collect()).await?;
+    let results = deps.store.process_inbox(deps.term.clone(), processed.collect()).await?;
     let mut refused = Vec::new();
     for ((row, result), answer) in read.iter().zip(results) {
         match (answer, result) {
-            (Ok(()), Ok(_)) => parts.metrics.inbox_processed(),
-            (Ok(()), Err(failure)) => note_failure(parts, row, failure),
+            (Ok(()), Ok(_)) => deps.metrics.inbox_processed(),
+            (Ok(()), Err(failure)) => note_failure(deps, row, failure),
             (Err(error), _) => {
                 log::error!("inbox_row_refused submission_id={} store_error={error:?}", row.id);
                 refused.push((*row, error));
@@ -184,7 +183,7 @@ async fn record<'a>(
     Ok(refused)
 }
 
-fn read(clients: &InboxClients, row: &DueSubmission) -> Result<Draft, Failure> {
+fn read(clients: &InboxClients, row: &DueInboxSubmission) -> Result<Draft, Failure> {
     let unknown = || {
         let text = format!("client {:?} has no channel {} in the registry", row.client_slug, row.channel.as_str());
         Failure::new(Cause::UnknownClient, text)
@@ -196,8 +195,8 @@ fn read(clients: &InboxClients, row: &DueSubmission) -> Result<Draft, Failure> {
         .unwrap_or_else(|_| Err(Failure::new(Cause::Unreadable, "reading the payload failed")))
 }
 
-fn note_failure(parts: &InboxParts, row: &DueSubmission, failure: &Failure) {
-    parts.metrics.inbox_failed(failure.cause);
+fn note_failure(deps: &InboxDeps, row: &DueInboxSubmission, failure: &Failure) {
+    deps.metrics.inbox_failed(failure.cause);
     let tries = row.tries + 1;
     let event = if tries < MAX_TRIES { "inbox_row_failed" } else { "inbox_row_parked" };
     log::warn!(

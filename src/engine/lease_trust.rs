@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::platform::clock::monotonic;
 
 #[derive(Clone)]
-pub struct Trust {
+pub struct LeaseTrust {
     origin: Instant,
     /// Nanoseconds after `origin`; zero once it is revoked.
     until: Arc<AtomicU64>,
@@ -18,13 +18,13 @@ pub struct Trust {
 
 /// What is left of it.
 #[derive(Debug, PartialEq, Eq)]
-pub enum TrustLeft {
+pub enum RemainingTrust {
     For(Duration),
     RanOut,
     Revoked,
 }
 
-impl Trust {
+impl LeaseTrust {
     /// Trust for `span` from `asked` on: the moment at which the lease was asked for, not the one
     /// at which the answer came.
     pub fn from(asked: Instant, span: Duration) -> Self {
@@ -46,15 +46,15 @@ impl Trust {
     }
 
     pub fn holds(&self) -> bool {
-        matches!(self.left(), TrustLeft::For(_))
+        matches!(self.left(), RemainingTrust::For(_))
     }
 
-    pub fn left(&self) -> TrustLeft {
+    pub fn left(&self) -> RemainingTrust {
         let (now, until) = (nanos(monotonic().duration_since(self.origin)), self.until.load(Ordering::SeqCst));
         match until.checked_sub(now) {
-            _ if until == 0 => TrustLeft::Revoked,
-            None | Some(0) => TrustLeft::RanOut,
-            Some(left) => TrustLeft::For(Duration::from_nanos(left)),
+            _ if until == 0 => RemainingTrust::Revoked,
+            None | Some(0) => RemainingTrust::RanOut,
+            Some(left) => RemainingTrust::For(Duration::from_nanos(left)),
         }
     }
 }
@@ -70,13 +70,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_success_does_not_stretch_it_and_a_revocation_is_final() {
         let second = Duration::from_secs(1);
-        let trust = Trust::from(monotonic(), 12 * second);
+        let trust = LeaseTrust::from(monotonic(), 12 * second);
         tokio::time::advance(11 * second).await;
         assert!(trust.holds());
         tokio::time::advance(second).await;
-        assert_eq!(trust.left(), TrustLeft::RanOut, "the end is not inside");
+        assert_eq!(trust.left(), RemainingTrust::RanOut, "the end is not inside");
 
-        let trust = Trust::from(monotonic(), 12 * second);
+        let trust = LeaseTrust::from(monotonic(), 12 * second);
         let asked = monotonic();
         tokio::time::advance(10 * second).await;
         trust.extend(asked, 12 * second);
@@ -84,9 +84,9 @@ mod tests {
         assert!(!trust.holds(), "the answer took ten seconds and bought nothing");
 
         trust.extend(monotonic(), 12 * second);
-        assert_eq!(trust.left(), TrustLeft::For(12 * second));
+        assert_eq!(trust.left(), RemainingTrust::For(12 * second));
         trust.revoke();
         trust.extend(monotonic(), 12 * second);
-        assert_eq!(trust.left(), TrustLeft::Revoked);
+        assert_eq!(trust.left(), RemainingTrust::Revoked);
     }
 }

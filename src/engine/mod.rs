@@ -7,6 +7,8 @@ pub mod executor;
 mod inbox;
 pub mod leader;
 mod lease_trust;
+pub mod messages;
+mod one_at_a_time;
 mod retention;
 mod scheduler;
 pub mod webhooks;
@@ -16,14 +18,14 @@ use std::sync::Arc;
 use actix::{Actor, Arbiter, ArbiterHandle};
 use tokio::sync::{Notify, oneshot};
 
-use crate::engine::executor::InFlight;
-use crate::engine::leader::{LeaderActor, LeaderParts, LeaderSettings, LeadershipBoard, Outside, StopLeading};
+use crate::engine::leader::{EngineDeps, LeaderActor, LeaderDeps, LeaderSettings, LeadershipBoard, StopLeading};
 use crate::platform::supervision::Supervised;
 use crate::store::Store;
-use crate::store::actor::{Arrivals, StoreActor, StoreDeps};
+use crate::store::actor::{StoreActor, StoreDeps};
 use crate::store::client::StoreClient;
 use crate::store::health::WriteHealth;
-use crate::store::watchers::Notices;
+use crate::store::watchers::IntentWatchers;
+use crate::store::{InFlight, TermSubscription};
 use crate::telemetry::metrics::Metrics;
 
 /// Where the actors run.
@@ -51,7 +53,7 @@ impl Threads {
 
 pub struct Engine {
     pub store: StoreClient,
-    pub notices: Notices,
+    pub watchers: IntentWatchers,
     pub metrics: Arc<Metrics>,
     pub board: LeadershipBoard,
     leader: Supervised<LeaderActor>,
@@ -61,20 +63,20 @@ impl Engine {
     pub fn start(
         store: Arc<dyn Store>,
         settings: LeaderSettings,
-        outside: Outside,
+        outside: EngineDeps,
         metrics: Arc<Metrics>,
         threads: Threads,
     ) -> Self {
         let deps = StoreDeps {
             store,
             metrics: Arc::clone(&metrics),
-            notices: Notices::default(),
-            arrivals: Arrivals::default(),
-            webhooks_owed: Arc::new(Notify::new()),
+            watchers: IntentWatchers::default(),
+            subscription: TermSubscription::default(),
+            pending_webhooks: Arc::new(Notify::new()),
             inbox_filled: Arc::new(Notify::new()),
             health: WriteHealth::default(),
         };
-        let notices = deps.notices.clone();
+        let watchers = deps.watchers.clone();
         let store_actor = {
             let (deps, thread) = (deps.clone(), threads.store);
             Supervised::start("store", move |alive| {
@@ -85,7 +87,7 @@ impl Engine {
         let client = StoreClient::new(store_actor, deps);
         actix::spawn(client.clone().watch_clock());
         let board = LeadershipBoard::new(Arc::clone(&settings.holder_id));
-        let parts = LeaderParts {
+        let deps = LeaderDeps {
             store: client.clone(),
             metrics: Arc::clone(&metrics),
             board: board.clone(),
@@ -97,10 +99,10 @@ impl Engine {
             settings,
         };
         let leader = Supervised::start("leader", move |alive| {
-            let parts = parts.clone();
-            LeaderActor::start_in_arbiter(&threads.leader, move |_| LeaderActor::new(parts, alive))
+            let deps = deps.clone();
+            LeaderActor::start_in_arbiter(&threads.leader, move |_| LeaderActor::new(deps, alive))
         });
-        Self { store: client, notices, metrics, board, leader }
+        Self { store: client, watchers, metrics, board, leader }
     }
 
     /// Orderly: no new attempt, those under way are recorded, the lease is given back.

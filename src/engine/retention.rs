@@ -11,9 +11,8 @@ use actix::fut::wrap_future;
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Recipient};
 
 use crate::domain::lease::Term;
-use crate::engine::leader::TermFailed;
-use crate::engine::scheduler::Stop;
-use crate::store::actor::FencedError;
+use crate::engine::messages::{Stop, TermFailed};
+use crate::store::FencedError;
 use crate::store::client::StoreClient;
 use crate::store::{PurgeCursor, PurgeRequest, Purged};
 use crate::telemetry::metrics::Metrics;
@@ -58,15 +57,15 @@ impl RetentionActor {
     fn purge(&mut self, ctx: &mut Context<Self>) {
         let (store, term) = (self.store.clone(), self.term.clone());
         let request = PurgeRequest { older_than: self.keep_for, after: self.after, limit: self.limit };
-        let purge = wrap_future::<_, Self>(async move { store.purge(&term, request).await });
+        let purge = wrap_future::<_, Self>(async move { store.purge(term, request).await });
         ctx.spawn(purge.map(|result, actor, ctx| {
             let pause = match result {
-                Ok(Purged::Fenced) => {
+                Err(FencedError::TermOver) => {
                     actor.leader.do_send(TermFailed::new(&actor.term, "purge", &FencedError::TermOver));
                     return ctx.stop();
                 }
-                Ok(Purged::Deleted { intents, next, took }) => actor.purged(intents, next, took),
-                Err(error) => {
+                Ok(purged) => actor.purged(purged),
+                Err(FencedError::Store(error)) => {
                     log::warn!("purge_failed store_error={error:?}");
                     REST_AFTER_FAILURE
                 }
@@ -76,7 +75,7 @@ impl RetentionActor {
     }
 
     /// Takes note of a transaction; how long to wait before the next one.
-    fn purged(&mut self, intents: usize, next: Option<PurgeCursor>, took: Duration) -> Duration {
+    fn purged(&mut self, Purged { intents, next, took }: Purged) -> Duration {
         self.deleted += intents;
         self.metrics.intents_purged.inc_by(u64::try_from(intents).unwrap_or(u64::MAX));
         self.limit = next_limit(self.limit, took);

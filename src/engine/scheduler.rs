@@ -1,12 +1,13 @@
-//! `SchedulerActor`: decides which attempt is made next, for one term.
+//! `SchedulerActor`: decides which attempt starts next, for one term.
 //!
-//! State: the schedule (a bounded window on what waits), the cursor up to which it has seen the
-//! store's changes, a timer for what is due next. Receives `IntentsWait` (look at the store
-//! now), `SlotFree` (there is room) and `Stop`; sends `RunAttempts` to the executor
-//! and `TermFailed` to the leader. Gives places to the store for new intents that nothing else is
-//! due before: those are begun in the transaction that takes them in, and never come here. One look at the store at a time: a lane may only be judged complete
-//! by a look that is later than every change already taken in. When it dies, the leader ends the
-//! term and the next one builds the schedule anew.
+//! State: the schedule (a bounded window on the waiting intents), the cursor up to which it has read the store's changes, and
+//! a timer for the next due attempt. It receives `IntentsWaiting` (read the changes now) and `AttemptsInDoubt` from the store
+//! actor, `SlotFree` (a slot may be filled) from the slots that it gave out, and `Stop` from the leader. It sends `RunAttempts`
+//! to the executor and `TermFailed` to the leader. It also gives slots to the store for intents that are started in the
+//! transaction that inserts them; those never wait here.
+//!
+//! It reads from the store one refresh at a time, because a lane may be judged complete only by a refresh that is later than
+//! every change already merged. When it dies, the leader ends the term, and the next term builds a new schedule.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,16 +21,22 @@ use tokio::time::Instant;
 
 use crate::config::registry::{CurrentRegistry, Registry};
 use crate::domain::lease::Term;
-use crate::domain::schedule::{Ended, Lane, Limits, Schedule, Waiting};
+use crate::domain::schedule::{Lane, Limits, Schedule, Waiting};
 use crate::domain::time::Timestamp;
-use crate::engine::executor::{AttemptOver, Dispatch, ExecutorActor, InFlight, InFlightCount, Over, RunAttempts};
-use crate::engine::leader::{Heartbeat, TermFailed};
-use crate::engine::lease_trust::Trust;
+use crate::engine::executor::ExecutorActor;
+use crate::engine::leader::Heartbeat;
+use crate::engine::lease_trust::LeaseTrust;
+use crate::engine::messages::{AttemptSource, DueAttempt, FillSlots, RunAttempts, Stop, TermFailed};
+use crate::engine::one_at_a_time::OneAtATime;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::platform::supervision::Alive;
-use crate::store::actor::{AttemptsInDoubt, FencedError, IntentsWait, Watcher};
 use crate::store::client::StoreClient;
-use crate::store::{AtOnce, Build, ChangeCursor, Permit, Places, Refresh, RefreshRequest, Slot};
+use crate::store::messages::{AttemptsInDoubt, IntentsWaiting};
+use crate::store::{
+    AttemptEnd, ChangeCursor, InFlight, InFlightGuard, Refresh, RefreshRequest, ScheduleSnapshot, SlotGuard,
+    SlotSource, StartOnInsert,
+};
+use crate::store::{FencedError, TermSubscriber};
 use crate::telemetry::metrics::Metrics;
 
 /// Changes taken in at one look; more are taken in by the next, at once.
@@ -39,14 +46,9 @@ const EXPIRE: usize = 256;
 /// How often the whole backlog is counted, which costs a scan of an index.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Start no further attempt. When this is answered, none will be.
-#[derive(Message, Clone, Copy)]
-#[rtype(result = "()")]
-pub struct Stop;
-
-pub struct SchedulerParts {
+pub struct SchedulerDeps {
     pub term: Term,
-    pub trust: Trust,
+    pub trust: LeaseTrust,
     pub store: StoreClient,
     pub store_time: StoreTime,
     pub executor: Addr<ExecutorActor>,
@@ -62,11 +64,12 @@ pub struct SchedulerParts {
 }
 
 pub struct SchedulerActor {
-    parts: SchedulerParts,
+    deps: SchedulerDeps,
     schedule: SharedSchedule,
     cursor: ChangeCursor,
-    looking: bool,
-    look_again: bool,
+    refresh: OneAtATime,
+    /// Made when the first attempt is due.
+    due_slots: Option<Arc<DueSlots>>,
     due_timer: Option<SpawnHandle>,
     _alive: Alive,
 }
@@ -120,111 +123,124 @@ impl DerefMut for ScheduleGuard<'_> {
     }
 }
 
-/// Places for attempts that are begun in the transaction that takes their intent in.
-struct PlacesAtOnce {
+/// Gives out slots for intents that are started in the transaction that inserts them.
+struct InsertSlots {
     schedule: SharedSchedule,
     store_time: StoreTime,
-    trust: Trust,
+    trust: LeaseTrust,
     in_flight: InFlight,
     scheduler: Recipient<SlotFree>,
 }
 
-impl Places for PlacesAtOnce {
-    fn take(&self, lane: &Arc<Lane>, now: Timestamp) -> Option<Permit> {
-        let under_way = {
+impl SlotSource for InsertSlots {
+    fn take(&self, lane: &Arc<Lane>, now: Timestamp) -> Option<(SlotGuard, InFlightGuard)> {
+        let in_flight = {
             let mut schedule = self.schedule.lock();
-            if !self.trust.holds() || !schedule.take_at_once(lane, now) {
+            if !self.trust.holds() || !schedule.take_on_insert(lane, now) {
                 return None;
             }
-            // Counted while the schedule is locked: whoever closes it sees all that were given out.
+            // Counted while the schedule is locked: whoever closes it sees all slots that were given out.
             self.in_flight.enter()
         };
-        let slot = SlotAtOnce {
-            lane: Arc::clone(lane),
-            schedule: self.schedule.clone(),
-            store_time: self.store_time.clone(),
-            scheduler: self.scheduler.clone(),
-            ended: Ended::NOT_CALLED,
-        };
-        Some(Permit { slot: Box::new(slot), under_way: Box::new(under_way) })
+        let (schedule, store_time) = (self.schedule.clone(), self.store_time.clone());
+        let (scheduler, lane) = (self.scheduler.clone(), Arc::clone(lane));
+        let slot = SlotGuard::new(move |end| {
+            if schedule.lock().release_on_insert(&lane, end.for_schedule(), store_time.now()) {
+                scheduler.do_send(SlotFree);
+            }
+        });
+        Some((slot, in_flight))
     }
 }
 
-struct SlotAtOnce {
-    lane: Arc<Lane>,
+/// Gives out the slots of attempts that are due, and takes them back.
+///
+/// Slots that are released in one turn of the executor's loop are filled together, by one message to the executor. So an
+/// attempt that waits for a slot does not wait for the scheduler too.
+struct DueSlots {
     schedule: SharedSchedule,
     store_time: StoreTime,
+    in_flight: InFlight,
     scheduler: Recipient<SlotFree>,
-    ended: Ended,
+    executor: Recipient<FillSlots>,
+    released: Mutex<Vec<(Waiting, AttemptEnd)>>,
 }
 
-impl Slot for SlotAtOnce {
-    fn ended(&mut self, ended: Ended) {
-        self.ended = ended;
+impl DueSlots {
+    /// Makes attempts of what the schedule gave out. Called while the schedule is locked, so that an orderly stop sees either
+    /// the waiting intent or the attempt in flight.
+    fn attempts(self: &Arc<Self>, due: Vec<Waiting>) -> Vec<DueAttempt> {
+        let attempt = |waiting: Waiting| {
+            let (slots, released) = (Arc::clone(self), waiting.clone());
+            let slot = SlotGuard::new(move |end| slots.release(released, end));
+            DueAttempt { waiting, slot, in_flight: self.in_flight.enter() }
+        };
+        due.into_iter().map(attempt).collect()
     }
-}
 
-impl Drop for SlotAtOnce {
-    fn drop(&mut self) {
-        if self.schedule.lock().over_at_once(&self.lane, self.ended, self.store_time.now()) {
-            self.scheduler.do_send(SlotFree);
+    fn release(self: Arc<Self>, waiting: Waiting, end: AttemptEnd) {
+        let first = {
+            let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+            released.push((waiting, end));
+            released.len() == 1
+        };
+        if first {
+            let executor = self.executor.clone();
+            executor.do_send(FillSlots { source: self });
+        }
+    }
+
+    /// Tells the schedule how an attempt ended.
+    fn take_back(schedule: &mut Schedule, waiting: Waiting, end: AttemptEnd, now: Timestamp) {
+        schedule.over(&waiting, end.for_schedule(), now);
+        match end {
+            // A postponed attempt shows in the store as waiting again.
+            AttemptEnd::Called(_) | AttemptEnd::NotStarted | AttemptEnd::Postponed { .. } => {}
+            AttemptEnd::NotBefore(due) => schedule.merge(Waiting { due, ..waiting }),
+            AttemptEnd::Paused => {
+                // Until the next refresh from the store says otherwise.
+                schedule.pause_target(&waiting.lane.target);
+                schedule.merge(waiting);
+            }
         }
     }
 }
 
-/// What is due next, for the executor to take when it has a slot free.
-struct DueNext {
-    schedule: SharedSchedule,
-    store_time: StoreTime,
-    in_flight: InFlight,
-    scheduler: Recipient<SlotFree>,
-}
-
-impl Dispatch for DueNext {
-    fn next(&self, over: Vec<AttemptOver>) -> Vec<(Waiting, InFlightCount)> {
+impl AttemptSource for DueSlots {
+    fn next(self: Arc<Self>) -> Vec<DueAttempt> {
+        let released = std::mem::take(&mut *self.released.lock().unwrap_or_else(PoisonError::into_inner));
         let due = {
             let mut schedule = self.schedule.lock();
             let now = self.store_time.now();
-            for AttemptOver { waiting, how } in over {
-                schedule.over(&waiting, how.ended(), now);
-                match how {
-                    // What is postponed shows in the store as waiting again.
-                    Over::Called(_) | Over::NotBegun | Over::Postponed { .. } => {}
-                    Over::NotBefore(due) => schedule.merge(Waiting { due, ..waiting }),
-                    Over::Paused => {
-                        // Until a look at the store says otherwise.
-                        schedule.pause_target(&waiting.lane.target);
-                        schedule.merge(waiting);
-                    }
-                }
+            for (waiting, end) in released {
+                Self::take_back(&mut schedule, waiting, end, now);
             }
-            // Counted while the schedule is locked: a stop sees either the intent or the attempt.
-            let due = schedule.take_due(now).into_iter();
-            due.map(|waiting| (waiting, self.in_flight.enter())).collect()
+            let due = schedule.take_due(now);
+            self.attempts(due)
         };
-        // Its timer, and what it holds in memory, may no longer be right.
+        // The scheduler's timer and its pages may no longer be right.
         self.scheduler.do_send(SlotFree);
         due
     }
 }
 
-/// A place among the attempts in flight is free, and something may wait for it.
+/// A slot is free, and an attempt may wait for it.
 #[derive(Message, Clone, Copy)]
 #[rtype(result = "()")]
 struct SlotFree;
 
 impl SchedulerActor {
     /// Starts from a first look at the store, made within the term.
-    pub fn new(parts: SchedulerParts, build: Build, alive: Alive) -> Self {
-        let mut schedule = Schedule::new(parts.limits);
-        schedule.pause_targets(build.paused);
-        build.lanes.iter().for_each(|lane| schedule.merge_page(lane));
+    pub fn new(deps: SchedulerDeps, snapshot: ScheduleSnapshot, alive: Alive) -> Self {
+        let mut schedule = Schedule::new(deps.limits);
+        schedule.pause_targets(snapshot.paused);
+        snapshot.lanes.iter().for_each(|lane| schedule.merge_page(lane));
         Self {
-            schedule: SharedSchedule::new(schedule, parts.registry.clone()),
-            parts,
-            cursor: build.cursor,
-            looking: false,
-            look_again: false,
+            schedule: SharedSchedule::new(schedule, deps.registry.clone()),
+            deps,
+            cursor: snapshot.cursor,
+            refresh: OneAtATime::default(),
+            due_slots: None,
             due_timer: None,
             _alive: alive,
         }
@@ -232,33 +248,30 @@ impl SchedulerActor {
 
     /// Looks at the store, or makes sure that it is looked at again after the look under way.
     fn look(&mut self, ctx: &mut Context<Self>) {
-        if self.looking {
-            self.look_again = true;
+        if !self.refresh.request() {
             return;
         }
-        self.looking = true;
-        self.look_again = false;
         let pages = self.schedule.lock().wanted_pages();
         let request = RefreshRequest { cursor: self.cursor.clone(), limit: CHANGES, pages };
         let asked = monotonic();
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         let look = wrap_future::<_, Self>(async move { store.refresh_schedule(request).await });
         ctx.spawn(look.map(move |result, actor, ctx| {
-            actor.looking = false;
+            let again = actor.refresh.finish();
             match result {
-                Ok(refresh) => actor.take_in(asked, refresh, ctx),
+                Ok(refresh) => actor.take_in(asked, refresh, again, ctx),
                 Err(error) => actor.fail_term("refresh", &error.into()),
             }
         }));
     }
 
-    fn take_in(&mut self, asked: Instant, refresh: Refresh, ctx: &mut Context<Self>) {
-        self.parts.progress.beat();
-        self.parts.store_time.observe(asked, refresh.now);
+    fn take_in(&mut self, asked: Instant, refresh: Refresh, again: bool, ctx: &mut Context<Self>) {
+        self.deps.progress.beat();
+        self.deps.store_time.observe(asked, refresh.now);
         self.cursor = refresh.cursor;
         {
             let mut schedule = self.schedule.lock();
-            self.parts.metrics.paused_targets.set(i64::try_from(refresh.paused.len()).unwrap_or(i64::MAX));
+            self.deps.metrics.paused_targets.set(i64::try_from(refresh.paused.len()).unwrap_or(i64::MAX));
             schedule.pause_targets(refresh.paused);
             refresh.pages.iter().for_each(|page| schedule.merge_page(page));
             refresh.changed.into_iter().for_each(|waiting| schedule.merge(waiting));
@@ -267,7 +280,7 @@ impl SchedulerActor {
         if refresh.overdue {
             self.expire(ctx);
         }
-        if refresh.more || self.look_again || self.wants_pages() {
+        if refresh.more || again || self.wants_pages() {
             self.look(ctx);
         }
     }
@@ -278,25 +291,28 @@ impl SchedulerActor {
 
     /// Hands what is due to the executor and sets the timer for what is due next.
     fn start_due(&mut self, ctx: &mut Context<Self>) {
-        let now = self.parts.store_time.now();
-        let metrics = &self.parts.metrics;
+        let now = self.deps.store_time.now();
+        let metrics = &self.deps.metrics;
+        let slots = self.due_slots.get_or_insert_with(|| {
+            Arc::new(DueSlots {
+                schedule: self.schedule.clone(),
+                store_time: self.deps.store_time.clone(),
+                in_flight: self.deps.in_flight.clone(),
+                scheduler: ctx.address().recipient(),
+                executor: self.deps.executor.clone().recipient(),
+                released: Mutex::default(),
+            })
+        });
         let (due, next_due_in) = {
             let mut schedule = self.schedule.lock();
-            let due = schedule.take_due(now);
+            let due = slots.attempts(schedule.take_due(now));
             metrics.schedule_held.set(i64::try_from(schedule.held()).unwrap_or(i64::MAX));
             metrics.held_gateways.set(i64::try_from(schedule.gateways_on_hold(now)).unwrap_or(i64::MAX));
             (due, schedule.next_due_in(now))
         };
         if !due.is_empty() {
-            // Past the mailbox's bound: the schedule's slots are the bound.
-            let due = due.into_iter().map(|waiting| (waiting, self.parts.in_flight.enter())).collect();
-            let dispatch = Arc::new(DueNext {
-                schedule: self.schedule.clone(),
-                store_time: self.parts.store_time.clone(),
-                in_flight: self.parts.in_flight.clone(),
-                scheduler: ctx.address().recipient(),
-            });
-            self.parts.executor.do_send(RunAttempts { due, dispatch });
+            // `do_send` ignores the bound of the mailbox; the slots of the schedule bound it.
+            self.deps.executor.do_send(RunAttempts { due });
         }
         if let Some(timer) = self.due_timer.take() {
             ctx.cancel_future(timer);
@@ -307,7 +323,7 @@ impl SchedulerActor {
     }
 
     fn expire(&mut self, ctx: &mut Context<Self>) {
-        let (store, term) = (self.parts.store.clone(), self.parts.term.clone());
+        let (store, term) = (self.deps.store.clone(), self.deps.term.clone());
         let expire = wrap_future::<_, Self>(async move { store.expire_overdue(&term, EXPIRE).await });
         ctx.spawn(expire.map(|result, actor, ctx| match result {
             Ok(expired) => {
@@ -322,17 +338,17 @@ impl SchedulerActor {
     }
 
     fn count(&mut self, ctx: &mut Context<Self>) {
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         ctx.spawn(wrap_future::<_, Self>(async move { store.backlog().await }).map(|result, actor, _| {
             // A count that fails changes nothing; the next look at the store will say what is wrong.
             if let Ok(backlog) = result {
-                actor.parts.metrics.show_backlog(backlog.waiting, backlog.webhooks, backlog.oldest_webhook);
+                actor.deps.metrics.show_backlog(backlog.waiting, backlog.webhooks, backlog.oldest_webhook);
             }
         }));
     }
 
     fn fail_term(&self, during: &str, error: &FencedError) {
-        self.parts.leader.do_send(TermFailed::new(&self.parts.term, during, error));
+        self.deps.leader.do_send(TermFailed::new(&self.deps.term, during, error));
     }
 }
 
@@ -340,20 +356,20 @@ impl Actor for SchedulerActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let places = PlacesAtOnce {
+        let slots = InsertSlots {
             schedule: self.schedule.clone(),
-            store_time: self.parts.store_time.clone(),
-            trust: self.parts.trust.clone(),
-            in_flight: self.parts.in_flight.clone(),
+            store_time: self.deps.store_time.clone(),
+            trust: self.deps.trust.clone(),
+            in_flight: self.deps.in_flight.clone(),
             scheduler: ctx.address().recipient(),
         };
-        self.parts.store.watch_arrivals(Watcher {
-            doubt: ctx.address().recipient(),
-            arrivals: ctx.address().recipient(),
-            at_once: AtOnce { term: self.parts.term.clone(), places: Arc::new(places) },
-            begun: self.parts.executor.clone().recipient(),
+        self.deps.store.subscribe_term(TermSubscriber {
+            in_doubt: ctx.address().recipient(),
+            waiting: ctx.address().recipient(),
+            start_on_insert: StartOnInsert { term: self.deps.term.clone(), slots: Arc::new(slots) },
+            started: self.deps.executor.clone().recipient(),
         });
-        ctx.run_interval(self.parts.refresh_interval, |actor, ctx| actor.look(ctx));
+        ctx.run_interval(self.deps.refresh_interval, |actor, ctx| actor.look(ctx));
         ctx.run_interval(COUNT_INTERVAL, Self::count);
         self.count(ctx);
         self.start_due(ctx);
@@ -361,10 +377,10 @@ impl Actor for SchedulerActor {
     }
 }
 
-impl Handler<IntentsWait> for SchedulerActor {
+impl Handler<IntentsWaiting> for SchedulerActor {
     type Result = ();
 
-    fn handle(&mut self, _: IntentsWait, ctx: &mut Self::Context) {
+    fn handle(&mut self, _: IntentsWaiting, ctx: &mut Self::Context) {
         self.look(ctx);
     }
 }
@@ -373,8 +389,8 @@ impl Handler<AttemptsInDoubt> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, _: AttemptsInDoubt, _: &mut Self::Context) {
-        let why = "new intents may have been begun, and nobody knows";
-        self.parts.leader.do_send(TermFailed::in_doubt(&self.parts.term, why));
+        let why = "first attempts may have started that nobody makes";
+        self.deps.leader.do_send(TermFailed::in_doubt(&self.deps.term, why));
     }
 }
 
@@ -383,7 +399,7 @@ impl Handler<SlotFree> for SchedulerActor {
 
     fn handle(&mut self, _: SlotFree, ctx: &mut Self::Context) {
         self.start_due(ctx);
-        if !self.looking && self.wants_pages() {
+        if !self.refresh.is_running() && self.wants_pages() {
             self.look(ctx);
         }
     }

@@ -12,19 +12,24 @@ use super::{Attempting, Gateway, LocalResourceError, answer};
 use crate::domain::attempt::OpenAttempt;
 use crate::domain::intent::IntentId;
 use crate::domain::outcome::Outcome;
-use crate::http_client::{Answer, CallError, Caller, NoBody, retry_after};
+use crate::http_client::{Answer, CallError, HttpClient, NoBody, retry_after};
 use crate::telemetry::metrics::Metrics;
 
 /// What is not visible ASCII, besides the control and non-ASCII bytes that are always encoded; and
 /// the percent sign, without which `a b` and `a%20b` would be one key to a gateway.
 const INVISIBLE: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
-pub struct HttpGateway(Caller);
+pub struct HttpGateway(HttpClient);
 
 impl HttpGateway {
     /// Must be called on the arbiter that will use it: its connections belong to one thread.
     pub fn new(timeout: Duration, tls: Arc<rustls::ClientConfig>) -> Self {
-        Self(Caller::new("gateway", timeout, tls))
+        Self(HttpClient::new("gateway", timeout, tls))
+    }
+
+    /// Keeps so many connections at most, idle or in use.
+    pub fn keeping(self, connections: usize) -> Self {
+        Self(self.0.keeping(connections))
     }
 
     /// Counts and logs attempts that could not be made for want of a local resource.

@@ -1,6 +1,6 @@
 //! Outgoing HTTP/1.1 calls, http and https, to gateways, webhook receivers and trace collectors.
 //!
-//! [`Caller`] makes one request per call and never repeats one of which a byte may have left. Its result says
+//! [`HttpClient`] makes one request per call and never repeats one of which a byte may have left. Its result says
 //! which of four cases it was: answered, not sent, sent without a complete answer ([`CallError::Unknown`]), or
 //! not sent because this machine lacked a resource. `connect` opens connections, `connection` carries one
 //! exchange at a time, `pool` keeps idle connections, `wire` records what passed over one.
@@ -30,7 +30,6 @@ use self::shortage::ShortageReport;
 use crate::domain::outcome::Contact;
 use crate::platform::clock::monotonic;
 
-pub use self::pool::IDLE_IN_ALL;
 pub use self::shortage::LocalResourceError;
 pub use self::tls::{CertificateError, tls_config};
 
@@ -44,7 +43,7 @@ const SHOWN_CHARS: usize = 200;
 const USER_AGENT: &str = concat!("submission-manager/", env!("CARGO_PKG_VERSION"));
 
 /// Makes calls to one kind of peer. Its connections belong to one thread, and so does this.
-pub struct Caller {
+pub struct HttpClient {
     shared: Rc<Shared>,
     timeout: Duration,
 }
@@ -152,10 +151,18 @@ impl OutgoingRequest {
     }
 }
 
-impl Caller {
+impl HttpClient {
     /// Must be called on the arbiter that will use it.
     pub fn new(peer: &'static str, timeout: Duration, tls: Arc<rustls::ClientConfig>) -> Self {
         Self { shared: Rc::new(Shared { peer, tls, pool: Rc::default(), report: None }), timeout }
+    }
+
+    /// Keeps so many connections at most, idle or in use: as many as there are calls at once.
+    pub fn keeping(self, connections: usize) -> Self {
+        let Shared { peer, tls, .. } = &*self.shared;
+        let pool = Rc::new(Pool::of(connections));
+        let shared = Shared { peer, tls: Arc::clone(tls), pool, report: None };
+        Self { shared: Rc::new(shared), timeout: self.timeout }
     }
 
     /// Counts calls that failed for want of a local resource with `counter`, and logs them as `kind`.
@@ -191,6 +198,7 @@ impl Shared {
     async fn call(&self, request: OutgoingRequest, body: Bytes) -> Result<Answer, CallError> {
         let budget = Budget { whole: request.timeout, deadline: monotonic() + request.timeout };
         let (origin, request) = request.build(body).map_err(|what| self.not_sent(&what))?;
+        let _call = self.pool.count_call();
         // A connection that turns out to be closed before a byte was written costs nothing.
         while let Some(connection) = self.pool.take(&origin) {
             match self.exchange(&origin, connection, request.clone(), budget).await {
@@ -199,6 +207,7 @@ impl Shared {
                 Ok(answer) => return Ok(answer),
             }
         }
+        self.pool.make_room();
         let stream = connect(self.peer, &origin, &self.tls, budget.deadline).await?;
         let connection = Connection::open(stream).await.map_err(|error| self.not_sent(&error.to_string()))?;
         self.exchange(&origin, connection, request, budget).await.map_err(|broken| match broken {

@@ -18,14 +18,16 @@ const IDLE_TIME: Duration = Duration::from_secs(4);
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// Idle connections to one origin: as many as calls may be under way by default.
 const IDLE_PER_ORIGIN: usize = 256;
-/// Idle connections of one caller: they take descriptors that calls under way may need.
-pub const IDLE_IN_ALL: usize = 512;
+/// Connections of one caller, unless it says how many calls it makes at once.
+const IN_ALL: usize = 512;
 /// How often connections that are idle for too long are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct Pool {
     per_origin: usize,
+    /// Connections in use and idle ones together: so many descriptors are reserved.
     in_all: usize,
+    calls: Cell<usize>,
     /// Per origin, the one used last at the end. No list is empty.
     idle: RefCell<HashMap<Origin, Vec<Idle>>>,
     count: Cell<usize>,
@@ -45,13 +47,41 @@ impl Idle {
 
 impl Default for Pool {
     fn default() -> Self {
-        Self::new(IDLE_PER_ORIGIN, IDLE_IN_ALL)
+        Self::of(IN_ALL)
     }
 }
 
 impl Pool {
+    /// With so many connections at most, idle or in use.
+    pub fn of(in_all: usize) -> Self {
+        Self::new(IDLE_PER_ORIGIN, in_all)
+    }
+
     fn new(per_origin: usize, in_all: usize) -> Self {
-        Self { per_origin, in_all, idle: RefCell::default(), count: Cell::new(0), sweeping: Cell::new(false) }
+        let (calls, idle, count, sweeping) = Default::default();
+        Self { per_origin, in_all, calls, idle, count, sweeping }
+    }
+
+    /// Counts a call for as long as what is returned lives.
+    pub fn count_call(self: &Rc<Self>) -> CallUnderWay {
+        self.calls.set(self.calls.get() + 1);
+        CallUnderWay(Rc::clone(self))
+    }
+
+    /// Closes idle connections, the oldest first, until a call may open one.
+    pub fn make_room(&self) {
+        let mut idle = self.idle.borrow_mut();
+        while self.count.get() > 0 && self.count.get() + self.calls.get() > self.in_all {
+            let oldest = idle.iter().min_by_key(|(_, list)| list.first().map(|idle| idle.since));
+            let Some(origin) = oldest.map(|(origin, _)| origin.clone()) else { return };
+            if let Some(list) = idle.get_mut(&origin) {
+                list.remove(0);
+                if list.is_empty() {
+                    idle.remove(&origin);
+                }
+            }
+            self.count.set(self.count.get() - 1);
+        }
     }
 
     /// A connection on which nothing unexpected has happened; the one used last, if there are several.
@@ -77,7 +107,8 @@ impl Pool {
     pub fn put(self: &Rc<Self>, origin: &Origin, connection: Connection) {
         let mut idle = self.idle.borrow_mut();
         let kept = idle.get(origin).map_or(0, Vec::len);
-        if kept >= self.per_origin || self.count.get() >= self.in_all {
+        // The call that used it still counts.
+        if kept >= self.per_origin || self.count.get() + self.calls.get() > self.in_all {
             return;
         }
         let since = monotonic();
@@ -98,6 +129,15 @@ impl Pool {
         });
         self.count.set(idle.values().map(Vec::len).sum());
         self.count.get()
+    }
+}
+
+/// A call that uses a connection or is about to open one.
+pub struct CallUnderWay(Rc<Pool>);
+
+impl Drop for CallUnderWay {
+    fn drop(&mut self) {
+        self.0.calls.set(self.0.calls.get().saturating_sub(1));
     }
 }
 
@@ -127,6 +167,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let pool = Rc::new(Pool::new(2, 3));
         let put = async |host: &str| {
+            let _call = pool.count_call();
             let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let origin = Origin { tls: false, host: host.to_owned(), port: 80 };
             pool.put(&origin, Connection::open(Stream::Plain(stream)).await.unwrap());
@@ -138,5 +179,32 @@ mod tests {
         tokio::time::advance(IDLE_TIME + SWEEP_INTERVAL).await;
         tokio::task::yield_now().await;
         assert_eq!((pool.count.get(), pool.idle.borrow().len(), pool.sweeping.get()), (0, 0, false));
+    }
+
+    /// So many descriptors are reserved for calls: idle connections must not take them from calls under way.
+    #[actix::test]
+    async fn idle_connections_make_room_for_calls() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let pool = Rc::new(Pool::new(10, 3));
+        let origin = |host: &str| Origin { tls: false, host: host.to_owned(), port: 80 };
+        let open = async || {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            Connection::open(Stream::Plain(stream)).await.unwrap()
+        };
+        for host in ["a", "b", "c"] {
+            let _call = pool.count_call();
+            pool.put(&origin(host), open().await);
+        }
+        let first = pool.count_call();
+        pool.make_room();
+        assert_eq!((pool.count.get(), pool.calls.get()), (2, 1));
+        let second = pool.count_call();
+        pool.make_room();
+        assert_eq!(pool.count.get(), 1);
+        assert!(pool.idle.borrow().contains_key(&origin("c")), "the oldest were closed");
+        pool.put(&origin("d"), open().await);
+        assert_eq!(pool.count.get(), 2, "in place of the call that ends now");
+        drop((first, second));
+        assert_eq!(pool.calls.get(), 0);
     }
 }

@@ -1,37 +1,39 @@
 //! `StoreActor`: owns the store and commits in groups.
 //!
-//! State: the writes that wait for the next transaction, and whether one is being committed.
-//! Receives `Submit`, `Fenced` and `Ask`; sends `IntentsWait` and `AttemptsBegun` to the children
-//! of a term. Everything that waits when a commit ends goes into the next one: no timer, so a
-//! lonely write is as fast as can be and a thousand cost one commit. Each caller hears only after
-//! its own batch is durable.
+//! State: the writes that wait for the next transaction, and whether one is being committed. It receives `Submit` and
+//! `Receive` from HTTP handlers, `Fenced` from the actors of a term, and `StoreCall` from everyone. It sends `IntentsWaiting`,
+//! `AttemptsStarted` and `AttemptsInDoubt` to the actors of a term, and notifies the webhook and inbox actors.
 //!
-//! When it dies, callers that wait are told that the store is unavailable, and a new one is
-//! started over the same store. A batch being committed then still commits; clients may repeat
-//! it, and a leader that cannot tell resigns.
+//! Everything that waits when a commit ends goes into the next one. There is no timer, so a single write is not delayed, and
+//! a thousand writes cost one commit. Each caller gets its answer only after its own batch is durable.
+//!
+//! When it dies, waiting callers are told that the store is unavailable, and a new actor is started over the same store. A
+//! batch that is being committed then still commits. Clients may repeat their request; a leader that cannot tell what was
+//! committed resigns.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
-use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, WrapFuture};
+use tokio::sync::Notify;
 
 use super::health::WriteHealth;
 use super::job_log::JobLog;
+use super::messages::{
+    AttemptsInDoubt, AttemptsStarted, CallKind, Fenced, ReadGuard, Receive, Reply, StoreCall, Submit,
+};
 use super::{
-    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, NewSubmission,
-    Receipt, Received, Store, StoreError, StoreFuture, Submitted, WriteBatch,
+    BatchResults, FencedError, FencedResult, FencedResults, FinishAttempt, FinishResult, Received, StartResult, Store,
+    StoreError, Submitted, TermSubscriber, TermSubscription, WriteBatch,
 };
 use crate::domain::intent::Intent;
 use crate::domain::job::SubmissionId;
-use crate::domain::lease::Term;
 use crate::domain::policy::Decision;
 use crate::platform::clock::monotonic;
 use crate::platform::supervision::Alive;
-use crate::store::watchers::Notices;
+use crate::store::watchers::IntentWatchers;
 use crate::telemetry::metrics::Metrics;
 
 /// Submissions that may wait for a commit: about a second's worth of the fastest disk.
@@ -48,122 +50,6 @@ const MAX_RECEIVED_BATCH_BYTES: usize = 2 * 1024 * 1024;
 pub const MAX_READS: usize = 1024;
 /// Of those, reads that their callers can do without: half, so that any number of waiting clients leaves room for others.
 pub const MAX_OPTIONAL_READS: usize = MAX_READS / 2;
-
-pub type Reply<T> = oneshot::Sender<T>;
-
-/// Why a write of the leader did not take effect.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FencedError {
-    #[error("the term is over")]
-    TermOver,
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-pub type FencedResult<T> = Result<T, FencedError>;
-
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Submit {
-    pub new: NewIntent,
-    pub reply: Reply<Result<Submitted, StoreError>>,
-    /// When the caller gives up; if the write is not begun by then, it is not made at all.
-    pub give_up_at: Instant,
-}
-
-/// Something that came in for the inbox.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Receive {
-    pub new: NewSubmission,
-    pub reply: Reply<Result<Received, StoreError>>,
-    /// When the caller gives up; if the write is not begun by then, it is not made at all.
-    pub give_up_at: Instant,
-}
-
-/// Writes that are done only if their term holds the lease; answered together.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Fenced {
-    pub writes: FencedWrites,
-    pub reply: Reply<FencedResult<FencedReceipt>>,
-    /// How long the store may try. The caller waits for the answer in any case.
-    pub give_up_at: Instant,
-}
-
-type Question = Box<dyn FnOnce(Result<&dyn Store, StoreError>, Option<ReadPermit>, Arc<Metrics>) + Send>;
-
-/// Any other call of the store; not batched.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Ask {
-    question: Question,
-    kind: AskKind,
-}
-
-/// Which limit a call of the store is held to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AskKind {
-    /// One of the few calls of the leader; not limited.
-    OfLeader,
-    /// Counted against [`MAX_READS`].
-    Needed,
-    /// Counted against [`MAX_OPTIONAL_READS`]. A refusal is no failure of the store.
-    Optional,
-}
-
-impl Ask {
-    pub fn new<T: Send + 'static>(
-        kind: AskKind,
-        reply: Reply<Result<T, StoreError>>,
-        call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
-    ) -> Self {
-        let question: Question = Box::new(move |store, permit, metrics| {
-            let answer = store.map(call);
-            let mut reply = reply;
-            actix::spawn(async move {
-                let answer = match answer {
-                    // What has not begun when the caller gives up is not begun any more.
-                    Ok(answer) => tokio::select! {
-                        answer = answer => answer,
-                        () = reply.closed() => return,
-                    },
-                    Err(refused) => Err(refused),
-                };
-                drop(permit);
-                let refused = kind == AskKind::Optional && matches!(answer, Err(StoreError::Overloaded));
-                if let Some(error) = answer.as_ref().err().filter(|_| !refused) {
-                    metrics.store_failed(error.kind());
-                }
-                let _caller_may_be_gone = reply.send(answer);
-            });
-        });
-        Self { question, kind }
-    }
-}
-
-struct ReadPermit(Arc<AtomicUsize>);
-
-impl Drop for ReadPermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Intents have begun to wait. Carries no data: whoever cares looks at the store.
-#[derive(Message, Clone, Copy)]
-#[rtype(result = "()")]
-pub struct IntentsWait;
-
-/// First attempts of new intents were written down together with them, and are now to be made.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct AttemptsBegun(pub Vec<BegunAtOnce>);
-
-/// First attempts may have been written down that nobody will make: only a new term can tell.
-#[derive(Message, Clone, Copy)]
-#[rtype(result = "()")]
-pub struct AttemptsInDoubt;
 
 /// Says [`AttemptsInDoubt`] unless what was begun in a batch is known and handed on, whatever
 /// becomes of the commit, of its answer and of this actor.
@@ -183,53 +69,15 @@ impl Drop for Doubt {
     }
 }
 
-/// Who cares for new intents: the children of a term.
-#[derive(Clone)]
-pub struct Watcher {
-    pub doubt: Recipient<AttemptsInDoubt>,
-    pub arrivals: Recipient<IntentsWait>,
-    pub at_once: AtOnce,
-    pub begun: Recipient<AttemptsBegun>,
-}
-
-/// Who is to be told of new intents; outlives a restart of the actor.
-#[derive(Clone, Default)]
-pub struct Arrivals(Arc<RwLock<Option<Watcher>>>);
-
-impl Arrivals {
-    /// Tells `watcher` from now on, in place of whoever was told before.
-    pub fn watch(&self, watcher: Watcher) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
-    }
-
-    /// Tells the children of `term` no more; those of another one are not concerned.
-    pub fn unwatch(&self, term: &Term) {
-        let mut watcher = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        watcher.take_if(|watcher| watcher.at_once.term == *term);
-    }
-
-    /// Something may be to be done: whoever leads here looks at the store.
-    pub fn announce(&self) {
-        if let Some(watcher) = self.watcher() {
-            // A full mailbox holds a wake-up already.
-            let _one_is_enough = watcher.arrivals.try_send(IntentsWait);
-        }
-    }
-
-    fn watcher(&self) -> Option<Watcher> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
 /// What a store actor shares with others; outlives a restart of it.
 #[derive(Clone)]
 pub struct StoreDeps {
     pub store: Arc<dyn Store>,
     pub metrics: Arc<Metrics>,
-    pub notices: Notices,
-    pub arrivals: Arrivals,
+    pub watchers: IntentWatchers,
+    pub subscription: TermSubscription,
     /// Told when an intent with a webhook may have ended.
-    pub webhooks_owed: Arc<Notify>,
+    pub pending_webhooks: Arc<Notify>,
     /// Told when something came into the inbox.
     pub inbox_filled: Arc<Notify>,
     /// Told how commits end.
@@ -275,18 +123,18 @@ impl StoreActor {
             return; // All of them had given up.
         }
         self.committing = true;
-        let watcher = self.deps.arrivals.watcher();
-        batch.at_once = watcher.as_ref().map(|watcher| watcher.at_once.clone());
-        let watched = watcher.as_ref().filter(|_| !batch.submits.is_empty());
-        let doubt = Doubt(watched.map(|watcher| watcher.doubt.clone()));
+        let subscriber = self.deps.subscription.subscriber();
+        batch.start_on_insert = subscriber.as_ref().map(|subscriber| subscriber.start_on_insert.clone());
+        let may_start = subscriber.as_ref().filter(|_| !batch.submits.is_empty());
+        let doubt = Doubt(may_start.map(|subscriber| subscriber.in_doubt.clone()));
         let (started, writes) = (monotonic(), batch.len());
         let commit = self.deps.store.commit(batch).into_actor(self).map(move |result, actor, ctx| {
             actor.committing = false;
             actor.deps.metrics.batch_committed(writes, monotonic().duration_since(started));
             match result {
-                Ok(receipt) => {
+                Ok(results) => {
                     actor.deps.health.committed();
-                    actor.answer(callers, receipt, watcher.as_ref());
+                    actor.answer(callers, results, subscriber.as_ref());
                     doubt.resolve();
                 }
                 Err(error) => {
@@ -354,7 +202,7 @@ impl StoreActor {
             batch.give_up_at = batch.give_up_at.max(Some(give_up_at));
             callers.fenced.push(FencedCaller {
                 reply,
-                begins: writes.begins.len(),
+                starts: writes.starts.len(),
                 finishes: writes.finishes.clone(),
                 postpones: writes.postpones.len(),
             });
@@ -366,15 +214,15 @@ impl StoreActor {
         (batch, callers)
     }
 
-    fn answer(&mut self, callers: Callers, receipt: Receipt, watcher: Option<&Watcher>) {
-        // Attempts first: whoever waits for an answer has it a moment later all the same.
-        receipt.begun.iter().for_each(|_| self.deps.metrics.attempt_started(Duration::ZERO));
-        if let Some(watcher) = watcher.filter(|_| !receipt.begun.is_empty()) {
-            // Past the mailbox's bound: the places for attempts are the bound.
-            watcher.begun.do_send(AttemptsBegun(receipt.begun));
+    fn answer(&mut self, callers: Callers, results: BatchResults, subscriber: Option<&TermSubscriber>) {
+        // Attempts first: a client that waits for its answer hardly notices.
+        results.started.iter().for_each(|_| self.deps.metrics.attempt_started(Duration::ZERO));
+        if let Some(subscriber) = subscriber.filter(|_| !results.started.is_empty()) {
+            // `do_send` ignores the bound of the mailbox; the number of slots bounds it.
+            subscriber.started.do_send(AttemptsStarted(results.started));
         }
         let mut waits = false;
-        for (reply, result) in callers.submits.into_iter().zip(receipt.submits) {
+        for (reply, result) in callers.submits.into_iter().zip(results.submits) {
             match &result {
                 Ok(Submitted::Created(intent)) => {
                     waits |= !intent.attempt_open;
@@ -389,7 +237,7 @@ impl StoreActor {
         if !callers.received.is_empty() {
             self.deps.inbox_filled.notify_one();
         }
-        for (reply, result) in callers.received.into_iter().zip(receipt.received) {
+        for (reply, result) in callers.received.into_iter().zip(results.received) {
             match &result {
                 Ok(Received::Created(_)) => self.deps.metrics.inbox_received(),
                 Ok(_) => {}
@@ -397,69 +245,69 @@ impl StoreActor {
             }
             let _caller_may_be_gone = reply.send(result);
         }
-        match receipt.fenced {
-            Some(done) => waits |= self.answer_fenced(callers.fenced, done),
-            None => callers.fenced.into_iter().for_each(|caller| drop(caller.reply.send(Err(FencedError::TermOver)))),
+        match results.fenced {
+            Ok(done) => waits |= self.answer_fenced(callers.fenced, done),
+            Err(error) => callers.fenced.into_iter().for_each(|caller| drop(caller.reply.send(Err(error.clone())))),
         }
         if waits {
-            self.deps.arrivals.announce();
+            self.deps.subscription.announce();
         }
     }
 
     /// Gives everyone their part. Whether an intent waits for another attempt.
-    fn answer_fenced(&mut self, callers: Vec<FencedCaller>, done: FencedReceipt) -> bool {
+    fn answer_fenced(&mut self, callers: Vec<FencedCaller>, done: FencedResults) -> bool {
         let mut waits = false;
-        let (mut begins, mut finishes) = (done.begins.into_iter(), done.finishes.into_iter());
+        let (mut starts, mut finishes) = (done.starts.into_iter(), done.finishes.into_iter());
         let mut postpones = done.postpones.into_iter();
         let mut expired = done.expired;
         expired.iter().for_each(|intent| self.expired(intent));
         for caller in callers {
-            let begins: Vec<_> = begins.by_ref().take(caller.begins).collect();
-            begins.iter().for_each(|begun| self.note_begun(begun));
+            let starts: Vec<_> = starts.by_ref().take(caller.starts).collect();
+            starts.iter().for_each(|started| self.note_started(started));
             let mine: Vec<_> = finishes.by_ref().take(caller.finishes.len()).collect();
             for (finish, result) in caller.finishes.iter().zip(&mine) {
                 self.note_finished(finish, result);
-                waits |= matches!((result, &finish.decision), (Ok(Finished::Recorded), Decision::RetryAt(_)));
+                waits |= matches!((result, &finish.decision), (Ok(FinishResult::Recorded), Decision::RetryAt(_)));
             }
             let postpones: Vec<_> = postpones.by_ref().take(caller.postpones).collect();
             for result in &postpones {
-                waits |= matches!(result, Ok(Finished::Recorded));
+                waits |= matches!(result, Ok(FinishResult::Recorded));
                 if let Err(error) = result {
                     self.failed_alone(error);
                 }
             }
             let expired = std::mem::take(&mut expired);
-            let receipt = FencedReceipt { begins, finishes: mine, postpones, expired };
-            let _caller_may_be_gone = caller.reply.send(Ok(receipt));
+            let results = FencedResults { starts, finishes: mine, postpones, expired };
+            let _caller_may_be_gone = caller.reply.send(Ok(results));
         }
         waits
     }
 
-    fn note_begun(&mut self, begun: &Result<Begun, StoreError>) {
-        match begun {
-            Ok(Begun::Started { attempt, due, .. }) => {
+    fn note_started(&mut self, started: &Result<StartResult, StoreError>) {
+        match started {
+            Ok(StartResult::Started { attempt, due, .. }) => {
                 self.deps.metrics.attempt_started(attempt.started_at.since(*due))
             }
-            Ok(Begun::Ended(intent)) => self.expired(intent),
-            Ok(Begun::NotDue { .. } | Begun::Paused | Begun::Stale) => {}
+            Ok(StartResult::Ended(intent)) => self.expired(intent),
+            Ok(StartResult::NotDue { .. } | StartResult::Paused | StartResult::Stale) => {}
             Err(error) => self.failed_alone(error),
         }
     }
 
-    fn note_finished(&mut self, finish: &FinishAttempt, result: &Result<Finished, StoreError>) {
+    fn note_finished(&mut self, finish: &FinishAttempt, result: &Result<FinishResult, StoreError>) {
         match result {
-            Ok(Finished::Recorded) => {
+            Ok(FinishResult::Recorded) => {
                 self.deps.metrics.attempt_finished(finish);
-                self.deps.notices.publish(&finish.attempt.intent_id);
+                self.deps.watchers.publish(&finish.attempt.intent_id);
                 if let Some(id) = finish.attempt.intent_id.submission_id() {
                     self.log_job(finish, id);
                 }
                 let ended = !matches!(finish.decision, Decision::RetryAt(_));
                 if ended && finish.attempt.contract.webhook.is_some() {
-                    self.deps.webhooks_owed.notify_one();
+                    self.deps.pending_webhooks.notify_one();
                 }
             }
-            Ok(Finished::NotOpen) => {}
+            Ok(FinishResult::NotOpen) => {}
             Err(error) => self.failed_alone(error),
         }
     }
@@ -470,8 +318,8 @@ impl StoreActor {
             self.job_log.write("job_expired".to_owned(), id);
         }
         self.deps.metrics.intent_expired(intent);
-        self.deps.notices.publish(&intent.id);
-        self.deps.webhooks_owed.notify_one();
+        self.deps.watchers.publish(&intent.id);
+        self.deps.pending_webhooks.notify_one();
     }
 
     /// Says what came of an attempt of a job, with all that is to be said of one.
@@ -507,8 +355,8 @@ struct Callers {
 
 /// Who waits for a part of the leader's writes, and how large that part is.
 struct FencedCaller {
-    reply: Reply<FencedResult<FencedReceipt>>,
-    begins: usize,
+    reply: Reply<FencedResult<FencedResults>>,
+    starts: usize,
     finishes: Vec<Arc<FinishAttempt>>,
     postpones: usize,
 }
@@ -569,23 +417,20 @@ impl Handler<Fenced> for StoreActor {
     }
 }
 
-impl Handler<Ask> for StoreActor {
+impl Handler<StoreCall> for StoreActor {
     type Result = ();
 
-    fn handle(&mut self, ask: Ask, _: &mut Self::Context) {
-        let most = match ask.kind {
-            AskKind::OfLeader => None,
-            AskKind::Needed => Some(MAX_READS),
-            AskKind::Optional => Some(MAX_OPTIONAL_READS),
+    fn handle(&mut self, call: StoreCall, _: &mut Self::Context) {
+        let most = match call.kind {
+            CallKind::Leader => None,
+            CallKind::Needed => Some(MAX_READS),
+            CallKind::Optional => Some(MAX_OPTIONAL_READS),
         };
         let full = most.is_some_and(|most| self.reads.load(Ordering::Relaxed) >= most);
-        // One that is refused takes no room from others.
-        let permit = most.filter(|_| !full).map(|_| {
-            self.reads.fetch_add(1, Ordering::Relaxed);
-            ReadPermit(Arc::clone(&self.reads))
-        });
+        // A refused call takes no room from others.
+        let guard = most.filter(|_| !full).map(|_| ReadGuard::new(&self.reads));
         let store = if full { Err(StoreError::Overloaded) } else { Ok(self.deps.store.as_ref()) };
-        (ask.question)(store, permit, Arc::clone(&self.deps.metrics));
+        (call.run)(store, guard, Arc::clone(&self.deps.metrics));
     }
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
-use crate::domain::job::SubmissionId;
 use crate::domain::time::Timestamp;
 
 /// Something that came in, to be kept as it came.
 #[derive(Clone)]
-pub struct NewSubmission {
-    pub id: SubmissionId,
+pub struct NewInboxSubmission {
+    pub id: InboxSubmissionId,
     pub client_slug: String,
     pub channel: Channel,
     pub payload: Bytes,
@@ -23,7 +23,7 @@ pub struct NewSubmission {
     pub key_sha256: Option<[u8; 32]>,
 }
 
-impl NewSubmission {
+impl NewInboxSubmission {
     /// What makes two submissions with one key the same.
     pub fn content_sha256(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
@@ -37,7 +37,7 @@ impl NewSubmission {
     }
 }
 
-impl fmt::Debug for NewSubmission {
+impl fmt::Debug for NewInboxSubmission {
     /// Size only: payloads stay out of logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NewSubmission({} of {:?}, {} bytes)", self.id, self.client_slug, self.payload.len())
@@ -47,22 +47,22 @@ impl fmt::Debug for NewSubmission {
 /// What became of something that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    Created(SubmissionId),
+    Created(InboxSubmissionId),
     /// The same came before with this key.
-    Existing(SubmissionId),
+    Existing(InboxSubmissionId),
     /// Something else came before with this key.
-    Conflict(SubmissionId),
+    Conflict(InboxSubmissionId),
 }
 
 /// The store's own number for a submission: the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SubmissionSeq(pub i64);
+pub struct InboxSubmissionSeq(pub i64);
 
 /// A submission that is to be processed now.
 #[derive(Clone, Debug)]
-pub struct DueSubmission {
-    pub seq: SubmissionSeq,
-    pub id: SubmissionId,
+pub struct DueInboxSubmission {
+    pub seq: InboxSubmissionSeq,
+    pub id: InboxSubmissionId,
     pub client_slug: String,
     pub channel: Channel,
     pub payload: Bytes,
@@ -72,10 +72,10 @@ pub struct DueSubmission {
 }
 
 #[derive(Clone, Debug)]
-pub struct InboxLook {
+pub struct DueInbox {
     pub now: Timestamp,
     /// In order of when they are due.
-    pub due: Vec<DueSubmission>,
+    pub due: Vec<DueInboxSubmission>,
     /// When the next one is, if none is now.
     pub next: Option<Timestamp>,
     pub backlog: InboxBacklog,
@@ -91,15 +91,15 @@ pub struct InboxBacklog {
 
 /// What came of a submission that was due.
 #[derive(Clone, Debug)]
-pub struct ProcessedSubmission {
-    pub seq: SubmissionSeq,
+pub struct ProcessedInboxSubmission {
+    pub seq: InboxSubmissionSeq,
     /// How often it had failed before; it is left alone if that has changed.
     pub tries: u32,
-    pub result: Result<Draft, FailedTry>,
+    pub result: Result<Draft, FailedInboxTry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailedTry {
+pub struct FailedInboxTry {
     pub error: String,
     /// When to try again; parked if there is none.
     pub next_try_at: Option<Timestamp>,
@@ -107,7 +107,7 @@ pub struct FailedTry {
 
 /// Where a submission stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SubmissionState {
+pub enum InboxSubmissionState {
     /// To be processed for the first time.
     Received,
     /// Failed, and to be tried again.
@@ -117,7 +117,7 @@ pub enum SubmissionState {
     Processed,
 }
 
-impl SubmissionState {
+impl InboxSubmissionState {
     pub const ALL: [Self; 4] = [Self::Received, Self::Failed, Self::Parked, Self::Processed];
 
     pub const fn as_str(self) -> &'static str {
@@ -136,9 +136,9 @@ impl SubmissionState {
 
 /// A submission without its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubmissionRow {
-    pub seq: SubmissionSeq,
-    pub id: SubmissionId,
+pub struct InboxSubmission {
+    pub seq: InboxSubmissionSeq,
+    pub id: InboxSubmissionId,
     pub client_slug: String,
     pub channel: Channel,
     pub source_url: Option<String>,
@@ -150,13 +150,13 @@ pub struct SubmissionRow {
     pub message_id: Option<i64>,
 }
 
-impl SubmissionRow {
-    pub fn state(&self) -> SubmissionState {
+impl InboxSubmission {
+    pub fn state(&self) -> InboxSubmissionState {
         match (self.processed_at, self.next_try_at, self.tries) {
-            (Some(_), _, _) => SubmissionState::Processed,
-            (None, None, _) => SubmissionState::Parked,
-            (None, Some(_), 0) => SubmissionState::Received,
-            (None, Some(_), _) => SubmissionState::Failed,
+            (Some(_), _, _) => InboxSubmissionState::Processed,
+            (None, None, _) => InboxSubmissionState::Parked,
+            (None, Some(_), 0) => InboxSubmissionState::Received,
+            (None, Some(_), _) => InboxSubmissionState::Failed,
         }
     }
 }
@@ -172,11 +172,11 @@ pub struct Contact {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct InboxMessage {
     pub id: i64,
     pub client_slug: String,
     pub contact_id: i64,
-    pub submission_id: SubmissionId,
+    pub submission_id: InboxSubmissionId,
     pub channel: Channel,
     pub body: Text,
     pub source_url: Option<String>,
@@ -208,7 +208,7 @@ pub struct InboxQuery {
     /// All clients' if there is none.
     pub client_slug: Option<String>,
     /// Of submissions only.
-    pub state: Option<SubmissionState>,
+    pub state: Option<InboxSubmissionState>,
     /// Of messages, and of contacts.
     pub contact_id: Option<i64>,
     pub limit: usize,
@@ -236,7 +236,7 @@ impl<T> InboxPage<T> {
 /// Which submissions to process again.
 #[derive(Clone, Debug)]
 pub enum Reprocess {
-    One(SubmissionId),
+    One(InboxSubmissionId),
     /// All that are parked of a client, as many as one transaction should touch.
     ParkedOf {
         client_slug: String,

@@ -9,7 +9,7 @@ use crate::domain::time::Timestamp;
 
 /// A history with what it was done under and what comes next.
 #[derive(Clone, Debug)]
-pub struct Detail {
+pub struct IntentDetail {
     pub now: Timestamp,
     pub history: History,
     pub contract: Contract,

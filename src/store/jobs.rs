@@ -54,12 +54,12 @@ pub struct JobQuery {
     pub status: Option<Status>,
     pub limit: usize,
     /// Continue behind this one, as a page before said.
-    pub behind: Option<JobPlace>,
+    pub behind: Option<JobCursor>,
 }
 
 /// Where a page of jobs ended. Says nothing that its tenant does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobPlace {
+pub struct JobCursor {
     pub accepted_at: Timestamp,
     pub id: SubmissionId,
 }
@@ -68,7 +68,7 @@ pub struct JobPlace {
 pub struct JobPage {
     pub jobs: Vec<Job>,
     /// Where the next page starts, if there is one.
-    pub next: Option<JobPlace>,
+    pub next: Option<JobCursor>,
 }
 
 impl JobPage {
@@ -76,7 +76,7 @@ impl JobPage {
     pub(super) fn of(limit: usize, mut jobs: Vec<Job>) -> Self {
         let more = jobs.len() > limit;
         jobs.truncate(limit);
-        let next = jobs.last().filter(|_| more).map(|job| JobPlace { accepted_at: job.intent.created_at, id: job.id });
+        let next = jobs.last().filter(|_| more).map(|job| JobCursor { accepted_at: job.intent.created_at, id: job.id });
         Self { jobs, next }
     }
 }

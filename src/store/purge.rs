@@ -25,15 +25,13 @@ pub struct PurgeCursor {
     pub seq: IntentSeq,
 }
 
+/// What one transaction of a purge did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purged {
-    /// The term was over; nothing was done.
-    Fenced,
-    Deleted {
-        intents: usize,
-        /// Where to continue; `None` if no older intent is left.
-        next: Option<PurgeCursor>,
-        /// How long other writes had to wait for it.
-        took: Duration,
-    },
+pub struct Purged {
+    /// How many intents were deleted.
+    pub intents: usize,
+    /// Where to continue; `None` if no older intent is left.
+    pub next: Option<PurgeCursor>,
+    /// How long other writes had to wait for it.
+    pub took: Duration,
 }

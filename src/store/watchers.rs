@@ -15,7 +15,7 @@ use crate::domain::intent::IntentId;
 pub const MAX_WAITERS: usize = 10_000;
 
 #[derive(Clone, Default)]
-pub struct Notices {
+pub struct IntentWatchers {
     watched: Arc<Mutex<HashMap<IntentId, Waited>>>,
     closed: Arc<AtomicBool>,
 }
@@ -25,7 +25,7 @@ struct Waited {
     waiters: usize,
 }
 
-impl Notices {
+impl IntentWatchers {
     /// Begins to watch an intent; `None` if too many are being watched.
     pub fn watch(&self, id: &IntentId) -> Option<Watch> {
         let mut watched = self.lock();
@@ -62,7 +62,7 @@ impl Notices {
 }
 
 pub struct Watch {
-    notices: Notices,
+    notices: IntentWatchers,
     id: IntentId,
     changed: Arc<Notify>,
 }
@@ -91,7 +91,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_notice_reaches_every_watcher_and_nothing_is_left_behind() {
-        let notices = Notices::default();
+        let notices = IntentWatchers::default();
         let id = IntentId::parse("a").unwrap();
         let (first, second) = (notices.watch(&id).unwrap(), notices.watch(&id).unwrap());
         let both = async { tokio::join!(first.changed(), second.changed()) };
@@ -102,7 +102,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_notice_between_looking_and_waiting_is_not_missed() {
-        let notices = Notices::default();
+        let notices = IntentWatchers::default();
         let id = IntentId::parse("a").unwrap();
         let watch = notices.watch(&id).unwrap();
         notices.publish(&id);

@@ -47,7 +47,7 @@ pub struct Metrics {
     webhook_tries: IntCounterVec,
     webhook_duration: Histogram,
     pub webhooks_inflight: IntGauge,
-    webhooks_owed: IntGauge,
+    pending_webhooks: IntGauge,
     webhook_oldest_owed: Gauge,
     store_batch_size: Histogram,
     store_commit_duration: Histogram,
@@ -127,7 +127,7 @@ impl Metrics {
             webhook_tries: make.counters("webhook_tries_total", "Tries to deliver an event", &["result"])?,
             webhook_duration: make.histogram("webhook_try_seconds", "Duration of tries", &SECONDS)?,
             webhooks_inflight: make.gauge("inflight_webhooks", "Tries under way")?,
-            webhooks_owed: make.gauge("webhooks_owed", "Events that are owed; on the leader")?,
+            pending_webhooks: make.gauge("webhooks_owed", "Events that are owed; on the leader")?,
             webhook_oldest_owed: make.float_gauge(
                 "webhook_oldest_owed_seconds",
                 "How long the oldest of them has been owed; on the leader",
@@ -260,7 +260,7 @@ impl Metrics {
     pub fn show_backlog(&self, waiting: u64, webhooks: u64, oldest_webhook: Option<Duration>) {
         let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.queue_depth.set(gauge(waiting));
-        self.webhooks_owed.set(gauge(webhooks));
+        self.pending_webhooks.set(gauge(webhooks));
         self.webhook_oldest_owed.set(oldest_webhook.unwrap_or_default().as_secs_f64());
     }
 

@@ -9,7 +9,7 @@ use actix_web::HttpRequest;
 use actix_web::http::header;
 
 use super::error::ApiError;
-use super::{HttpParts, origin};
+use super::{WebDeps, origin};
 use crate::config::registry::Registry;
 use crate::config::settings::AuthMode;
 use crate::domain::client::{ApiClient, Scope};
@@ -29,10 +29,10 @@ fn bearer(request: &HttpRequest) -> Option<&str> {
 
 /// Whether the caller may do what needs this scope. While no tokens are asked for, every program may, and pages of other
 /// sites may not.
-pub fn allow(request: &HttpRequest, parts: &HttpParts, scope: Scope) -> Result<(), ApiError> {
-    match parts.auth {
-        AuthMode::Off => origin::check(request, parts),
-        AuthMode::Required => in_scope(caller(request, &parts.registry.get())?.as_ref(), scope),
+pub fn allow(request: &HttpRequest, deps: &WebDeps, scope: Scope) -> Result<(), ApiError> {
+    match deps.auth {
+        AuthMode::Off => origin::check(request, deps),
+        AuthMode::Required => in_scope(caller(request, &deps.registry.get())?.as_ref(), scope),
     }
 }
 

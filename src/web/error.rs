@@ -4,6 +4,7 @@ use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, HttpResponseBuilder, ResponseError};
 use serde_json::{Value, json};
 
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, Status};
 use crate::domain::job::SubmissionId;
 use crate::domain::node::{Breach, REST_BEFORE_PROBE};
@@ -30,9 +31,9 @@ pub enum ApiError {
     #[error("this idempotency_key was used for a command with another {}", fields.join(", "))]
     JobConflict { id: SubmissionId, fields: Vec<&'static str>, status: Status },
     #[error("this Idempotency-Key came before with something else, which is submission {id}")]
-    KeyConflict { id: SubmissionId },
+    KeyConflict { id: InboxSubmissionId },
     #[error("submission {id} is processed; there is nothing to do again")]
-    AlreadyProcessed { id: SubmissionId },
+    AlreadyProcessed { id: InboxSubmissionId },
     #[error("the node does not allow it: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     PolicyRejected(Vec<Breach>),
     #[error("the management node {0}; try again later")]

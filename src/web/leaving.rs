@@ -12,7 +12,7 @@ use actix_web::http::ConnectionType;
 use actix_web::middleware::Next;
 use actix_web::{Error, web};
 
-use super::HttpParts;
+use super::WebDeps;
 
 /// Whether this instance is about to stop.
 #[derive(Clone, Default)]
@@ -32,9 +32,9 @@ pub async fn close_connections(
     request: ServiceRequest,
     next: Next<impl MessageBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let parts = request.app_data::<web::Data<HttpParts>>().cloned();
+    let deps = request.app_data::<web::Data<WebDeps>>().cloned();
     let mut response = next.call(request).await?;
-    if parts.is_some_and(|parts| parts.leaving.is_announced()) {
+    if deps.is_some_and(|deps| deps.leaving.is_announced()) {
         response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
     }
     Ok(response)

@@ -7,7 +7,7 @@ use actix_web::http::{Method, StatusCode};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, web};
 
-use super::HttpParts;
+use super::WebDeps;
 use super::trace::{self, Answering};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
@@ -19,18 +19,18 @@ pub async fn requests(
     next: Next<impl MessageBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let started = monotonic();
-    let parts = request.app_data::<web::Data<HttpParts>>().cloned();
+    let deps = request.app_data::<web::Data<WebDeps>>().cloned();
     let route = request.match_pattern().unwrap_or_else(|| "other".to_owned());
-    let span = parts.as_ref().and_then(|parts| SpanOfRequest::begin(&request, parts));
+    let span = deps.as_ref().and_then(|deps| SpanOfRequest::begin(&request, deps));
     let response = next.call(request).await;
-    if let Some(parts) = parts {
+    if let Some(deps) = deps {
         let status = match &response {
             Ok(response) => response.status(),
             Err(error) => error.as_response_error().status_code(),
         };
-        parts.metrics.request_answered(&route, status.as_u16(), monotonic().duration_since(started));
+        deps.metrics.request_answered(&route, status.as_u16(), monotonic().duration_since(started));
         if let Some(span) = span {
-            span.end(&parts, route, status);
+            span.end(&deps, route, status);
         }
     }
     response
@@ -45,13 +45,13 @@ struct SpanOfRequest {
 }
 
 impl SpanOfRequest {
-    fn begin(request: &ServiceRequest, parts: &HttpParts) -> Option<Self> {
-        if !parts.tracer.is_on() {
+    fn begin(request: &ServiceRequest, deps: &WebDeps) -> Option<Self> {
+        if !deps.tracer.is_on() {
             return None;
         }
         let parent = trace::said(request.request());
         let context = match parent {
-            Some(parent) => parts.tracer.begin(parent)?,
+            Some(parent) => deps.tracer.begin(parent)?,
             // Every job belongs to a trace, whether its client has one or not.
             None if request.method() == Method::POST && request.path().trim_end_matches('/') == "/v1/jobs" => {
                 trace::new()
@@ -59,18 +59,18 @@ impl SpanOfRequest {
             None => return None,
         };
         request.extensions_mut().insert(Answering(context));
-        Some(Self { parent, context, method: request.method().clone(), started: parts.clock.now() })
+        Some(Self { parent, context, method: request.method().clone(), started: deps.clock.now() })
     }
 
-    fn end(self, parts: &HttpParts, route: String, status: StatusCode) {
+    fn end(self, deps: &WebDeps, route: String, status: StatusCode) {
         let Self { parent, context, method, started } = self;
-        parts.tracer.record(Span {
+        deps.tracer.record(Span {
             name: format!("{method} {route}"),
             kind: Kind::Server,
             context,
             parent,
             started,
-            ended: parts.clock.now(),
+            ended: deps.clock.now(),
             error: status.is_server_error().then(|| format!("HTTP {}", status.as_u16())),
             attributes: vec![
                 ("http.request.method", Attribute::Text(method.to_string())),

@@ -27,7 +27,7 @@ use crate::config::variables::Variables;
 use crate::engine::leader::LeadershipBoard;
 use crate::platform::clock::WallClock;
 use crate::store::client::StoreClient;
-use crate::store::watchers::Notices;
+use crate::store::watchers::IntentWatchers;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Tracer;
 use crate::web::error::ApiError;
@@ -38,10 +38,10 @@ pub use self::server::{bind, start, workers};
 
 /// What handlers share.
 #[derive(Clone)]
-pub struct HttpParts {
+pub struct WebDeps {
     pub store: StoreClient,
     pub registry: CurrentRegistry,
-    pub notices: Notices,
+    pub watchers: IntentWatchers,
     pub metrics: Arc<Metrics>,
     pub board: LeadershipBoard,
     pub leaving: Leaving,

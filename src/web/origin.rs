@@ -13,7 +13,7 @@ use actix_web::HttpRequest;
 use actix_web::http::Method;
 use actix_web::http::header::{self, HeaderMap, HeaderName};
 
-use super::HttpParts;
+use super::WebDeps;
 use super::error::ApiError;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -52,9 +52,9 @@ impl Listener {
 }
 
 /// Refuses what a page of another site sent, for calls that need no credentials.
-pub fn check(request: &HttpRequest, parts: &HttpParts) -> Result<(), ApiError> {
+pub fn check(request: &HttpRequest, deps: &WebDeps) -> Result<(), ApiError> {
     let host = host(request);
-    if parts.listener.loopback && host.is_some_and(|host| !parts.listener.is_own_name(host)) {
+    if deps.listener.loopback && host.is_some_and(|host| !deps.listener.is_own_name(host)) {
         let text = "the service listens on loopback without authentication and answers only to names of this machine; \
                     use 127.0.0.1 or localhost in the URL, or set SM_AUTH=required";
         return Err(ApiError::Forbidden(text.to_owned()));

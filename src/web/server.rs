@@ -25,7 +25,7 @@ use super::connection::stream::{ClientStream, Transport};
 use super::connection::table::{Admitted, Origins, Table};
 use super::connection::{self, Closed, Connection};
 use super::error::ApiError;
-use super::{HttpParts, leaving, measure};
+use super::{WebDeps, leaving, measure};
 use crate::platform::descriptors::ConnectionLimits;
 
 /// What every answer says to browsers; pages of the console say more.
@@ -41,6 +41,13 @@ const BACKLOG: u32 = 2048;
 /// closed.
 const HEADROOM: usize = 16;
 
+/// Bytes of incomplete heads and of answers that clients do not read, over all connections. Bodies have a limit of their own.
+const CONNECTION_MEMORY: usize = 64 * 1024 * 1024;
+
+/// Bytes of an answer that the kernel takes at once (it doubles the number). By default it takes up to 4 MiB a
+/// connection, which clients that do not read could use up.
+const SEND_BUFFER: u32 = 64 * 1024;
+
 /// How long a connection that is refused may take to be told so; a new socket has room for it at once.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 
@@ -50,6 +57,8 @@ pub async fn bind(listen: &str) -> std::io::Result<TcpListener> {
     for address in tokio::net::lookup_host(listen).await? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
+        // Connections inherit it.
+        socket.set_send_buffer_size(SEND_BUFFER)?;
         match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
             Ok(listener) => return listener.into_std(),
             Err(error) => failed = error,
@@ -66,7 +75,7 @@ pub fn workers() -> usize {
 
 /// Starts the server; it runs until its handle stops it.
 pub fn start(
-    parts: HttpParts,
+    deps: WebDeps,
     routes: impl Fn(&mut ServiceConfig) + Clone + Send + 'static,
     listener: TcpListener,
     tls: Option<rustls::ServerConfig>,
@@ -93,13 +102,14 @@ pub fn start(
             .wrap(from_fn(leaving::close_connections))
             .wrap(from_fn(measure::requests))
             .wrap(from_fn(connection::track::requests))
-            .app_data(Data::new(parts.clone()))
+            .app_data(Data::new(deps.clone()))
             .configure(routes.clone());
         let http = HttpService::build()
             .graceful_shutdown_signal(move || {
                 let stopping = stopping.clone();
                 async move { stopping.notified().await }
             })
+            .h1_write_buffer_size(connection::PIECE)
             .keep_alive(connection::IDLE_LIMIT)
             .client_request_timeout(connection::HEAD_LIMIT)
             .client_disconnect_timeout(connection::LEFTOVER_LIMIT)
@@ -107,9 +117,9 @@ pub fn start(
                 data.insert::<Rc<Connection>>(Rc::clone(&stream.connection));
             })
             .finish(map_config(app, |()| AppConfig::default()));
-        let (tls, origins, metrics) = (tls.clone(), Arc::clone(&origins), Arc::clone(&parts.metrics));
+        let (tls, origins, metrics) = (tls.clone(), Arc::clone(&origins), Arc::clone(&deps.metrics));
         fn_factory(move || {
-            let table = Table::new(room, Arc::clone(&origins), Arc::clone(&metrics));
+            let table = Table::new(room, CONNECTION_MEMORY / workers, Arc::clone(&origins), Arc::clone(&metrics));
             let (tls, metrics) = (tls.clone(), Arc::clone(&metrics));
             http.new_service(()).map_ok(move |http| {
                 let http = Rc::new(http);
@@ -122,7 +132,7 @@ pub fn start(
                             refuse(tcp, tls.is_some()).await;
                             return Ok::<_, ()>(());
                         };
-                        if let Some(why) = serve(&*http, tls, tcp, &admitted).await {
+                        if let Some(why) = serve(http, tls, tcp, &admitted).await {
                             metrics.connection_closed(why.as_str());
                         }
                         Ok(())
@@ -135,22 +145,26 @@ pub fn start(
 }
 
 /// Serves all requests of one connection. Returns why the server closed it, unless it ended by itself.
-async fn serve<S>(http: &S, tls: Option<TlsAcceptor>, tcp: TcpStream, admitted: &Admitted) -> Option<Closed>
+async fn serve<S>(http: Rc<S>, tls: Option<TlsAcceptor>, tcp: TcpStream, admitted: &Admitted) -> Option<Closed>
 where
-    S: Service<(ClientStream, Protocol, Option<std::net::SocketAddr>)>,
+    S: Service<(ClientStream, Protocol, Option<std::net::SocketAddr>)> + 'static,
 {
     let connection = Rc::clone(&admitted.connection);
     let stream_connection = Rc::clone(&connection);
     let serving = async move {
         let peer = tcp.peer_addr().ok();
         let transport = match tls {
-            // A handshake that fails is the client's business; there is nobody to tell.
-            Some(tls) => Transport::Tls(Box::new(tls.accept(tcp).await.ok()?)),
+            Some(tls) => match tls.accept(tcp).await {
+                Ok(stream) => Transport::Tls(Box::new(stream)),
+                // A handshake that fails is the client's business; there is nobody to tell.
+                Err(_) => return,
+            },
             None => Transport::Plain(tcp),
         };
         let stream = ClientStream::new(transport, stream_connection);
-        std::future::poll_fn(|cx| http.poll_ready(cx)).await.ok()?;
-        http.call((stream, Protocol::Http1, peer)).await.ok()
+        if std::future::poll_fn(|cx| http.poll_ready(cx)).await.is_ok() {
+            let _logged_by_actix = http.call((stream, Protocol::Http1, peer)).await;
+        }
     };
     Bounded::new(serving, connection).await
 }

@@ -162,8 +162,8 @@ async fn waiting_ends_with_the_first_attempt_or_with_patience() {
     let hung = api.submit("hangs", "attempts", json!({ "simulate": "hang" }), "?waitSeconds=1").await.json();
     assert_eq!(field(&hung, "status"), "pending");
     assert!(api.history("hangs").await["attempts"].as_array().unwrap().is_empty());
-    let at_once = api.submit("zero", "attempts", json!({ "simulate": "hang" }), "?waitSeconds=0").await;
-    assert_eq!(at_once.status.as_u16(), 200);
+    let start_on_insert = api.submit("zero", "attempts", json!({ "simulate": "hang" }), "?waitSeconds=0").await;
+    assert_eq!(start_on_insert.status.as_u16(), 200);
     let replayed = api.submit("fails", "attempts", json!({ "simulate": "fail:1" }), "?waitSeconds=99").await;
     assert_eq!(replayed.header("idempotent-replayed"), Some("true"), "and it did not wait: its first attempt is over");
 }

@@ -273,16 +273,17 @@ fn code_spans() -> Vec<(PathBuf, String)> {
 
 #[test]
 fn tests_that_are_named_exist() {
-    let mut named = 0;
+    let (mut named, mut missing) = (0, Vec::new());
     for (path, span) in code_spans() {
         let is_source = span.starts_with("src/") || span.starts_with("tests/");
         let Some((file, test)) = span.split_once("::").filter(|_| is_source) else { continue };
-        let source = std::fs::read_to_string(root().join(file));
-        let source = source.unwrap_or_else(|error| panic!("{} names {span}: {error}", path.display()));
-        assert!(source.contains(&format!("fn {test}(")), "{} names {span}, which does not exist", path.display());
+        let source = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+        if !source.contains(&format!("fn {test}(")) {
+            missing.push(format!("{} names {span}", path.display()));
+        }
         named += 1;
     }
-    assert!(named >= 50, "{named}");
+    assert!(named >= 50 && missing.is_empty(), "{named} tests are named, and these do not exist: {missing:#?}");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use submission_manager::domain::intent::{IntentId, IntentSeq};
 use submission_manager::domain::outcome::{Contact, Outcome};
 use submission_manager::domain::time::Timestamp;
 use submission_manager::domain::webhook::TryOutcome;
-use submission_manager::engine::webhooks::Letter;
-use submission_manager::engine::webhooks::sender::{Courier, HttpCourier};
+use submission_manager::engine::webhooks::WebhookRequest;
+use submission_manager::engine::webhooks::sender::{HttpWebhookSender, WebhookSender};
 use submission_manager::gateway::Gateway;
 use submission_manager::gateway::client::HttpGateway;
 use submission_manager::http_client::tls_config;
@@ -463,8 +463,9 @@ async fn a_shortage_of_descriptors_is_no_attempt() {
     }
     let text = String::from_utf8(metrics.text().unwrap()).unwrap();
     assert!(text.contains("submission_local_resource_errors_total{kind=\"gateway\"} 2\n"), "{text}");
-    let letter = Letter { url: named, headers: Vec::new(), secrets: Vec::new(), body: Bytes::from_static(b"{}") };
-    assert!(HttpCourier::new(LONG, tls_config(None).unwrap()).deliver(&letter).await.is_err());
+    let webhook_request =
+        WebhookRequest { url: named, headers: Vec::new(), secrets: Vec::new(), body: Bytes::from_static(b"{}") };
+    assert!(HttpWebhookSender::new(LONG, tls_config(None).unwrap()).deliver(&webhook_request).await.is_err());
     drop(taken);
     assert_eq!(call(&gateway, &server.url).await, accepted("first"));
 }
@@ -480,16 +481,22 @@ async fn webhooks_read_answers_in_the_same_way() {
     ])
     .await;
     let _may_be_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let courier = HttpCourier::new(LONG, tls_config(None).unwrap());
-    let letter =
-        Letter { url: server.url.clone(), headers: Vec::new(), secrets: Vec::new(), body: Bytes::from_static(b"{}") };
+    let courier = HttpWebhookSender::new(LONG, tls_config(None).unwrap());
+    let webhook_request = WebhookRequest {
+        url: server.url.clone(),
+        headers: Vec::new(),
+        secrets: Vec::new(),
+        body: Bytes::from_static(b"{}"),
+    };
     let mut statuses = Vec::new();
     for _ in 0..3 {
-        statuses.push(courier.deliver(&letter).await.unwrap().http_status());
+        statuses.push(courier.deliver(&webhook_request).await.unwrap().http_status());
     }
     assert_eq!(statuses, [Some(500), Some(204), Some(200)]);
     assert_eq!(server.connections(), [1, 1, 2]);
-    let TryOutcome::Error(text) = courier.deliver(&letter).await.unwrap() else { panic!("there was no answer") };
+    let TryOutcome::Error(text) = courier.deliver(&webhook_request).await.unwrap() else {
+        panic!("there was no answer")
+    };
     assert!(text.starts_with("outcome unknown: connection lost after sending: "), "{text}");
 }
 

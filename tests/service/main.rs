@@ -21,6 +21,7 @@ mod http_answers;
 mod inbox;
 mod jobs;
 mod lease;
+mod memory;
 mod overload;
 mod raw_server;
 mod secrets;

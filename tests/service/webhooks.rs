@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use submission_manager::devtools::webhook_sink::{Arrived, Sink};
 use submission_manager::domain::signature::Secret;
 use submission_manager::domain::webhook::TryOutcome;
-use submission_manager::engine::webhooks::Letter;
-use submission_manager::engine::webhooks::sender::{Courier, HttpCourier};
+use submission_manager::engine::webhooks::WebhookRequest;
+use submission_manager::engine::webhooks::sender::{HttpWebhookSender, WebhookSender};
 use submission_manager::http_client::tls_config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -217,11 +217,11 @@ const TIMEOUT: Duration = Duration::from_millis(400);
 
 async fn deliver(url: &str) -> TryOutcome {
     let _may_be_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let courier = HttpCourier::new(TIMEOUT, tls_config(None).unwrap());
+    let courier = HttpWebhookSender::new(TIMEOUT, tls_config(None).unwrap());
     let headers = vec![("webhook-id".to_owned(), "evt_1".to_owned())];
     let secrets = vec!["t0ken".to_owned()];
     let body = Bytes::from_static(b"{}");
-    courier.deliver(&Letter { url: url.to_owned(), headers, secrets, body }).await.unwrap()
+    courier.deliver(&WebhookRequest { url: url.to_owned(), headers, secrets, body }).await.unwrap()
 }
 
 /// A server that reads a request and answers it with these bytes, some of them over and over; then

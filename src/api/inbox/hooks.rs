@@ -9,8 +9,8 @@ use super::{client, open};
 use crate::api::json::ErrorJson;
 use crate::domain::inbox::PayloadFormat;
 use crate::domain::signature::{Secret, TOLERANCE_SECONDS, verify};
-use crate::store::NewSubmission;
-use crate::web::HttpParts;
+use crate::store::NewInboxSubmission;
+use crate::web::WebDeps;
 use crate::web::body;
 use crate::web::error::ApiError;
 
@@ -41,20 +41,20 @@ pub async fn hook(
     request: HttpRequest,
     path: web::Path<(String, String)>,
     payload: web::Payload,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    let registry = parts.registry.get();
+    let registry = deps.registry.get();
     open(&registry)?;
     let (slug, channel) = path.into_inner();
     let no_such = || ApiError::NotFound("there is no such client with that channel that takes hooks".to_owned());
     let (client, channel) = client(&registry, &slug, &channel).ok_or_else(no_such)?;
     let variable = client.hook_secret_env.as_deref().ok_or_else(no_such)?;
-    let secrets = parts.variables.get(variable).and_then(|text| Secret::parse_list(&text).ok()).unwrap_or_default();
-    let (body, _room) = body::read(payload, parts.max_payload_bytes).await?;
+    let secrets = deps.variables.get(variable).and_then(|text| Secret::parse_list(&text).ok()).unwrap_or_default();
+    let (body, _room) = body::read(payload, deps.max_payload_bytes).await?;
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (id, signatures) = (header("webhook-id"), header("webhook-signature"));
     let timestamp: i64 = header("webhook-timestamp").parse().map_err(|_| ApiError::NotSigned)?;
-    let now = parts.clock.now().micros().div_euclid(1_000_000);
+    let now = deps.clock.now().micros().div_euclid(1_000_000);
     let recent = now.abs_diff(timestamp) <= TOLERANCE_SECONDS.unsigned_abs();
     if id.is_empty() || !recent || !verify(&secrets, id, timestamp, &body, signatures) {
         return Err(ApiError::NotSigned);
@@ -63,5 +63,6 @@ pub async fn hook(
     let client_slug = client.slug.clone();
     let format = PayloadFormat::of_content_type(header("content-type"));
     let id = new_id()?;
-    keep(&parts, NewSubmission { id, client_slug, channel, payload: body, format, source_url: None, key_sha256 }).await
+    keep(&deps, NewInboxSubmission { id, client_slug, channel, payload: body, format, source_url: None, key_sha256 })
+        .await
 }

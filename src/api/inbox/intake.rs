@@ -8,14 +8,14 @@ use super::{client, open};
 use crate::api::json::{ErrorJson, Refused};
 use crate::config::registry::Registry;
 use crate::domain::client::Scope;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, PayloadFormat};
 use crate::domain::intent::checked_name;
-use crate::domain::job::SubmissionId;
 use crate::http_client::shown;
-use crate::store::{NewSubmission, Received};
+use crate::store::{NewInboxSubmission, Received};
 use crate::web::body;
 use crate::web::error::ApiError;
-use crate::web::{ENVELOPE_BYTES, HttpParts, auth};
+use crate::web::{ENVELOPE_BYTES, WebDeps, auth};
 
 /// As long as browsers make them.
 const MAX_SOURCE_CHARS: usize = 2000;
@@ -41,19 +41,19 @@ const MAX_SOURCE_CHARS: usize = 2000;
 pub async fn submit(
     request: HttpRequest,
     payload: web::Payload,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    let registry = parts.registry.get();
+    let registry = deps.registry.get();
     open(&registry)?;
-    auth::allow(&request, &parts, Scope::InboxWrite)?;
+    auth::allow(&request, &deps, Scope::InboxWrite)?;
     let key = idempotency_key(&request)?;
-    let (body, _room) = body::read(payload, parts.max_payload_bytes + ENVELOPE_BYTES).await?;
+    let (body, _room) = body::read(payload, deps.max_payload_bytes + ENVELOPE_BYTES).await?;
     let Incoming { client_slug, channel, payload, source_url } =
-        parse_submission(&body, &registry, parts.max_payload_bytes)?;
+        parse_submission(&body, &registry, deps.max_payload_bytes)?;
     let key_sha256 = key.map(|key| key_hash(&client_slug, "key", &key));
     keep(
-        &parts,
-        NewSubmission {
+        &deps,
+        NewInboxSubmission {
             id: new_id()?,
             client_slug,
             channel,
@@ -108,18 +108,18 @@ pub(super) fn key_hash(client_slug: &str, kind: &str, key: &str) -> [u8; 32] {
     Sha256::digest([client_slug, kind, key].join("\n")).into()
 }
 
-pub(super) fn new_id() -> Result<SubmissionId, ApiError> {
+pub(super) fn new_id() -> Result<InboxSubmissionId, ApiError> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|error| {
         log::error!("no_random_numbers error={error}");
         ApiError::Internal
     })?;
-    Ok(SubmissionId::from_random(random))
+    Ok(InboxSubmissionId::from_random(random))
 }
 
 /// Makes it durable and says so.
-pub(super) async fn keep(parts: &HttpParts, new: NewSubmission) -> Result<HttpResponse, ApiError> {
-    let (id, replayed) = match parts.store.receive(new).await? {
+pub(super) async fn keep(deps: &WebDeps, new: NewInboxSubmission) -> Result<HttpResponse, ApiError> {
+    let (id, replayed) = match deps.store.receive(new).await? {
         Received::Created(id) => (id, false),
         Received::Existing(id) => (id, true),
         Received::Conflict(id) => return Err(ApiError::KeyConflict { id }),

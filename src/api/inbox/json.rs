@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::domain::time::Timestamp;
-use crate::store::{Contact, Message, SubmissionRow};
+use crate::store::{Contact, InboxMessage, InboxSubmission};
 
 /// What an edge worker hands in.
 #[derive(Deserialize, ToSchema)]
@@ -89,8 +89,8 @@ pub struct SubmissionJson<'a> {
     pub message_id: Option<i64>,
 }
 
-impl<'a> From<&'a SubmissionRow> for SubmissionJson<'a> {
-    fn from(row: &'a SubmissionRow) -> Self {
+impl<'a> From<&'a InboxSubmission> for SubmissionJson<'a> {
+    fn from(row: &'a InboxSubmission) -> Self {
         Self {
             id: row.id.to_string(),
             client_slug: &row.client_slug,
@@ -190,8 +190,8 @@ pub struct MessageJson<'a> {
     pub processed_at: Timestamp,
 }
 
-impl<'a> From<&'a Message> for MessageJson<'a> {
-    fn from(message: &'a Message) -> Self {
+impl<'a> From<&'a InboxMessage> for MessageJson<'a> {
+    fn from(message: &'a InboxMessage) -> Self {
         Self {
             id: message.id,
             client_slug: &message.client_slug,

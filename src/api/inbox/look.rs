@@ -11,12 +11,12 @@ use super::open;
 use crate::api::intents::page_limit;
 use crate::api::json::{ErrorJson, Refused};
 use crate::domain::client::Scope;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::checked_name;
-use crate::domain::job::SubmissionId;
-use crate::store::{InboxQuery, Reprocess, SubmissionRow, SubmissionState};
+use crate::store::{InboxQuery, InboxSubmission, InboxSubmissionState, Reprocess};
 use crate::web::error::ApiError;
 use crate::web::query::Query;
-use crate::web::{HttpParts, auth};
+use crate::web::{WebDeps, auth};
 
 /// Look at something that came in
 #[utoipa::path(get, path = "/v1/inbox/submissions/{id}", tag = "inbox", operation_id = "getInboxSubmission",
@@ -30,11 +30,11 @@ use crate::web::{HttpParts, auth};
 pub async fn submission(
     request: HttpRequest,
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    open(&parts.registry.get())?;
-    auth::allow(&request, &parts, Scope::InboxRead)?;
-    let found = parts.store.find_submission(known_id(&path)?).await?;
+    open(&deps.registry.get())?;
+    auth::allow(&request, &deps, Scope::InboxRead)?;
+    let found = deps.store.find_submission(known_id(&path)?).await?;
     let (row, payload) = found.ok_or_else(|| no_such(&path))?;
     // As JSON only if it is some that parsers take, and not nested a thousand times.
     let readable = serde_json::from_slice::<Value>(&payload).is_ok();
@@ -44,8 +44,8 @@ pub async fn submission(
     Ok(HttpResponse::Ok().json(SubmissionDetailJson { submission, payload: raw, payload_text }))
 }
 
-fn known_id(raw: &str) -> Result<SubmissionId, ApiError> {
-    SubmissionId::parse(raw).ok_or_else(|| no_such(raw))
+fn known_id(raw: &str) -> Result<InboxSubmissionId, ApiError> {
+    InboxSubmissionId::parse(raw).ok_or_else(|| no_such(raw))
 }
 
 fn no_such(id: &str) -> ApiError {
@@ -66,20 +66,20 @@ fn no_such(id: &str) -> ApiError {
 pub async fn reprocess(
     request: HttpRequest,
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    open(&parts.registry.get())?;
-    auth::allow(&request, &parts, Scope::InboxWrite)?;
-    let row = reprocess_one(&parts, &path).await?;
+    open(&deps.registry.get())?;
+    auth::allow(&request, &deps, Scope::InboxWrite)?;
+    let row = reprocess_one(&deps, &path).await?;
     Ok(HttpResponse::Accepted().json(SubmissionJson::from(&row)))
 }
 
 /// Also what the console does.
-pub async fn reprocess_one(parts: &HttpParts, id: &str) -> Result<SubmissionRow, ApiError> {
+pub async fn reprocess_one(deps: &WebDeps, id: &str) -> Result<InboxSubmission, ApiError> {
     let known = known_id(id)?;
-    let changed = parts.store.reprocess(Reprocess::One(known)).await?;
-    let (row, _) = parts.store.find_submission(known).await?.ok_or_else(|| no_such(id))?;
-    if changed == 0 && row.state() == SubmissionState::Processed {
+    let changed = deps.store.reprocess(Reprocess::One(known)).await?;
+    let (row, _) = deps.store.find_submission(known).await?.ok_or_else(|| no_such(id))?;
+    if changed == 0 && row.state() == InboxSubmissionState::Processed {
         return Err(ApiError::AlreadyProcessed { id: known });
     }
     log::info!("inbox_reprocess submission_id={known}");
@@ -100,19 +100,19 @@ const MOST_REPROCESSED: usize = 1000;
         (status = 404, body = ErrorJson, description = "The inbox has no clients"),
         Refused,
     ))]
-pub async fn reprocess_parked(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
-    open(&parts.registry.get())?;
-    auth::allow(&request, &parts, Scope::InboxWrite)?;
+pub async fn reprocess_parked(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+    open(&deps.registry.get())?;
+    auth::allow(&request, &deps, Scope::InboxWrite)?;
     let query = Query::parse(request.query_string(), &["client_slug"])?;
     let client_slug = slug(&query)?.ok_or_else(slug_missing)?;
-    let reprocessed = reprocess_parked_of(&parts, client_slug).await?;
+    let reprocessed = reprocess_parked_of(&deps, client_slug).await?;
     Ok(HttpResponse::Accepted().json(ReprocessedJson { reprocessed, more: reprocessed == MOST_REPROCESSED }))
 }
 
 /// Also what the console does.
-pub async fn reprocess_parked_of(parts: &HttpParts, client_slug: String) -> Result<usize, ApiError> {
+pub async fn reprocess_parked_of(deps: &WebDeps, client_slug: String) -> Result<usize, ApiError> {
     log::info!("inbox_reprocess_parked client_slug={client_slug:?}");
-    Ok(parts.store.reprocess(Reprocess::ParkedOf { client_slug, limit: MOST_REPROCESSED }).await?)
+    Ok(deps.store.reprocess(Reprocess::ParkedOf { client_slug, limit: MOST_REPROCESSED }).await?)
 }
 
 /// List what came in, newest first
@@ -130,9 +130,9 @@ pub async fn reprocess_parked_of(parts: &HttpParts, client_slug: String) -> Resu
         (status = 404, body = ErrorJson, description = "The inbox has no clients"),
         Refused,
     ))]
-pub async fn submissions(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
-    let query = api_query(&request, &parts, &["client_slug", "state", "limit", "cursor"])?;
-    let page = parts.store.list_submissions(query).await?;
+pub async fn submissions(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+    let query = api_query(&request, &deps, &["client_slug", "state", "limit", "cursor"])?;
+    let page = deps.store.list_submissions(query).await?;
     let submissions = page.rows.iter().map(Into::into).collect();
     Ok(HttpResponse::Ok().json(SubmissionListJson { submissions, next_cursor: page.next.map(cursor_text) }))
 }
@@ -151,9 +151,9 @@ pub async fn submissions(request: HttpRequest, parts: web::Data<HttpParts>) -> R
         (status = 404, body = ErrorJson, description = "The inbox has no clients"),
         Refused,
     ))]
-pub async fn contacts(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
-    let query = api_query(&request, &parts, &["client_slug", "limit", "cursor"])?;
-    let page = parts.store.list_contacts(query).await?;
+pub async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+    let query = api_query(&request, &deps, &["client_slug", "limit", "cursor"])?;
+    let page = deps.store.list_contacts(query).await?;
     let contacts = page.rows.iter().map(Into::into).collect();
     Ok(HttpResponse::Ok().json(ContactListJson { contacts, next_cursor: page.next.map(cursor_text) }))
 }
@@ -173,17 +173,17 @@ pub async fn contacts(request: HttpRequest, parts: web::Data<HttpParts>) -> Resu
         (status = 404, body = ErrorJson, description = "The inbox has no clients"),
         Refused,
     ))]
-pub async fn messages(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, ApiError> {
-    let query = api_query(&request, &parts, &["client_slug", "contact_id", "limit", "cursor"])?;
-    let page = parts.store.list_messages(query).await?;
+pub async fn messages(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+    let query = api_query(&request, &deps, &["client_slug", "contact_id", "limit", "cursor"])?;
+    let page = deps.store.list_messages(query).await?;
     let messages = page.rows.iter().map(Into::into).collect();
     Ok(HttpResponse::Ok().json(MessageListJson { messages, next_cursor: page.next.map(cursor_text) }))
 }
 
 /// What a list is asked for through the API: always of one client.
-fn api_query(request: &HttpRequest, parts: &HttpParts, known: &[&str]) -> Result<InboxQuery, ApiError> {
-    open(&parts.registry.get())?;
-    auth::allow(request, parts, Scope::InboxRead)?;
+fn api_query(request: &HttpRequest, deps: &WebDeps, known: &[&str]) -> Result<InboxQuery, ApiError> {
+    open(&deps.registry.get())?;
+    auth::allow(request, deps, Scope::InboxRead)?;
     let query = inbox_query(request.query_string(), known)?;
     if query.client_slug.is_none() {
         return Err(slug_missing());
@@ -197,7 +197,7 @@ pub fn inbox_query(text: &str, known: &[&str]) -> Result<InboxQuery, ApiError> {
     let states = "received, failed, parked or processed";
     Ok(InboxQuery {
         client_slug: slug(&query)?,
-        state: query.get("state", states, SubmissionState::parse)?,
+        state: query.get("state", states, InboxSubmissionState::parse)?,
         contact_id: query.get("contact_id", "the number of a contact", |text| text.parse().ok())?,
         limit: page_limit(&query)?,
         behind: query.get("cursor", "the nextCursor of a page before", cursor_of)?,

@@ -2,7 +2,7 @@
 
 use url::Url;
 
-use crate::config::json_fields::{Fault, Faults, Fields, parse_object};
+use crate::config::json_fields::{ErrorList, Fields, LocatedError, parse_object};
 use crate::domain::intent::checked_name;
 use crate::domain::job::{ExecutionProfile, JobCommand, PayloadRef, RequestedBy, ResourceShape};
 use crate::web::error::ApiError;
@@ -13,18 +13,18 @@ const SCHEMES: [&str; 3] = ["s3", "gs", "https"];
 
 /// The command of a body, or everything that is wrong with it.
 pub fn parse(body: &[u8]) -> Result<JobCommand, ApiError> {
-    read(body).map_err(|faults| {
-        let texts: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    read(body).map_err(|errors| {
+        let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
         ApiError::InvalidRequest(texts.join("; "))
     })
 }
 
-fn read(body: &[u8]) -> Result<JobCommand, Vec<Fault>> {
+fn read(body: &[u8]) -> Result<JobCommand, Vec<LocatedError>> {
     let document = parse_object(body)?;
-    let faults = Faults::default();
-    let command = command(&Fields::new(&document, "", &faults));
+    let errors = ErrorList::default();
+    let command = command(&Fields::new(&document, "", &errors));
     // Without faults there is a command.
-    faults.into_result(command)?.ok_or_else(Vec::new)
+    errors.into_result(command)?.ok_or_else(Vec::new)
 }
 
 fn command(top: &Fields<'_>) -> Option<JobCommand> {
@@ -147,7 +147,7 @@ mod tests {
         })
     }
 
-    fn faults(command: &Value) -> Vec<String> {
+    fn errors(command: &Value) -> Vec<String> {
         read(command.to_string().as_bytes()).err().unwrap_or_default().iter().map(ToString::to_string).collect()
     }
 
@@ -185,13 +185,13 @@ mod tests {
 
     #[test]
     fn every_field_missing_or_wrong_is_named() {
-        assert!(faults(&sample()).is_empty());
+        assert!(errors(&sample()).is_empty());
         for (path, required, number) in LEAVES {
             let place = path[1..].replace('/', ".");
-            let names_it = |faults: &[String]| faults.len() == 1 && faults[0].starts_with(&format!("{place}: "));
-            let missing = faults(&without(path));
+            let names_it = |errors: &[String]| errors.len() == 1 && errors[0].starts_with(&format!("{place}: "));
+            let missing = errors(&without(path));
             assert_eq!(names_it(&missing), required, "{place} missing: {missing:?}");
-            let null = faults(&with(path, Value::Null));
+            let null = errors(&with(path, Value::Null));
             assert_eq!(names_it(&null), required, "{place} null: {null:?}");
             let wrong: &[Value] = if number {
                 &[json!(0), json!(-1), json!(1.5), json!("4"), json!(4294967296_u64), json!(true)]
@@ -199,26 +199,26 @@ mod tests {
                 &[json!(7), json!(""), json!("  "), json!("a\u{0}b"), json!(["x"]), json!({})]
             };
             for value in wrong {
-                let found = faults(&with(path, value.clone()));
+                let found = errors(&with(path, value.clone()));
                 assert!(names_it(&found), "{place} = {value}: {found:?}");
             }
             if !number && path != "/payload_ref/input_uri" {
-                assert!(names_it(&faults(&with(path, json!("x".repeat(201))))), "{place} too long");
-                assert!(faults(&with(path, json!("x".repeat(200)))).is_empty(), "{place} long");
+                assert!(names_it(&errors(&with(path, json!("x".repeat(201))))), "{place} too long");
+                assert!(errors(&with(path, json!("x".repeat(200)))).is_empty(), "{place} long");
             }
         }
         for object in ["/execution_profile", "/resource_shape", "/payload_ref", "/requested_by"] {
             for found in
-                [faults(&without(object)), faults(&with(object, json!([]))), faults(&with(object, Value::Null))]
+                [errors(&without(object)), errors(&with(object, json!([]))), errors(&with(object, Value::Null))]
             {
                 assert!(found.len() == 1 && found[0].starts_with(&object[1..]), "{found:?}");
             }
-            let unknown = faults(&with(object, json!({ "colour": 1 })));
+            let unknown = errors(&with(object, json!({ "colour": 1 })));
             assert!(unknown.iter().any(|fault| fault.starts_with(&format!("{}.colour: is not a field", &object[1..]))));
         }
         let mut unknown = sample();
         unknown["colour"] = 1.into();
-        assert!(faults(&unknown)[0].starts_with("colour: is not a field here"), "{:?}", faults(&unknown));
+        assert!(errors(&unknown)[0].starts_with("colour: is not a field here"), "{:?}", errors(&unknown));
     }
 
     #[test]
@@ -248,13 +248,13 @@ mod tests {
             ("bucket/key", false),
             ("ftp://x/y", false),
         ] {
-            assert_eq!(faults(&with("/payload_ref/input_uri", uri.into())).is_empty(), fine, "{uri}");
+            assert_eq!(errors(&with("/payload_ref/input_uri", uri.into())).is_empty(), fine, "{uri}");
         }
-        let found = faults(&with("/payload_ref/input_uri", "https://user:secret@x/y".into()));
+        let found = errors(&with("/payload_ref/input_uri", "https://user:secret@x/y".into()));
         assert!(found[0].starts_with("payload_ref.input_uri: must not contain a user name or password"), "{found:?}");
         assert!(!found[0].contains("secret"), "{found:?}");
         let long = format!("https://x/{}", "y".repeat(MAX_URI_CHARS));
-        let found = faults(&with("/payload_ref/input_uri", long.into()));
+        let found = errors(&with("/payload_ref/input_uri", long.into()));
         assert_eq!(found, ["payload_ref.input_uri: must have at most 8192 characters"]);
     }
 

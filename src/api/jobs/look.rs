@@ -8,11 +8,11 @@ use crate::api::intents::{moment_of, page_limit};
 use crate::domain::client::{Scope, Workspaces};
 use crate::domain::intent::{IntentId, Status, checked_name};
 use crate::domain::job::SubmissionId;
-use crate::store::{Attempt, Job, JobLookup, JobPage, JobPlace, JobQuery};
+use crate::store::{Attempt, Job, JobCursor, JobLookup, JobPage, JobQuery};
 use crate::web::error::ApiError;
 use crate::web::query::Query;
 use crate::web::trace::given_or_new;
-use crate::web::{HttpParts, auth};
+use crate::web::{WebDeps, auth};
 
 /// Look up a job
 #[utoipa::path(get, path = "/v1/jobs/{submission_id}", tag = "jobs", operation_id = "getJob",
@@ -26,9 +26,9 @@ use crate::web::{HttpParts, auth};
 pub async fn get(
     request: HttpRequest,
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, JobError> {
-    let job = own_job(&request, &parts, &path).await;
+    let job = own_job(&request, &deps, &path).await;
     within(given_or_new(&request), job.map(|job| HttpResponse::Ok().json(JobJson::from(&job))))
 }
 
@@ -44,10 +44,10 @@ pub async fn get(
 pub async fn history(
     request: HttpRequest,
     path: web::Path<String>,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, JobError> {
     let trace = given_or_new(&request);
-    let found = own_history(&request, &parts, &path).await;
+    let found = own_history(&request, &deps, &path).await;
     let shown = found.map(|(job, attempts)| {
         HttpResponse::Ok().json(JobHistoryJson {
             job: (&job).into(),
@@ -58,23 +58,23 @@ pub async fn history(
     within(trace, shown)
 }
 
-async fn own_history(request: &HttpRequest, parts: &HttpParts, id: &str) -> Result<(Job, Vec<Attempt>), ApiError> {
-    let job = own_job(request, parts, id).await?;
-    let history = parts.store.history(IntentId::of_job(job.id)).await?.ok_or_else(|| no_such_job(id))?;
+async fn own_history(request: &HttpRequest, deps: &WebDeps, id: &str) -> Result<(Job, Vec<Attempt>), ApiError> {
+    let job = own_job(request, deps, id).await?;
+    let history = deps.store.history(IntentId::of_job(job.id)).await?.ok_or_else(|| no_such_job(id))?;
     Ok((Job { intent: history.intent, ..job }, history.attempts))
 }
 
 /// The job of that id, if the caller acts for its tenant and workspace. Whether it is somebody else's or
 /// nobody's takes the same look at the store and gets the same answer.
-async fn own_job(request: &HttpRequest, parts: &HttpParts, id: &str) -> Result<Job, ApiError> {
-    let registry = parts.registry.get();
+async fn own_job(request: &HttpRequest, deps: &WebDeps, id: &str) -> Result<Job, ApiError> {
+    let registry = deps.registry.get();
     if !registry.takes_jobs() {
         return Err(closed());
     }
     let client = auth::caller(request, &registry)?;
     auth::in_scope(&client, Scope::JobsRead)?;
     let lookup = JobLookup::Id(SubmissionId::parse(id).ok_or_else(|| no_such_job(id))?);
-    let found = parts.store.find_job(lookup).await?;
+    let found = deps.store.find_job(lookup).await?;
     let own = found.filter(|found| client.acts_for(&found.job.facts.tenant_id, &found.job.facts.workspace_id));
     own.map(|found| found.job).ok_or_else(|| no_such_job(id))
 }
@@ -100,9 +100,9 @@ fn no_such_job(id: &str) -> ApiError {
         (status = 404, body = JobErrorJson, description = "Jobs are not enabled: SM_NODES or SM_API_CLIENTS is not set"),
         JobRefused,
     ))]
-pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<HttpResponse, JobError> {
+pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, JobError> {
     let trace = given_or_new(&request);
-    let page = own_jobs(&request, &parts).await;
+    let page = own_jobs(&request, &deps).await;
     let shown = page.map(|page| {
         HttpResponse::Ok().json(JobListJson {
             jobs: page.jobs.iter().map(Into::into).collect(),
@@ -113,8 +113,8 @@ pub async fn list(request: HttpRequest, parts: web::Data<HttpParts>) -> Result<H
     within(trace, shown)
 }
 
-async fn own_jobs(request: &HttpRequest, parts: &HttpParts) -> Result<JobPage, ApiError> {
-    let registry = parts.registry.get();
+async fn own_jobs(request: &HttpRequest, deps: &WebDeps) -> Result<JobPage, ApiError> {
+    let registry = deps.registry.get();
     if !registry.takes_jobs() {
         return Err(closed());
     }
@@ -129,7 +129,7 @@ async fn own_jobs(request: &HttpRequest, parts: &HttpParts) -> Result<JobPage, A
         (Some(Workspaces::Only(names)), None) => Some(names.iter().cloned().collect()),
         _ => return Err(ApiError::not_for_that_tenant()),
     };
-    Ok(parts.store.list_jobs(query).await?)
+    Ok(deps.store.list_jobs(query).await?)
 }
 
 /// Also what the console is asked for, which knows no tenants of its own.
@@ -147,14 +147,14 @@ pub fn list_query(text: &str) -> Result<JobQuery, ApiError> {
 }
 
 /// Where a page ended, in terms that its tenant knows anyway.
-pub fn cursor_text(place: &JobPlace) -> String {
+pub fn cursor_text(place: &JobCursor) -> String {
     format!("{:x}.{}", place.accepted_at.micros(), place.id)
 }
 
 /// Taken back only as it was given.
-fn cursor_of(text: &str) -> Option<JobPlace> {
+fn cursor_of(text: &str) -> Option<JobCursor> {
     let (micros, id) = text.split_once('.')?;
-    let place = JobPlace { accepted_at: moment_of(micros)?, id: SubmissionId::parse(id)? };
+    let place = JobCursor { accepted_at: moment_of(micros)?, id: SubmissionId::parse(id)? };
     (cursor_text(&place) == text).then_some(place)
 }
 
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn cursors_are_taken_back_only_as_they_were_given() {
-        let place = JobPlace { accepted_at: Timestamp::from_micros(4711), id: submission_id(3) };
+        let place = JobCursor { accepted_at: Timestamp::from_micros(4711), id: submission_id(3) };
         assert_eq!(cursor_of(&cursor_text(&place)), Some(place));
         let id = place.id;
         for text in [

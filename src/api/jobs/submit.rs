@@ -12,7 +12,7 @@ use crate::domain::job::{JobCommand, SubmissionId};
 use crate::domain::node::{ManagementNode, NodeState};
 use crate::domain::trace::TraceContext;
 use crate::store::{FoundJob, Job, JobFacts, JobLookup, NewIntent, NewJob, Submitted};
-use crate::web::HttpParts;
+use crate::web::WebDeps;
 use crate::web::auth;
 use crate::web::body;
 use crate::web::error::ApiError;
@@ -42,11 +42,11 @@ const MAX_COMMAND_BYTES: usize = 64 * 1024;
 pub async fn submit(
     request: HttpRequest,
     payload: web::Payload,
-    parts: web::Data<HttpParts>,
+    deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, JobError> {
     let trace = given_or_new(&request);
-    let taken = take(&request, payload, &parts, trace).await;
-    parts.metrics.job_answered(match &taken {
+    let taken = take(&request, payload, &deps, trace).await;
+    deps.metrics.job_answered(match &taken {
         Ok((_, Taken::Now)) => "accepted",
         Ok((_, Taken::Before)) => "replayed",
         Err(error) => error.code(),
@@ -62,23 +62,23 @@ enum Taken {
 async fn take(
     request: &HttpRequest,
     payload: web::Payload,
-    parts: &HttpParts,
+    deps: &WebDeps,
     trace: TraceContext,
 ) -> Result<(Job, Taken), ApiError> {
-    let registry = parts.registry.get();
+    let registry = deps.registry.get();
     if !registry.takes_jobs() {
         return Err(closed());
     }
     let client = auth::caller(request, &registry)?;
     let (body, _room) = body::read(payload, MAX_COMMAND_BYTES).await?;
     let command = command::parse(&body)?;
-    let result = take_command(parts, &registry, &client, &command, trace).await;
+    let result = take_command(deps, &registry, &client, &command, trace).await;
     log_answer(&client.id, &command, trace, &result);
     result
 }
 
 async fn take_command(
-    parts: &HttpParts,
+    deps: &WebDeps,
     registry: &Registry,
     client: &ApiClient,
     command: &JobCommand,
@@ -89,9 +89,9 @@ async fn take_command(
         return Err(ApiError::not_for_that_tenant());
     }
     let node = registry.node(&command.management_node_id).filter(|node| node.is_open_to(&command.tenant_id));
-    match parts.store.find_job(JobLookup::Key(command.key())).await? {
+    match deps.store.find_job(JobLookup::Key(command.key())).await? {
         Some(found) => replayed(command, found, node.is_some()),
-        None => submit_new(parts, command, node.as_deref(), trace).await,
+        None => submit_new(deps, command, node.as_deref(), trace).await,
     }
 }
 
@@ -110,7 +110,7 @@ fn replayed(command: &JobCommand, found: FoundJob, node_is_known: bool) -> Resul
 }
 
 async fn submit_new(
-    parts: &HttpParts,
+    deps: &WebDeps,
     command: &JobCommand,
     node: Option<&ManagementNode>,
     trace: TraceContext,
@@ -124,9 +124,9 @@ async fn submit_new(
     if node.state == NodeState::Draining {
         return Err(ApiError::ExecutionUnavailable("is draining and takes no new jobs"));
     }
-    if !parts.store.admits_jobs(gateway).await? {
+    if !deps.store.admits_jobs(gateway).await? {
         // Whoever tries it now may be somebody with the same key.
-        return match parts.store.find_job(JobLookup::Key(command.key())).await? {
+        return match deps.store.find_job(JobLookup::Key(command.key())).await? {
             Some(found) => replayed(command, found, true),
             None => Err(ApiError::ExecutionUnavailable("does not answer")),
         };
@@ -149,10 +149,10 @@ async fn submit_new(
         trace: Some(trace),
         job: Some(NewJob { id, key: command.key(), facts: facts.clone() }),
     };
-    match parts.store.submit(new).await? {
+    match deps.store.submit(new).await? {
         Submitted::Created(intent) => Ok((Job { id, facts, trace: Some(trace), intent }, Taken::Now)),
         // Somebody was faster with the same key.
-        Submitted::Existing(_) => match parts.store.find_job(JobLookup::Key(command.key())).await? {
+        Submitted::Existing(_) => match deps.store.find_job(JobLookup::Key(command.key())).await? {
             Some(found) => replayed(command, found, true),
             None => Err(ApiError::StoreUnavailable),
         },

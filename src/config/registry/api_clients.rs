@@ -9,15 +9,15 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::config::identity::{ClaimNames, Identities, JwtVerifier, KnownToken};
-use crate::config::json_fields::{Fault, Faults, Fields};
+use crate::config::json_fields::{ErrorList, Fields, LocatedError};
 use crate::domain::client::{ApiClient, Scope, Workspaces};
 use crate::domain::intent::checked_name;
 
 /// Reads the file; `beside` is where files that it names are looked for.
-pub fn parse(text: &str, beside: &Path) -> Result<Identities, Vec<Fault>> {
+pub fn parse(text: &str, beside: &Path) -> Result<Identities, Vec<LocatedError>> {
     let document = super::document(text)?;
-    let faults = Faults::default();
-    let top = Fields::new(&document, "", &faults);
+    let errors = ErrorList::default();
+    let top = Fields::new(&document, "", &errors);
     let jwt = top.object("jwt").and_then(|fields| jwt(&fields, beside));
     let mut identities = Identities { tokens: Vec::new(), jwt };
     let (mut ids, mut hashes) = (HashMap::new(), HashMap::new());
@@ -41,7 +41,7 @@ pub fn parse(text: &str, beside: &Path) -> Result<Identities, Vec<Fault>> {
         identities.tokens.extend(sha256.map(|sha256| KnownToken { sha256, client: Arc::new(client) }));
     }
     top.no_others();
-    faults.into_result(identities)
+    errors.into_result(identities)
 }
 
 fn client(fields: &Fields<'_>) -> Option<ApiClient> {
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    fn faults(document: &Value) -> Vec<String> {
+    fn errors(document: &Value) -> Vec<String> {
         let parsed = parse(&document.to_string(), Path::new("/nowhere"));
         parsed.unwrap_err().iter().map(ToString::to_string).collect()
     }
@@ -205,7 +205,7 @@ mod tests {
             7,
         ], "jwt": { "jwksFile": "keys.json", "issuer": 7 }});
         assert_eq!(
-            faults(&document),
+            errors(&document),
             [
                 "jwt.issuer: must be a string, this is a number",
                 "jwt.audience: is missing; write what the claim aud must hold",

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::InboxClients;
-use crate::config::json_fields::{Fault, Faults, Fields};
+use crate::config::json_fields::{ErrorList, Fields, LocatedError};
 use crate::config::variables::Variables;
 use crate::domain::inbox::{Channel, FieldNames, InboxClient};
 use crate::domain::intent::checked_name;
@@ -12,10 +12,10 @@ use crate::domain::signature::Secret;
 
 const MAX_SLUG_CHARS: usize = 100;
 
-pub fn parse(text: &str, variables: &Variables) -> Result<InboxClients, Vec<Fault>> {
+pub fn parse(text: &str, variables: &Variables) -> Result<InboxClients, Vec<LocatedError>> {
     let document = super::document(text)?;
-    let faults = Faults::default();
-    let top = Fields::new(&document, "", &faults);
+    let errors = ErrorList::default();
+    let top = Fields::new(&document, "", &errors);
     let mut clients = InboxClients::new();
     let mut places = HashMap::new();
     for (index, fields) in top.objects("clients", "list the clients of the inbox") {
@@ -28,7 +28,7 @@ pub fn parse(text: &str, variables: &Variables) -> Result<InboxClients, Vec<Faul
         clients.insert(client.slug.clone(), Arc::new(client));
     }
     top.no_others();
-    faults.into_result(clients)
+    errors.into_result(clients)
 }
 
 fn client(fields: &Fields<'_>, variables: &Variables) -> Option<InboxClient> {
@@ -130,7 +130,7 @@ mod tests {
             _ => None,
         });
         super::parse(&document.to_string(), &variables)
-            .map_err(|faults| faults.iter().map(ToString::to_string).collect())
+            .map_err(|errors| errors.iter().map(ToString::to_string).collect())
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::config::identity::Identities;
-use crate::config::json_fields::{Fault, parse_object};
+use crate::config::json_fields::{LocatedError, parse_object};
 use crate::config::variables::Variables;
 use crate::domain::contract::ContractSnapshot;
 use crate::domain::inbox::InboxClient;
@@ -42,8 +42,8 @@ pub struct RegistryFiles {
 enum FileError {
     #[error("cannot read {}: {source}; name the file with {setting}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error, setting: &'static str },
-    #[error("{} has {} to mend:{}", path.display(), counted(faults.len()), lines(faults))]
-    Faulty { path: PathBuf, faults: Vec<Fault> },
+    #[error("{} has {} to mend:{}", path.display(), counted(errors.len()), lines(errors))]
+    Faulty { path: PathBuf, errors: Vec<LocatedError> },
 }
 
 /// What is wrong with which file.
@@ -51,12 +51,12 @@ enum FileError {
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct RegistryError(Vec<FileError>);
 
-fn counted(faults: usize) -> String {
-    if faults == 1 { "1 fault".to_owned() } else { format!("{faults} faults") }
+fn counted(errors: usize) -> String {
+    if errors == 1 { "1 fault".to_owned() } else { format!("{errors} faults") }
 }
 
-fn lines(faults: &[Fault]) -> String {
-    faults.iter().map(|fault| format!("\n  {fault}")).collect()
+fn lines(errors: &[LocatedError]) -> String {
+    errors.iter().map(|fault| format!("\n  {fault}")).collect()
 }
 
 /// Contracts, nodes and callers in force.
@@ -99,18 +99,18 @@ impl Registry {
 
     /// Reads a registry of targets alone; all of its faults if there is any, among them variables that
     /// are not set.
-    pub fn parse(text: &str, variables: &Variables) -> Result<Self, Vec<Fault>> {
+    pub fn parse(text: &str, variables: &Variables) -> Result<Self, Vec<LocatedError>> {
         targets::parse(text, variables).map(|targets| Self { targets, nodes: None, identities: None, inbox: None })
     }
 
     /// The same with nodes and callers.
-    pub fn with_jobs(self, nodes: &str, api_clients: &str) -> Result<Self, Vec<Fault>> {
+    pub fn with_jobs(self, nodes: &str, api_clients: &str) -> Result<Self, Vec<LocatedError>> {
         let identities = api_clients::parse(api_clients, Path::new("."))?;
         Ok(Self { nodes: Some(nodes::parse(nodes)?), identities: Some(identities), ..self })
     }
 
     /// The same with clients of the inbox.
-    pub fn with_inbox(self, clients: &str, variables: &Variables) -> Result<Self, Vec<Fault>> {
+    pub fn with_inbox(self, clients: &str, variables: &Variables) -> Result<Self, Vec<LocatedError>> {
         Ok(Self { inbox: Some(inbox_clients::parse(clients, variables)?), ..self })
     }
 
@@ -161,12 +161,12 @@ impl Registry {
 
 /// What is wrong with a file of API clients, if anything is.
 pub fn faults_of_api_clients(text: &str) -> Vec<String> {
-    let faults = api_clients::parse(text, Path::new(".")).err().unwrap_or_default();
-    faults.iter().map(ToString::to_string).collect()
+    let errors = api_clients::parse(text, Path::new(".")).err().unwrap_or_default();
+    errors.iter().map(ToString::to_string).collect()
 }
 
 /// The JSON object that a registry file holds besides its comments.
-fn document(text: &str) -> Result<Map<String, Value>, Vec<Fault>> {
+fn document(text: &str) -> Result<Map<String, Value>, Vec<LocatedError>> {
     parse_object(without_comments(text).as_bytes())
 }
 
@@ -184,14 +184,14 @@ fn without_comments(text: &str) -> Cow<'_, str> {
 fn read<T>(
     path: &Path,
     setting: &'static str,
-    parse: impl FnOnce(&str) -> Result<T, Vec<Fault>>,
+    parse: impl FnOnce(&str) -> Result<T, Vec<LocatedError>>,
 ) -> Result<T, FileError> {
     let text = std::fs::read_to_string(path).map_err(|source| FileError::Unreadable {
         path: path.to_owned(),
         source,
         setting,
     })?;
-    parse(&text).map_err(|faults| FileError::Faulty { path: path.to_owned(), faults })
+    parse(&text).map_err(|errors| FileError::Faulty { path: path.to_owned(), errors })
 }
 
 /// The registry that requests see; replaced as a whole when the files are reloaded.
@@ -226,7 +226,7 @@ mod tests {
     const CALLERS: &str = include_str!("../../../registry/api_clients.json");
     const INBOX: &str = include_str!("../../../registry/inbox_clients.json");
 
-    fn all(change: impl Fn(&str) -> String) -> Result<Registry, Vec<Fault>> {
+    fn all(change: impl Fn(&str) -> String) -> Result<Registry, Vec<LocatedError>> {
         let none = Variables::from_fn(|_| None);
         Registry::parse(&change(TARGETS), &none)?
             .with_jobs(&change(NODES), &change(CALLERS))?

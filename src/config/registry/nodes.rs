@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::contract::{attempt_timeout, gateway_url, policy, terminal_outcomes};
-use crate::config::json_fields::{Fault, Faults, Fields};
+use crate::config::json_fields::{ErrorList, Fields, LocatedError};
 use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::domain::intent::{TargetName, checked_name};
 use crate::domain::node::{ManagementNode, NodeState, Queue};
@@ -16,10 +16,10 @@ pub const TARGET_PREFIX: &str = "node:";
 /// So that the name of the contract is not too long either.
 const MAX_ID_CHARS: usize = 190;
 
-pub fn parse(text: &str) -> Result<Nodes, Vec<Fault>> {
+pub fn parse(text: &str) -> Result<Nodes, Vec<LocatedError>> {
     let document = super::document(text)?;
-    let faults = Faults::default();
-    let top = Fields::new(&document, "", &faults);
+    let errors = ErrorList::default();
+    let top = Fields::new(&document, "", &errors);
     let mut nodes = Nodes::new();
     let mut places = HashMap::new();
     for (index, fields) in top.objects("nodes", "list the management nodes there") {
@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Result<Nodes, Vec<Fault>> {
         fields.no_others();
     }
     top.no_others();
-    faults.into_result(nodes)
+    errors.into_result(nodes)
 }
 
 fn unique_id(fields: &Fields<'_>, places: &mut HashMap<String, usize>, index: usize) -> Option<String> {
@@ -197,9 +197,9 @@ mod tests {
                          { "queueName": "q", "maxCpu": 1, "maxMemoryMib": 1, "maxWalltimeSeconds": 1 }] },
             { "managementNodeId": "a" },
         ]});
-        let faults: Vec<String> = parse(&text.to_string()).unwrap_err().iter().map(ToString::to_string).collect();
+        let errors: Vec<String> = parse(&text.to_string()).unwrap_err().iter().map(ToString::to_string).collect();
         assert_eq!(
-            faults,
+            errors,
             [
                 "nodes[0].ownerTenantId: must not be empty",
                 "nodes[0].sharedWithTenantIds[1]: repeats \"x\"",

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::contract::{attempt_timeout, gateway_url, policy, terminal_outcomes};
 use super::nodes::TARGET_PREFIX;
 use super::webhook::{self, Rules};
-use crate::config::json_fields::{Fault, Faults, Fields, kind};
+use crate::config::json_fields::{ErrorList, Fields, LocatedError, kind};
 use crate::config::variables::Variables;
 use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::domain::intent::TargetName;
@@ -23,10 +23,10 @@ pub struct Target {
     pub limits: TargetLimits,
 }
 
-pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<Fault>> {
+pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<LocatedError>> {
     let document = super::document(text)?;
-    let faults = Faults::default();
-    let top = Fields::new(&document, "", &faults);
+    let errors = ErrorList::default();
+    let top = Fields::new(&document, "", &errors);
     let rules = Rules { allow_unsigned: top.flag("allowUnsignedWebhooks"), variables };
     let mut targets = Targets::new();
     if let Some(entries) = top.list("targets", "list the contracts there") {
@@ -37,23 +37,23 @@ pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<Fault>> {
         for (index, entry) in entries.iter().enumerate() {
             let place = format!("targets[{index}]");
             let Value::Object(map) = entry else {
-                faults.add(place, format!("must be an object, this is {}", kind(entry)));
+                errors.add(place, format!("must be an object, this is {}", kind(entry)));
                 continue;
             };
-            let name = unique_name(&Fields::new(map, place.as_str(), &faults), &mut names, index);
-            if let Some((contract, limits)) = contract(map, place, &faults, name, &rules) {
+            let name = unique_name(&Fields::new(map, place.as_str(), &errors), &mut names, index);
+            if let Some((contract, limits)) = contract(map, place, &errors, name, &rules) {
                 match ContractSnapshot::of(contract) {
                     Ok(snapshot) => {
                         let name = snapshot.contract.target.clone();
                         targets.insert(name, Target { snapshot: Arc::new(snapshot), limits });
                     }
-                    Err(error) => faults.add(format!("targets[{index}]"), error.to_string()),
+                    Err(error) => errors.add(format!("targets[{index}]"), error.to_string()),
                 }
             }
         }
     }
     top.no_others();
-    faults.into_result(targets)
+    errors.into_result(targets)
 }
 
 fn unique_name(fields: &Fields<'_>, names: &mut HashMap<TargetName, usize>, index: usize) -> Option<TargetName> {
@@ -78,11 +78,11 @@ fn unique_name(fields: &Fields<'_>, names: &mut HashMap<TargetName, usize>, inde
 fn contract(
     map: &Map<String, Value>,
     place: String,
-    faults: &Faults,
+    errors: &ErrorList,
     target: Option<TargetName>,
     rules: &Rules<'_>,
 ) -> Option<(Contract, TargetLimits)> {
-    let fields = Fields::new(map, place, faults);
+    let fields = Fields::new(map, place, errors);
     fields.mention("submissionTarget");
     let gateway_type = gateway_type(&fields);
     let gateway_url = gateway_url(&fields);
@@ -131,7 +131,7 @@ fn gateway_type(fields: &Fields<'_>) -> Option<GatewayType> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Targets, Vec<Fault>> {
+    fn parse(text: &str) -> Result<Targets, Vec<LocatedError>> {
         let variables = Variables::from_fn(|name| match name {
             "SECRET" => Some("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned()),
             "SHORT" => Some("whsec_c2hvcnQ=".to_owned()),
@@ -142,7 +142,7 @@ mod tests {
         super::parse(text, &variables)
     }
 
-    fn faults(text: &str) -> Vec<String> {
+    fn errors(text: &str) -> Vec<String> {
         parse(text).unwrap_err().iter().map(ToString::to_string).collect()
     }
 
@@ -249,7 +249,7 @@ mod tests {
              "terminalOutcomes": ["invalid_request"], "ratePerSecond": 0, "attemptTimeoutSeconds": 121}
         ]}"#;
         assert_eq!(
-            faults(text),
+            errors(text),
             [
                 "targets[0].maxAcceptanceSeconds: is missing; policy deadline needs the seconds until it passes, such as 30",
                 "targets[0].terminalOutcomes[1]: repeats \"invalid_request\"",
@@ -295,7 +295,7 @@ mod tests {
             "headersEnv": { "X-Missing": "NOT_SET", "X-Twice": "TOKEN", "X-Lines": "LINES", "Webhook-Id": "TOKEN" },
         });
         assert_eq!(
-            faults(&with_webhook(webhook)),
+            errors(&with_webhook(webhook)),
             [
                 "targets[0].webhook.url: must be an http or https URL with a host; this has a user name or password in \
                  it",
@@ -313,17 +313,17 @@ mod tests {
         );
         let unset = serde_json::json!({ "url": "https://x", "secretEnv": "NOT_SET" });
         assert_eq!(
-            faults(&with_webhook(unset)),
+            errors(&with_webhook(unset)),
             ["targets[0].webhook.secretEnv: the environment variable NOT_SET is not set; set it before the start"]
         );
-        assert_eq!(faults(&with_webhook(7.into())), ["targets[0].webhook: must be an object, this is a number"]);
+        assert_eq!(errors(&with_webhook(7.into())), ["targets[0].webhook: must be an object, this is a number"]);
     }
 
     #[test]
     fn webhooks_are_signed_unless_that_is_waived() {
         let unsigned = serde_json::json!({ "url": "https://x" });
         assert_eq!(
-            faults(&with_webhook(unsigned.clone())),
+            errors(&with_webhook(unsigned.clone())),
             [
                 "targets[0].webhook.secretEnv: is missing; name the environment variable that holds the secret, or write \
               \"allowUnsignedWebhooks\": true at the top"
@@ -335,7 +335,7 @@ mod tests {
         let webhook = targets[&TargetName::parse("t").unwrap()].snapshot.contract.webhook.clone().unwrap();
         assert_eq!((webhook.url.as_str(), webhook.secret_env), ("https://x/", None));
         document["allowUnsignedWebhooks"] = "yes".into();
-        assert_eq!(faults(&document.to_string())[0], "allowUnsignedWebhooks: must be true or false, this is a string");
+        assert_eq!(errors(&document.to_string())[0], "allowUnsignedWebhooks: must be true or false, this is a string");
     }
 
     #[test]
@@ -349,11 +349,11 @@ mod tests {
 
     #[test]
     fn documents_that_are_no_registry() {
-        assert_eq!(faults("[]"), ["must be a JSON object, this is a list"]);
-        assert_eq!(faults("{}"), ["targets: is missing; list the contracts there"]);
-        assert_eq!(faults(r#"{"targets": []}"#), ["targets: must hold at least one contract"]);
-        assert_eq!(faults("{\"targets\": [\n}"), ["line 2 column 1: not valid JSON: expected value"]);
-        assert_eq!(faults("{} x"), ["line 1 column 4: not valid JSON: trailing characters"]);
+        assert_eq!(errors("[]"), ["must be a JSON object, this is a list"]);
+        assert_eq!(errors("{}"), ["targets: is missing; list the contracts there"]);
+        assert_eq!(errors(r#"{"targets": []}"#), ["targets: must hold at least one contract"]);
+        assert_eq!(errors("{\"targets\": [\n}"), ["line 2 column 1: not valid JSON: expected value"]);
+        assert_eq!(errors("{} x"), ["line 1 column 4: not valid JSON: trailing characters"]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::gateway::Arrivals;
+use super::gateway::TermSubscription;
 use crate::platform::clock::monotonic;
 
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ impl Submitted {
     }
 
     /// From the answer to the arrival of the first attempt at the gateway. Often before the answer.
-    pub fn to_first_attempt(&self, arrivals: &Arrivals) -> Vec<Duration> {
+    pub fn to_first_attempt(&self, arrivals: &TermSubscription) -> Vec<Duration> {
         let span = |entry: &Entry| Some(arrivals.of(entry.number)?.saturating_duration_since(entry.answered?));
         self.entries.iter().filter_map(span).collect()
     }

@@ -14,7 +14,7 @@ pub const RECEIVER_PATH: &str = "/webhook";
 
 pub struct BenchGateway {
     pub url: String,
-    pub arrivals: Arrivals,
+    pub arrivals: TermSubscription,
     /// How long it took in truth: timers and a busy machine add to what was asked for.
     served: Arc<Mutex<(u32, Duration)>>,
     handle: ServerHandle,
@@ -22,9 +22,9 @@ pub struct BenchGateway {
 
 /// When the first attempt of each intent came, by its number.
 #[derive(Clone, Default)]
-pub struct Arrivals(Arc<Mutex<Vec<Option<Instant>>>>);
+pub struct TermSubscription(Arc<Mutex<Vec<Option<Instant>>>>);
 
-impl Arrivals {
+impl TermSubscription {
     fn note(&self, number: usize) {
         let mut moments = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if moments.len() <= number {
@@ -41,7 +41,7 @@ impl Arrivals {
 impl BenchGateway {
     /// `retried`: so many percent of the intents fail at their first attempt.
     pub fn start(latency: Duration, retried: u32) -> Result<Self, String> {
-        let arrivals = Arrivals::default();
+        let arrivals = TermSubscription::default();
         let (noted, served) = (arrivals.clone(), Arc::<Mutex<(u32, Duration)>>::default());
         let spans = Arc::clone(&served);
         let server = HttpServer::new(move || {
@@ -84,7 +84,7 @@ impl BenchGateway {
     }
 }
 
-async fn answer(request: &HttpRequest, arrivals: &Arrivals, latency: Duration, retried: u32) -> HttpResponse {
+async fn answer(request: &HttpRequest, arrivals: &TermSubscription, latency: Duration, retried: u32) -> HttpResponse {
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let number = header("Idempotency-Key").rsplit('-').next().and_then(|digits| digits.parse::<usize>().ok());
     let first = header("X-Submission-Attempt") == "1";

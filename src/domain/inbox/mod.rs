@@ -13,8 +13,14 @@ use phonenumber::country;
 use self::payload::Document;
 use self::people::NoAddress;
 use super::time::Timestamp;
+use super::uuid_id::uuid_id;
 
 pub use self::payload::PayloadFormat;
+
+uuid_id! {
+    /// The id of an inbox submission: a random UUID, opaque to clients.
+    InboxSubmissionId
+}
 
 /// How something came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -202,7 +202,7 @@ pub struct Schedule {
     /// Retries that were seen before the end of the attempt before them.
     early: HashMap<IntentSeq, Waiting>,
     /// Attempts in flight that were begun at once, without ever having waited.
-    at_once: usize,
+    start_on_insert: usize,
     closed: bool,
 }
 
@@ -232,7 +232,7 @@ impl Schedule {
             known: HashMap::new(),
             in_flight: HashMap::new(),
             early: HashMap::new(),
-            at_once: 0,
+            start_on_insert: 0,
             closed: false,
         }
     }
@@ -264,7 +264,7 @@ impl Schedule {
     /// Takes a slot for an intent that is not in the store yet, so that it need not wait at all.
     /// No, if there is no free slot, its target or gateway is to be spared, or another intent of the
     /// gateway is due before it.
-    pub fn take_at_once(&mut self, lane: &Arc<Lane>, now: Timestamp) -> bool {
+    pub fn take_on_insert(&mut self, lane: &Arc<Lane>, now: Timestamp) -> bool {
         if self.closed {
             return false;
         }
@@ -280,16 +280,16 @@ impl Schedule {
         let unknown_from = self.queues.get(&lane.id).and_then(|queue| queue.unknown_from);
         let free = free && !self.paused.contains(&lane.target) && unknown_from.is_none_or(|place| place.due > now);
         if free {
-            self.at_once += 1;
+            self.start_on_insert += 1;
             self.start(lane, now);
         }
         self.relist_with(lane);
         free
     }
 
-    /// A slot taken by [`Self::take_at_once`] is free again; whether an intent may wait for it.
-    pub fn over_at_once(&mut self, lane: &Arc<Lane>, ended: Ended, now: Timestamp) -> bool {
-        self.at_once = self.at_once.saturating_sub(1);
+    /// A slot taken by [`Self::take_on_insert`] is free again; whether an intent may wait for it.
+    pub fn release_on_insert(&mut self, lane: &Arc<Lane>, ended: Ended, now: Timestamp) -> bool {
+        self.start_on_insert = self.start_on_insert.saturating_sub(1);
         self.end(lane, ended, now);
         self.relist_with(lane);
         !self.ready.is_empty()
@@ -431,7 +431,7 @@ impl Schedule {
     }
 
     pub fn in_flight(&self) -> usize {
-        self.in_flight.len() + self.at_once
+        self.in_flight.len() + self.start_on_insert
     }
 
     pub fn held(&self) -> usize {

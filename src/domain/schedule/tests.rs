@@ -43,7 +43,7 @@ impl Schedule {
     }
 
     fn is_over_at_once(&mut self, lane: &Arc<Lane>) -> bool {
-        self.over_at_once(lane, NOT_CALLED, self.now)
+        self.release_on_insert(lane, NOT_CALLED, self.now)
     }
 
     /// Lets a gateway answer so many attempts at once, so that it may have as many again.
@@ -94,18 +94,18 @@ fn a_new_intent_is_begun_at_once_unless_another_is_due_or_no_slot_is_free() {
         schedule.merge(waiting(seq, 1, 100 + seq));
     }
     let gateway = &lane(1);
-    assert!(schedule.take_at_once(gateway, at(99)), "the others are due later, also those not in memory");
-    assert!(!schedule.take_at_once(gateway, at(100)), "one is due");
-    assert!(schedule.take_at_once(gateway, at(99)));
-    assert!(!schedule.take_at_once(gateway, at(99)), "the gateway is full");
-    assert!(schedule.take_at_once(&lane(2), at(99)));
-    assert!(!schedule.take_at_once(&lane(3), at(99)), "all slots are taken");
+    assert!(schedule.take_on_insert(gateway, at(99)), "the others are due later, also those not in memory");
+    assert!(!schedule.take_on_insert(gateway, at(100)), "one is due");
+    assert!(schedule.take_on_insert(gateway, at(99)));
+    assert!(!schedule.take_on_insert(gateway, at(99)), "the gateway is full");
+    assert!(schedule.take_on_insert(&lane(2), at(99)));
+    assert!(!schedule.take_on_insert(&lane(3), at(99)), "all slots are taken");
     assert!(schedule.take_due(at(100)).is_empty());
     schedule.is_over_at_once(&lane(2));
     assert!(schedule.is_over_at_once(gateway), "one waits for that");
     assert_eq!(seqs(&schedule.take_due(at(100))), [0]);
     schedule.close();
-    assert!(!schedule.take_at_once(&lane(2), at(99)));
+    assert!(!schedule.take_on_insert(&lane(2), at(99)));
     schedule.is_over_at_once(gateway);
     assert!(schedule.take_due(at(200)).is_empty());
 }
@@ -185,12 +185,12 @@ fn a_paused_target_waits_and_holds_up_nobody() {
     (0..20).for_each(|seq| schedule.merge(waiting_in(&one, seq, seq)));
     schedule.merge(waiting_in(&other, 50, 50));
     schedule.pause_targets(names(&["one"]));
-    assert!(!schedule.take_at_once(&one, at(60)), "paused");
+    assert!(!schedule.take_on_insert(&one, at(60)), "paused");
     let taken = schedule.take_due(at(60));
     assert_eq!(seqs(&taken), [50], "of the same gateway, and due later than all that are paused");
     schedule.is_over(&taken[0], NOT_CALLED);
     assert_eq!(schedule.next_due_in(at(60)), None);
-    assert!(schedule.take_at_once(&other, at(60)));
+    assert!(schedule.take_on_insert(&other, at(60)));
     schedule.pause_targets(names(&[]));
     assert_eq!(seqs(&schedule.take_due(at(60))), [0], "goes on where it was");
     schedule.pause_target(&one.target);
@@ -212,7 +212,7 @@ fn a_target_may_have_fewer_slots_than_its_gateway() {
     schedule.merge(waiting_in(&other, 20, 20));
     let taken = schedule.take_due(at(100));
     assert_eq!(seqs(&taken), [0, 1, 20]);
-    assert!(!schedule.take_at_once(&new, at(0)), "also what comes new");
+    assert!(!schedule.take_on_insert(&new, at(0)), "also what comes new");
     schedule.is_over(&taken[0], called(Duration::ZERO));
     let taken = schedule.take_due(at(100));
     assert_eq!(seqs(&taken), [2], "nothing ahead, though the gateway is quick");
@@ -239,7 +239,7 @@ fn a_rate_spaces_the_starts_of_its_target() {
     }
     assert_eq!(started, 71, "seven seconds, and one at the start");
     let before = schedule.next_due_in(at(7_000_000)).unwrap();
-    assert!(!schedule.take_at_once(&lane(1), at(7_000_000)), "{before:?}: neither does what comes new overtake it");
+    assert!(!schedule.take_on_insert(&lane(1), at(7_000_000)), "{before:?}: neither does what comes new overtake it");
 }
 
 #[test]
@@ -302,8 +302,8 @@ fn a_gateway_that_asks_for_it_is_left_alone_and_then_tried_by_one() {
     schedule.is_over(&taken[1], called(Duration::ZERO));
     schedule.is_over(&taken[2], busy(500));
     assert!(schedule.take_due(at(999)).is_empty(), "not one of either target, and no earlier because of another");
-    assert!(schedule.take_at_once(&elsewhere, at(999)), "other gateways are not concerned");
-    assert!(!schedule.take_at_once(&one, at(999)));
+    assert!(schedule.take_on_insert(&elsewhere, at(999)), "other gateways are not concerned");
+    assert!(!schedule.take_on_insert(&one, at(999)));
     assert!(schedule.take_due(at(1_000)).is_empty(), "one is still there from before");
     schedule.is_over(&taken[3], called(Duration::ZERO));
     assert_eq!(schedule.gateways_on_hold(at(999)), 1, "the later wish holds");
@@ -397,10 +397,10 @@ fn busy_gateways_that_hang_together_leave_the_reserve_to_those_that_answer() {
     }
     assert_eq!(schedule.take_due(at(0)).len(), 224);
     for _ in 0..schedule.limits.few() {
-        assert!(schedule.take_at_once(&healthy, at(1)), "what is reserved is for this one");
+        assert!(schedule.take_on_insert(&healthy, at(1)), "what is reserved is for this one");
     }
-    assert!(!schedule.take_at_once(&healthy, at(1)), "and not only for this one");
-    assert!(!schedule.take_at_once(&lane(4), at(1)), "a gateway that nothing is known of has to wait");
+    assert!(!schedule.take_on_insert(&healthy, at(1)), "and not only for this one");
+    assert!(!schedule.take_on_insert(&lane(4), at(1)), "a gateway that nothing is known of has to wait");
 }
 
 proptest! {
@@ -442,8 +442,8 @@ proptest! {
             let taken = schedule.take_due(now);
             prop_assert_eq!(seqs(&taken), [second], "the healthy one starts at once, and nothing else does");
             schedule.over(&taken[0], called(Duration::from_millis(5)), now);
-            prop_assert!(schedule.take_at_once(&healthy, now), "so does what is new");
-            schedule.over_at_once(&healthy, called(Duration::from_millis(5)), now);
+            prop_assert!(schedule.take_on_insert(&healthy, now), "so does what is new");
+            schedule.release_on_insert(&healthy, called(Duration::from_millis(5)), now);
         }
     }
 

@@ -26,11 +26,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// One for each target that has ever had a rate in this term.
 #[derive(Default)]
-pub struct Turns(RefCell<HashMap<TargetName, Rc<Queue>>>);
+pub struct RateLimiter(RefCell<HashMap<TargetName, Rc<Queue>>>);
 
 /// The next free turn is this far away, too far to wait for it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct TooFar(pub Duration);
+pub struct TooFarAhead(pub Duration);
 
 #[derive(Default)]
 struct Queue {
@@ -49,20 +49,20 @@ impl Queue {
     }
 }
 
-/// The next turn of a target. Dropped without [`Turn::leave`] it is free again.
-pub struct Turn {
+/// The next turn of a target. Dropped without [`Reservation::leave`] it is free again.
+pub struct Reservation {
     last: OwnedMutexGuard<Option<Instant>>,
     queue: Rc<Queue>,
     rate: Rate,
 }
 
-impl Drop for Turn {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.queue.waiting.set(self.queue.waiting.get() - 1);
     }
 }
 
-impl Turn {
+impl Reservation {
     fn due(&self) -> Option<Instant> {
         self.last.map(|last| last + self.rate.interval())
     }
@@ -86,18 +86,18 @@ impl Turn {
     }
 }
 
-impl Turns {
+impl RateLimiter {
     /// Resolves when this attempt is the next of its target, in the order in which they asked. Holds nothing but that
     /// meanwhile.
-    pub async fn approach(&self, target: &TargetName, rate: Rate) -> Result<Turn, TooFar> {
+    pub async fn approach(&self, target: &TargetName, rate: Rate) -> Result<Reservation, TooFarAhead> {
         let queue = self.queue(target);
         let wait = queue.free_in(rate);
         if wait > LONGEST_WAIT {
-            return Err(TooFar(wait));
+            return Err(TooFarAhead(wait));
         }
         queue.waiting.set(queue.waiting.get() + 1);
         let last = Arc::clone(&queue.last).lock_owned().await;
-        Ok(Turn { last, queue, rate })
+        Ok(Reservation { last, queue, rate })
     }
 
     fn queue(&self, target: &TargetName) -> Rc<Queue> {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     /// Waits for a turn and uses it.
-    async fn call(turns: &Turns, rate: Rate) -> Result<Duration, TooFar> {
+    async fn call(turns: &RateLimiter, rate: Rate) -> Result<Duration, TooFarAhead> {
         let turn = turns.approach(&target(), rate).await?;
         turn.comes().await;
         Ok(turn.leave())
@@ -128,7 +128,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_leave_one_interval_after_another_and_say_when_the_next_may() {
-        let (turns, rate) = (Turns::default(), Rate::per_second(10.0).unwrap());
+        let (turns, rate) = (RateLimiter::default(), Rate::per_second(10.0).unwrap());
         let began = monotonic();
         let left = join_all((0..5).map(|_| async {
             let until_free = call(&turns, rate).await.unwrap();
@@ -141,7 +141,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stall_is_not_made_up_for() {
-        let (turns, rate) = (Turns::default(), Rate::per_second(10.0).unwrap());
+        let (turns, rate) = (RateLimiter::default(), Rate::per_second(10.0).unwrap());
         call(&turns, rate).await.unwrap();
         tokio::time::advance(Duration::from_millis(950)).await;
         let after = monotonic();
@@ -152,11 +152,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_turn_that_is_not_used_is_free_again_and_a_far_one_is_refused() {
-        let (turns, rate) = (Turns::default(), Rate::per_second(1.0).unwrap());
+        let (turns, rate) = (RateLimiter::default(), Rate::per_second(1.0).unwrap());
         call(&turns, rate).await.unwrap();
         drop(turns.approach(&target(), rate).await.unwrap());
         let (next, behind) = tokio::join!(call(&turns, rate), call(&turns, rate));
         assert_eq!(next, Ok(Duration::from_secs(1)), "the turn that nobody used");
-        assert_eq!(behind, Err(TooFar(Duration::from_secs(2))));
+        assert_eq!(behind, Err(TooFarAhead(Duration::from_secs(2))));
     }
 }

@@ -11,67 +11,67 @@ use tokio::sync::oneshot;
 
 use crate::domain::lease::Term;
 use crate::domain::schedule::Waiting;
-use crate::store::actor::{FencedError, FencedResult};
 use crate::store::client::StoreClient;
-use crate::store::{Begun, FencedWrites, FinishAttempt, Finished, PostponeAttempt, StoreError};
+use crate::store::{FencedError, FencedResult};
+use crate::store::{FencedWrites, FinishAttempt, FinishResult, PostponeAttempt, StartResult, StoreError};
 
 type Answer<T> = oneshot::Sender<FencedResult<T>>;
 
-pub struct Outbox {
+pub struct WriteBatcher {
     store: StoreClient,
     term: Term,
-    waiting: RefCell<Letters>,
+    waiting: RefCell<PendingWrites>,
 }
 
 #[derive(Default)]
-struct Letters {
-    begins: Vec<(Waiting, Answer<Begun>)>,
-    finishes: Vec<(Arc<FinishAttempt>, Answer<Finished>)>,
-    postpones: Vec<(PostponeAttempt, Answer<Finished>)>,
+struct PendingWrites {
+    starts: Vec<(Waiting, Answer<StartResult>)>,
+    finishes: Vec<(Arc<FinishAttempt>, Answer<FinishResult>)>,
+    postpones: Vec<(PostponeAttempt, Answer<FinishResult>)>,
     /// They will be sent when the tasks that are ready now have had their turn.
     leaving: bool,
 }
 
-impl Outbox {
+impl WriteBatcher {
     pub fn new(store: StoreClient, term: Term) -> Rc<Self> {
         Rc::new(Self { store, term, waiting: RefCell::default() })
     }
 
-    pub async fn begin(self: &Rc<Self>, waiting: Waiting) -> FencedResult<Begun> {
+    pub async fn begin(self: &Rc<Self>, waiting: Waiting) -> FencedResult<StartResult> {
         let (answer, answered) = oneshot::channel();
-        self.post(|letters| letters.begins.push((waiting, answer)));
+        self.post(|pending| pending.starts.push((waiting, answer)));
         answered.await.unwrap_or_else(|_| Err(lost()))
     }
 
-    pub async fn finish(self: &Rc<Self>, finish: Arc<FinishAttempt>) -> FencedResult<Finished> {
+    pub async fn finish(self: &Rc<Self>, finish: Arc<FinishAttempt>) -> FencedResult<FinishResult> {
         let (answer, answered) = oneshot::channel();
-        self.post(|letters| letters.finishes.push((finish, answer)));
+        self.post(|pending| pending.finishes.push((finish, answer)));
         answered.await.unwrap_or_else(|_| Err(lost()))
     }
 
-    pub async fn postpone(self: &Rc<Self>, postpone: PostponeAttempt) -> FencedResult<Finished> {
+    pub async fn postpone(self: &Rc<Self>, postpone: PostponeAttempt) -> FencedResult<FinishResult> {
         let (answer, answered) = oneshot::channel();
-        self.post(|letters| letters.postpones.push((postpone, answer)));
+        self.post(|pending| pending.postpones.push((postpone, answer)));
         answered.await.unwrap_or_else(|_| Err(lost()))
     }
 
-    fn post(self: &Rc<Self>, write: impl FnOnce(&mut Letters)) {
-        let mut letters = self.waiting.borrow_mut();
-        write(&mut letters);
-        if !std::mem::replace(&mut letters.leaving, true) {
+    fn post(self: &Rc<Self>, write: impl FnOnce(&mut PendingWrites)) {
+        let mut pending = self.waiting.borrow_mut();
+        write(&mut pending);
+        if !std::mem::replace(&mut pending.leaving, true) {
             actix::spawn(Rc::clone(self).send());
         }
     }
 
     async fn send(self: Rc<Self>) {
-        let Letters { begins, finishes, postpones, .. } = self.waiting.take();
-        let (begins, begin_answers): (Vec<_>, Vec<_>) = begins.into_iter().unzip();
+        let PendingWrites { starts, finishes, postpones, .. } = self.waiting.take();
+        let (starts, begin_answers): (Vec<_>, Vec<_>) = starts.into_iter().unzip();
         let (finishes, finish_answers): (Vec<_>, Vec<_>) = finishes.into_iter().unzip();
         let (postpones, postpone_answers): (Vec<_>, Vec<_>) = postpones.into_iter().unzip();
-        let writes = FencedWrites { begins, finishes, postpones, ..FencedWrites::new(&self.term) };
+        let writes = FencedWrites { starts, finishes, postpones, ..FencedWrites::new(&self.term) };
         match self.store.fenced(writes).await {
             Ok(done) => {
-                deliver(begin_answers, done.begins);
+                deliver(begin_answers, done.starts);
                 deliver(finish_answers, done.finishes);
                 deliver(postpone_answers, done.postpones);
             }

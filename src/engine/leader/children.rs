@@ -5,21 +5,18 @@ use std::time::Duration;
 
 use actix::{Actor, Addr};
 
-use super::{ChildStopped, LeaderActor, LeaderParts, Reign};
+use super::{LeaderActor, LeaderDeps, LeadershipTerm};
 use crate::domain::lease::Term;
-use crate::engine::executor::{ExecutorActor, ExecutorParts};
-use crate::engine::inbox::{InboxActor, InboxParts};
+use crate::engine::executor::{ExecutorActor, ExecutorDeps};
+use crate::engine::inbox::{InboxActor, InboxDeps};
+use crate::engine::messages::{Child, ChildStopped, Stop};
 use crate::engine::retention::RetentionActor;
-use crate::engine::scheduler::{SchedulerActor, SchedulerParts, Stop};
-use crate::engine::webhooks::{StopDelivering, WebhookActor, WebhookParts};
+use crate::engine::scheduler::{SchedulerActor, SchedulerDeps};
+use crate::engine::webhooks::{StopDelivering, WebhookActor, WebhookDeps};
 use crate::platform::clock::StoreTime;
 use crate::platform::supervision::{Death, alive};
-use crate::store::Build;
+use crate::store::ScheduleSnapshot;
 use crate::store::client::StoreClient;
-
-/// What the leader is told when the actor of webhooks, or that of the inbox, dies.
-pub const WEBHOOKS: &str = "webhooks";
-pub const INBOX: &str = "inbox";
 
 /// Dropping this stops the scheduler, without whom nothing begins, and lets the store forget both;
 /// nobody else knows the executor, so that ends with it.
@@ -43,32 +40,32 @@ impl Drop for Children {
             retention.do_send(Stop);
         }
         // Also when the scheduler is dead.
-        self.store.unwatch_arrivals(&self.term);
+        self.store.unsubscribe_term(&self.term);
     }
 }
 
 impl Children {
     pub fn start(
-        parts: &LeaderParts,
-        reign: &Reign,
+        deps: &LeaderDeps,
+        leadership: &LeadershipTerm,
         store_time: &StoreTime,
-        build: Build,
+        snapshot: ScheduleSnapshot,
         leader: Addr<LeaderActor>,
     ) -> Self {
-        let term = reign.term.clone();
-        let (store, store_time) = (parts.store.clone(), store_time.clone());
-        let limits = parts.settings.limits;
-        let attempt_timeout = parts.outside.attempt_timeout;
+        let term = leadership.term.clone();
+        let (store, store_time) = (deps.store.clone(), store_time.clone());
+        let limits = deps.settings.limits;
+        let attempt_timeout = deps.outside.attempt_timeout;
 
         let (executor_alive, executor_death) = alive();
         let executor = {
             let (term, store, store_time) = (term.clone(), store.clone(), store_time.clone());
-            let (trust, gateway) = (reign.trust.clone(), Arc::clone(&parts.outside.gateway));
-            let (registry, tracer) = (parts.outside.registry.clone(), parts.outside.tracer.clone());
+            let (trust, gateway) = (leadership.trust.clone(), Arc::clone(&deps.outside.gateway));
+            let (registry, tracer) = (deps.outside.registry.clone(), deps.outside.tracer.clone());
             let leader = leader.clone().recipient();
-            ExecutorActor::start_in_arbiter(&parts.executor_arbiter, move |_| {
+            ExecutorActor::start_in_arbiter(&deps.executor_arbiter, move |_| {
                 let gateway = gateway();
-                let parts = ExecutorParts {
+                let deps = ExecutorDeps {
                     term,
                     trust,
                     store,
@@ -80,38 +77,38 @@ impl Children {
                     limits,
                     attempt_timeout,
                 };
-                ExecutorActor::new(parts, executor_alive)
+                ExecutorActor::new(deps, executor_alive)
             })
         };
         let (scheduler_alive, scheduler_death) = alive();
-        let scheduler_parts = SchedulerParts {
+        let scheduler_parts = SchedulerDeps {
             term: term.clone(),
-            trust: reign.trust.clone(),
+            trust: leadership.trust.clone(),
             store: store.clone(),
             store_time: store_time.clone(),
             executor: executor.clone(),
-            in_flight: parts.in_flight.clone(),
+            in_flight: deps.in_flight.clone(),
             leader: leader.clone().recipient(),
-            metrics: Arc::clone(&parts.metrics),
-            registry: parts.outside.registry.clone(),
+            metrics: Arc::clone(&deps.metrics),
+            registry: deps.outside.registry.clone(),
             limits,
-            refresh_interval: parts.settings.refresh_interval,
-            progress: reign.progress.work.clone(),
+            refresh_interval: deps.settings.refresh_interval,
+            progress: leadership.progress.work.clone(),
         };
-        let scheduler = SchedulerActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| {
-            SchedulerActor::new(scheduler_parts, build, scheduler_alive)
+        let scheduler = SchedulerActor::start_in_arbiter(&deps.scheduler_arbiter, move |_| {
+            SchedulerActor::new(scheduler_parts, snapshot, scheduler_alive)
         });
-        let retention = parts.settings.retention.map(|keep_for| {
+        let retention = deps.settings.retention.map(|keep_for| {
             let (term, store, leader) = (term.clone(), store.clone(), leader.clone().recipient());
-            let metrics = Arc::clone(&parts.metrics);
-            RetentionActor::start_in_arbiter(&parts.scheduler_arbiter, move |_| {
+            let metrics = Arc::clone(&deps.metrics);
+            RetentionActor::start_in_arbiter(&deps.scheduler_arbiter, move |_| {
                 RetentionActor::new(term, store, leader, metrics, keep_for)
             })
         });
-        let webhooks = start_webhooks(parts, reign, &store_time, &leader);
-        let inbox = start_inbox(parts, reign, &leader);
-        tell_of_death(&leader, &term, "executor", executor_death);
-        tell_of_death(&leader, &term, "scheduler", scheduler_death);
+        let webhooks = start_webhooks(deps, leadership, &store_time, &leader);
+        let inbox = start_inbox(deps, leadership, &leader);
+        tell_of_death(&leader, &term, Child::Executor, executor_death);
+        tell_of_death(&leader, &term, Child::Scheduler, scheduler_death);
         Self {
             scheduler,
             webhooks,
@@ -151,52 +148,54 @@ impl Children {
 
     pub fn restart(
         &mut self,
-        child: &str,
-        parts: &LeaderParts,
-        reign: &Reign,
+        child: Child,
+        deps: &LeaderDeps,
+        leadership: &LeadershipTerm,
         store_time: &StoreTime,
         leader: &Addr<LeaderActor>,
     ) {
         match child {
-            INBOX => self.inbox = start_inbox(parts, reign, leader),
-            _ => self.webhooks = start_webhooks(parts, reign, store_time, leader),
+            Child::Inbox => self.inbox = start_inbox(deps, leadership, leader),
+            Child::Webhooks => self.webhooks = start_webhooks(deps, leadership, store_time, leader),
+            // Their death ended the term.
+            Child::Scheduler | Child::Executor => {}
         }
     }
 }
 
 fn start_webhooks(
-    parts: &LeaderParts,
-    reign: &Reign,
+    deps: &LeaderDeps,
+    leadership: &LeadershipTerm,
     store_time: &StoreTime,
     leader: &Addr<LeaderActor>,
 ) -> Addr<WebhookActor> {
     let (alive, death) = alive();
-    tell_of_death(leader, &reign.term, WEBHOOKS, death);
-    let (term, trust, store_time) = (reign.term.clone(), reign.trust.clone(), store_time.clone());
-    let (store, metrics) = (parts.store.clone(), Arc::clone(&parts.metrics));
-    let (outside, leader) = (parts.outside.clone(), leader.clone().recipient());
-    WebhookActor::start_in_arbiter(&parts.webhook_arbiter, move |_| {
-        let (courier, variables) = ((outside.courier)(), outside.variables);
-        WebhookActor::new(WebhookParts { term, trust, store, store_time, courier, variables, metrics, leader }, alive)
+    tell_of_death(leader, &leadership.term, Child::Webhooks, death);
+    let (term, trust, store_time) = (leadership.term.clone(), leadership.trust.clone(), store_time.clone());
+    let (store, metrics) = (deps.store.clone(), Arc::clone(&deps.metrics));
+    let (outside, leader) = (deps.outside.clone(), leader.clone().recipient());
+    WebhookActor::start_in_arbiter(&deps.webhook_arbiter, move |_| {
+        let (sender, variables) = ((outside.sender)(), outside.variables);
+        WebhookActor::new(WebhookDeps { term, trust, store, store_time, sender, variables, metrics, leader }, alive)
     })
 }
 
-fn start_inbox(parts: &LeaderParts, reign: &Reign, leader: &Addr<LeaderActor>) -> Addr<InboxActor> {
+fn start_inbox(deps: &LeaderDeps, leadership: &LeadershipTerm, leader: &Addr<LeaderActor>) -> Addr<InboxActor> {
     let (alive, death) = alive();
-    tell_of_death(leader, &reign.term, INBOX, death);
-    let inbox = InboxParts {
-        term: reign.term.clone(),
-        trust: reign.trust.clone(),
-        store: parts.store.clone(),
-        registry: parts.outside.registry.clone(),
-        metrics: Arc::clone(&parts.metrics),
+    tell_of_death(leader, &leadership.term, Child::Inbox, death);
+    let inbox = InboxDeps {
+        term: leadership.term.clone(),
+        trust: leadership.trust.clone(),
+        store: deps.store.clone(),
+        registry: deps.outside.registry.clone(),
+        metrics: Arc::clone(&deps.metrics),
         leader: leader.clone().recipient(),
     };
-    InboxActor::start_in_arbiter(&parts.webhook_arbiter, move |_| InboxActor::new(inbox, alive))
+    InboxActor::start_in_arbiter(&deps.webhook_arbiter, move |_| InboxActor::new(inbox, alive))
 }
 
 /// Tells the leader when a child of a term is gone.
-fn tell_of_death(leader: &Addr<LeaderActor>, term: &Term, child: &'static str, death: Death) {
+fn tell_of_death(leader: &Addr<LeaderActor>, term: &Term, child: Child, death: Death) {
     let (leader, term) = (leader.clone(), term.clone());
     actix::spawn(async move {
         death.comes().await;

@@ -35,20 +35,19 @@ use tokio::time::Instant;
 use crate::config::registry::CurrentRegistry;
 use crate::config::variables::Variables;
 use crate::domain::lease::{Lease, Term};
-use crate::engine::executor::InFlight;
-use crate::engine::lease_trust::{Trust, TrustLeft};
-use crate::engine::scheduler::Stop;
-use crate::engine::webhooks::sender::Courier;
+use crate::engine::lease_trust::{LeaseTrust, RemainingTrust};
+use crate::engine::messages::{Child, ChildStopped, Stop, TermFailed};
+use crate::engine::webhooks::sender::WebhookSender;
 use crate::gateway::Gateway;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::platform::supervision::Alive;
-use crate::store::actor::FencedError;
 use crate::store::client::StoreClient;
+use crate::store::{FencedError, InFlight};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Tracer;
 
 pub use self::board::LeadershipBoard;
-use self::children::{Children, INBOX, WEBHOOKS};
+use self::children::Children;
 use self::prepare::{Prepared, prepare};
 pub use self::progress::Heartbeat;
 use self::progress::{Progress, responds};
@@ -57,15 +56,15 @@ pub use self::settings::LeaderSettings;
 /// Makes a gateway client on the thread that will use it.
 pub type GatewayFactory = Arc<dyn Fn() -> Rc<dyn Gateway> + Send + Sync>;
 /// The same for webhooks.
-pub type CourierFactory = Arc<dyn Fn() -> Rc<dyn Courier> + Send + Sync>;
+pub type WebhookSenderFactory = Arc<dyn Fn() -> Rc<dyn WebhookSender> + Send + Sync>;
 
 /// How the world outside is reached.
 #[derive(Clone)]
-pub struct Outside {
+pub struct EngineDeps {
     pub gateway: GatewayFactory,
     /// How long an attempt may take, unless its target says otherwise.
     pub attempt_timeout: Duration,
-    pub courier: CourierFactory,
+    pub sender: WebhookSenderFactory,
     pub variables: Variables,
     pub registry: CurrentRegistry,
     pub tracer: Tracer,
@@ -73,59 +72,17 @@ pub struct Outside {
 
 /// What a leader needs; the same for every term and every leader of this process.
 #[derive(Clone)]
-pub struct LeaderParts {
+pub struct LeaderDeps {
     pub store: StoreClient,
     pub metrics: Arc<Metrics>,
     pub board: LeadershipBoard,
     pub in_flight: InFlight,
-    pub outside: Outside,
+    pub outside: EngineDeps,
     /// Where children run: the executor and webhooks have threads of their own.
     pub scheduler_arbiter: ArbiterHandle,
     pub executor_arbiter: ArbiterHandle,
     pub webhook_arbiter: ArbiterHandle,
     pub settings: LeaderSettings,
-}
-
-/// Something went wrong that a term must not outlive.
-#[derive(Message, Clone, Debug)]
-#[rtype(result = "()")]
-pub struct TermFailed {
-    pub term: Term,
-    /// The term is over. Otherwise it is in doubt, and is drained and given back.
-    pub lost: bool,
-    pub why: String,
-    /// What the store said, if that is the reason.
-    pub store_error: Option<String>,
-}
-
-impl TermFailed {
-    /// A write or a look of the term went wrong.
-    pub fn new(term: &Term, during: &str, error: &FencedError) -> Self {
-        let (lost, store_error) = match error {
-            FencedError::TermOver => (true, None),
-            FencedError::Store(error) => (false, Some(error.to_string())),
-        };
-        Self { term: term.clone(), lost, why: format!("{during}: {error}"), store_error }
-    }
-
-    /// The lease is not to be held any longer. It is not given back either: it runs out by itself,
-    /// and until then what is under way may be recorded.
-    fn lost(term: &Term, why: impl Into<String>) -> Self {
-        Self { lost: true, ..Self::in_doubt(term, why) }
-    }
-
-    /// Something happened after which nobody knows what the term has done.
-    pub fn in_doubt(term: &Term, why: impl Into<String>) -> Self {
-        Self { term: term.clone(), lost: false, why: why.into(), store_error: None }
-    }
-}
-
-/// A child of a term is gone.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct ChildStopped {
-    term: Term,
-    child: &'static str,
 }
 
 /// Stop for good: no new attempt, wait for those under way, give the lease back.
@@ -136,7 +93,7 @@ pub struct StopLeading {
 }
 
 pub struct LeaderActor {
-    parts: LeaderParts,
+    deps: LeaderDeps,
     state: State,
     /// Terms given up in a row without a good one between; each makes the next wait longer.
     failures: u32,
@@ -152,16 +109,16 @@ pub struct LeaderActor {
 
 enum State {
     Following,
-    Preparing(Reign),
-    Leading(Reign, Children),
-    Draining(Reign),
+    Preparing(LeadershipTerm),
+    Leading(LeadershipTerm, Children),
+    Draining(LeadershipTerm),
     Stopped,
 }
 
 /// A lease held and renewed. Dropping it ends all trust in it.
-struct Reign {
+struct LeadershipTerm {
     term: Term,
-    trust: Trust,
+    trust: LeaseTrust,
     progress: Progress,
     began: Instant,
     renewals: SpawnHandle,
@@ -169,16 +126,16 @@ struct Reign {
     preparation: Option<SpawnHandle>,
 }
 
-impl Drop for Reign {
+impl Drop for LeadershipTerm {
     fn drop(&mut self) {
         self.trust.revoke();
     }
 }
 
 impl LeaderActor {
-    pub fn new(parts: LeaderParts, alive: Alive) -> Self {
+    pub fn new(deps: LeaderDeps, alive: Alive) -> Self {
         Self {
-            parts,
+            deps,
             state: State::Following,
             failures: 0,
             last_end: None,
@@ -189,15 +146,17 @@ impl LeaderActor {
         }
     }
 
-    fn reign(&self) -> Option<&Reign> {
+    fn leadership(&self) -> Option<&LeadershipTerm> {
         match &self.state {
-            State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) => Some(reign),
+            State::Preparing(leadership) | State::Leading(leadership, _) | State::Draining(leadership) => {
+                Some(leadership)
+            }
             State::Following | State::Stopped => None,
         }
     }
 
     fn term(&self) -> Option<&Term> {
-        self.reign().map(|reign| &reign.term)
+        self.leadership().map(|leadership| &leadership.term)
     }
 
     fn is_term(&self, term: &Term) -> bool {
@@ -210,7 +169,7 @@ impl LeaderActor {
 
     /// Asks for the lease, unless the executor is stuck: then it is left to others.
     fn acquire(&mut self, ctx: &mut Context<Self>) {
-        let executor = self.parts.executor_arbiter.clone();
+        let executor = self.deps.executor_arbiter.clone();
         let ready = wrap_future::<_, Self>(async move { responds(&executor).await });
         ctx.spawn(ready.map(|responds, actor, ctx| {
             if !responds {
@@ -223,7 +182,7 @@ impl LeaderActor {
 
     fn ask(&mut self, ctx: &mut Context<Self>) {
         self.asking = true;
-        let LeaderParts { store, settings, .. } = self.parts.clone();
+        let LeaderDeps { store, settings, .. } = self.deps.clone();
         let asked = monotonic();
         let acquire = wrap_future::<_, Self>(async move {
             store.acquire_lease(settings.lease_name, settings.holder_id, settings.timing.duration()).await
@@ -236,7 +195,7 @@ impl LeaderActor {
                 (Ok(Some(lease)), None) => actor.begin_term(asked, lease, ctx),
                 (Ok(None), None) => actor.refused(ctx),
                 (Err(error), None) => {
-                    let holder_id = &actor.parts.settings.holder_id;
+                    let holder_id = &actor.deps.settings.holder_id;
                     log::warn!("leader_acquire_failed holder_id={holder_id} store_error={error:?}");
                     actor.acquire_later(ctx);
                 }
@@ -247,7 +206,7 @@ impl LeaderActor {
     /// Somebody holds the lease. Unless that may be an earlier term of this instance, whatever went
     /// wrong here before is over.
     fn refused(&mut self, ctx: &mut Context<Self>) {
-        let lasts = self.parts.settings.timing.duration();
+        let lasts = self.deps.settings.timing.duration();
         if self.last_end.is_none_or(|end| monotonic().duration_since(end) > lasts) {
             self.failures = 0;
         }
@@ -258,7 +217,7 @@ impl LeaderActor {
     /// that a lease given back is taken, prepared for and used within the interval.
     fn acquire_later(&self, ctx: &mut Context<Self>) {
         const LONGEST: Duration = Duration::from_secs(30);
-        let interval = self.parts.settings.acquire_interval;
+        let interval = self.deps.settings.acquire_interval;
         let grown = interval.saturating_mul(1 << self.failures.min(5)).min(LONGEST.max(interval));
         let jittered = grown.mul_f64(0.5 + 0.4 * fastrand::f64());
         ctx.run_later(jittered, Self::acquire);
@@ -268,73 +227,76 @@ impl LeaderActor {
         self.store_time.observe(asked, lease.now);
         let Lease { term, expires_at, .. } = &lease;
         log::info!("leader_acquired {term} expires_at={expires_at}");
-        self.parts.metrics.became_leader(term.epoch);
-        let timing = self.parts.settings.timing;
+        self.deps.metrics.became_leader(term.epoch);
+        let timing = self.deps.settings.timing;
         let renewals = ctx.run_interval(timing.renew_interval(), Self::renew);
-        let trust = Trust::from(asked, timing.trusted_span());
+        let trust = LeaseTrust::from(asked, timing.trusted_duration());
         let progress = Progress::new(
-            self.parts.executor_arbiter.clone(),
-            timing.trusted_span(),
-            self.parts.settings.refresh_interval,
+            self.deps.executor_arbiter.clone(),
+            timing.trusted_duration(),
+            self.deps.settings.refresh_interval,
         );
         let (term, work) = (term.clone(), progress.work.clone());
-        self.parts.board.show(Some(lease));
-        let reign = Reign { term: term.clone(), trust, progress, began: asked, renewals, preparation: None };
-        self.state = State::Preparing(reign);
+        self.deps.board.show(Some(lease));
+        let leadership =
+            LeadershipTerm { term: term.clone(), trust, progress, began: asked, renewals, preparation: None };
+        self.state = State::Preparing(leadership);
         self.watch_trust(term.clone(), ctx);
         self.prepare(term, work, ctx);
     }
 
     fn prepare(&mut self, term: Term, work: Heartbeat, ctx: &mut Context<Self>) {
-        let State::Preparing(reign) = &mut self.state else { return };
-        let (store, store_time) = (self.parts.store.clone(), self.store_time.clone());
-        let duration = self.parts.settings.timing.duration();
+        let State::Preparing(leadership) = &mut self.state else { return };
+        let (store, store_time) = (self.deps.store.clone(), self.store_time.clone());
+        let duration = self.deps.settings.timing.duration();
         let prepare = wrap_future::<_, Self>(async move { prepare(&store, &term, &store_time, duration, &work).await });
         let preparation = ctx.spawn(prepare.map(|result, actor, ctx| match result {
             Ok(prepared) => actor.lead(prepared, ctx),
             Err(failed) => actor.handle(failed, ctx),
         }));
-        reign.preparation = Some(preparation);
+        leadership.preparation = Some(preparation);
     }
 
     /// The term is prepared and was still held after that: start its children.
-    fn lead(&mut self, Prepared { asked, lease, build, closed }: Prepared, ctx: &mut Context<Self>) {
-        if !matches!(&self.state, State::Preparing(reign) if reign.term == lease.term) {
+    fn lead(&mut self, Prepared { asked, lease, snapshot, closed }: Prepared, ctx: &mut Context<Self>) {
+        if !matches!(&self.state, State::Preparing(leadership) if leadership.term == lease.term) {
             return; // Ended meanwhile, or told to stop.
         }
-        let State::Preparing(reign) = std::mem::replace(&mut self.state, State::Following) else { return };
-        reign.trust.extend(asked, self.parts.settings.timing.trusted_span());
-        log::info!("leader_ready {} interrupted_attempts={closed} lanes={}", reign.term, build.lanes.len());
-        self.parts.board.show(Some(lease));
-        let children = Children::start(&self.parts, &reign, &self.store_time, build, ctx.address());
-        self.state = State::Leading(reign, children);
+        let State::Preparing(leadership) = std::mem::replace(&mut self.state, State::Following) else { return };
+        leadership.trust.extend(asked, self.deps.settings.timing.trusted_duration());
+        log::info!("leader_ready {} interrupted_attempts={closed} lanes={}", leadership.term, snapshot.lanes.len());
+        self.deps.board.show(Some(lease));
+        let children = Children::start(&self.deps, &leadership, &self.store_time, snapshot, ctx.address());
+        self.state = State::Leading(leadership, children);
     }
 
     /// Starts a child again whose death is no reason to end the term.
-    fn restart(&mut self, child: &str, term: &Term, ctx: &mut Context<Self>) {
-        if let State::Leading(reign, children) = &mut self.state
-            && reign.term == *term
+    fn restart(&mut self, child: Child, term: &Term, ctx: &mut Context<Self>) {
+        if let State::Leading(leadership, children) = &mut self.state
+            && leadership.term == *term
         {
-            children.restart(child, &self.parts, reign, &self.store_time, &ctx.address());
+            children.restart(child, &self.deps, leadership, &self.store_time, &ctx.address());
         }
     }
 
     fn renew(&mut self, ctx: &mut Context<Self>) {
-        let Some(reign) = self.reign() else { return };
-        if let Some(stuck) = reign.progress.stuck(matches!(self.state, State::Draining(_))) {
-            let failed = TermFailed::lost(&reign.term, stuck);
+        let Some(leadership) = self.leadership() else { return };
+        if let Some(stuck) = leadership.progress.stuck(matches!(self.state, State::Draining(_))) {
+            let failed = TermFailed::lost(&leadership.term, stuck);
             return self.renew_failed(failed, ctx);
         }
-        reign.progress.ask();
-        let term = reign.term.clone();
-        let (store, asked) = (self.parts.store.clone(), monotonic());
-        let timing = self.parts.settings.timing;
+        leadership.progress.ask();
+        let term = leadership.term.clone();
+        let (store, asked) = (self.deps.store.clone(), monotonic());
+        let timing = self.deps.settings.timing;
         let asked_for = term.clone();
         let renew = wrap_future::<_, Self>(async move { store.renew_lease(asked_for, timing.duration()).await });
         ctx.spawn(renew.map(move |result, actor, ctx| match result {
-            Ok(Some(lease)) => actor.renewed(asked, lease),
-            Ok(None) => actor.renew_failed(TermFailed::new(&term, "renew", &FencedError::TermOver), ctx),
-            Err(error) => {
+            Ok(lease) => actor.renewed(asked, lease),
+            Err(FencedError::TermOver) => {
+                actor.renew_failed(TermFailed::new(&term, "renew", &FencedError::TermOver), ctx);
+            }
+            Err(FencedError::Store(error)) => {
                 let store_error = Some(error.to_string());
                 actor.renew_failed(TermFailed { store_error, ..TermFailed::lost(&term, "renew failed") }, ctx);
             }
@@ -351,7 +313,7 @@ impl LeaderActor {
 
     /// The fields that every line about a lease ends with.
     fn lease_fields(&self, store_error: Option<&str>) -> String {
-        let expires_at = self.parts.board.lease().map(|lease| format!(" expires_at={}", lease.expires_at));
+        let expires_at = self.deps.board.lease().map(|lease| format!(" expires_at={}", lease.expires_at));
         let store_error = store_error.map(|error| format!(" store_error={error:?}"));
         format!("{}{}", expires_at.unwrap_or_default(), store_error.unwrap_or_default())
     }
@@ -362,25 +324,25 @@ impl LeaderActor {
         }
         log::debug!("leader_renewed {} expires_at={}", lease.term, lease.expires_at);
         self.store_time.observe(asked, lease.now);
-        if let Some(reign) = self.reign() {
-            reign.trust.extend(asked, self.parts.settings.timing.trusted_span());
-            if monotonic().duration_since(reign.began) > GOOD_TERM {
+        if let Some(leadership) = self.leadership() {
+            leadership.trust.extend(asked, self.deps.settings.timing.trusted_duration());
+            if monotonic().duration_since(leadership.began) > GOOD_TERM {
                 self.failures = 0;
             }
         }
-        self.parts.board.show(Some(lease));
+        self.deps.board.show(Some(lease));
     }
 
     /// Ends the term when its trust runs out, however long the store takes to say anything.
     fn watch_trust(&mut self, term: Term, ctx: &mut Context<Self>) {
-        let Some(reign) = self.reign().filter(|reign| reign.term == term) else { return };
-        match reign.trust.left() {
-            TrustLeft::For(span) => {
+        let Some(leadership) = self.leadership().filter(|leadership| leadership.term == term) else { return };
+        match leadership.trust.left() {
+            RemainingTrust::For(span) => {
                 ctx.run_later(span, |actor, ctx| actor.watch_trust(term, ctx));
             }
             // In doubt and being drained, which ends by itself.
-            TrustLeft::Revoked => {}
-            TrustLeft::RanOut => {
+            RemainingTrust::Revoked => {}
+            RemainingTrust::RanOut => {
                 self.renew_failed(TermFailed::lost(&term, "no renewal was answered in time"), ctx);
             }
         }
@@ -390,14 +352,14 @@ impl LeaderActor {
     /// and is recorded if the lease in the database lasts that long.
     fn end_term(&mut self, why: &str, store_error: Option<&str>, ctx: &mut Context<Self>) {
         let ended = std::mem::replace(&mut self.state, State::Following);
-        if let State::Preparing(reign) | State::Leading(reign, _) | State::Draining(reign) = &ended {
-            ctx.cancel_future(reign.renewals);
-            reign.preparation.map(|preparation| ctx.cancel_future(preparation));
+        if let State::Preparing(leadership) | State::Leading(leadership, _) | State::Draining(leadership) = &ended {
+            ctx.cancel_future(leadership.renewals);
+            leadership.preparation.map(|preparation| ctx.cancel_future(preparation));
             self.last_end = Some(monotonic());
             let level = if self.stopping.is_some() { log::Level::Info } else { log::Level::Warn };
-            log::log!(level, "leader_lost {}{} why={why:?}", reign.term, self.lease_fields(store_error));
-            self.parts.metrics.became_follower();
-            self.parts.board.show(None);
+            log::log!(level, "leader_lost {}{} why={why:?}", leadership.term, self.lease_fields(store_error));
+            self.deps.metrics.became_follower();
+            self.deps.board.show(None);
         }
         match self.stopping.take() {
             Some(done) => self.stop(done, ctx),
@@ -408,21 +370,21 @@ impl LeaderActor {
     /// Begins nothing more, waits for the attempts under way while renewing the lease, then gives
     /// the lease back.
     fn drain(&mut self, why: String, ctx: &mut Context<Self>) {
-        let (reign, children) = match std::mem::replace(&mut self.state, State::Following) {
-            State::Preparing(mut reign) => {
-                reign.preparation.take().map(|preparation| ctx.cancel_future(preparation));
-                (reign, None)
+        let (leadership, children) = match std::mem::replace(&mut self.state, State::Following) {
+            State::Preparing(mut leadership) => {
+                leadership.preparation.take().map(|preparation| ctx.cancel_future(preparation));
+                (leadership, None)
             }
-            State::Leading(reign, children) => (reign, Some(children)),
+            State::Leading(leadership, children) => (leadership, Some(children)),
             other => {
                 self.state = other;
                 return;
             }
         };
-        let term = reign.term.clone();
+        let term = leadership.term.clone();
         log::info!("leader_draining {term} why={why:?}");
-        self.state = State::Draining(reign);
-        let (in_flight, store) = (self.parts.in_flight.clone(), self.parts.store.clone());
+        self.state = State::Draining(leadership);
+        let (in_flight, store) = (self.deps.in_flight.clone(), self.deps.store.clone());
         let drain = wrap_future::<_, Self>(async move {
             if let Some(children) = &children {
                 // Until it has answered it may still hand out attempts. A dead one cannot.
@@ -445,7 +407,7 @@ impl LeaderActor {
     /// Attempts of a term that was lost may still be under way, and their outcome be recorded.
     fn stop(&mut self, done: oneshot::Sender<()>, ctx: &mut Context<Self>) {
         self.state = State::Stopped;
-        let in_flight = self.parts.in_flight.clone();
+        let in_flight = self.deps.in_flight.clone();
         ctx.spawn(wrap_future::<_, Self>(async move {
             in_flight.idle().await;
             let _nobody_may_wait = done.send(());
@@ -454,7 +416,7 @@ impl LeaderActor {
 
     /// The lease came after it was decided to stop.
     fn give_back(&mut self, term: Term, done: oneshot::Sender<()>, ctx: &mut Context<Self>) {
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         let release = wrap_future::<_, Self>(async move { (store.release_lease(term.clone()).await, term) });
         ctx.spawn(release.map(|(released, term), actor, ctx| {
             if let Err(error) = released {
@@ -476,8 +438,8 @@ impl Actor for LeaderActor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         // A leader that died may have left its mark.
-        self.parts.board.show(None);
-        self.parts.metrics.leader.set(0);
+        self.deps.board.show(None);
+        self.deps.metrics.leader.set(0);
         self.acquire(ctx);
     }
 }
@@ -490,11 +452,11 @@ impl Handler<TermFailed> for LeaderActor {
         if !self.is_term(&term) {
             return;
         }
-        if let State::Preparing(reign) | State::Leading(reign, _) = &self.state {
+        if let State::Preparing(leadership) | State::Leading(leadership, _) = &self.state {
             // Once a term, however many of its writes met the same trouble.
             self.failures += 1;
             if !lost {
-                reign.trust.revoke();
+                leadership.trust.revoke();
                 return self.drain(why, ctx);
             }
         }
@@ -508,10 +470,10 @@ impl Handler<ChildStopped> for LeaderActor {
     type Result = ();
 
     fn handle(&mut self, ChildStopped { term, child }: ChildStopped, ctx: &mut Self::Context) {
-        if matches!(&self.state, State::Leading(reign, _) if reign.term == term) {
+        if matches!(&self.state, State::Leading(leadership, _) if leadership.term == term) {
             log::error!("child_died child={child} {term}");
-            if child == WEBHOOKS || child == INBOX {
-                // Whatever it left open is closed by the next one; attempts are not concerned.
+            if child.is_restarted() {
+                // The next one closes what this one left open; attempts are not affected.
                 ctx.run_later(RESTART_PAUSE, move |actor, ctx| actor.restart(child, &term, ctx));
                 return;
             }
@@ -542,7 +504,7 @@ crate::platform::supervision::crash_on_request!(LeaderActor);
 #[cfg(test)]
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct CrashChild(pub &'static str);
+pub struct CrashChild(pub Child);
 
 #[cfg(test)]
 impl Handler<CrashChild> for LeaderActor {
@@ -551,10 +513,10 @@ impl Handler<CrashChild> for LeaderActor {
     fn handle(&mut self, CrashChild(child): CrashChild, _: &mut Self::Context) {
         let State::Leading(_, children) = &self.state else { panic!("not leading") };
         match child {
-            "scheduler" => children.scheduler.do_send(crate::platform::supervision::Crash),
-            WEBHOOKS => children.webhooks.do_send(crate::platform::supervision::Crash),
-            INBOX => children.inbox.do_send(crate::platform::supervision::Crash),
-            _ => children.executor.do_send(crate::platform::supervision::Crash),
+            Child::Scheduler => children.scheduler.do_send(crate::platform::supervision::Crash),
+            Child::Webhooks => children.webhooks.do_send(crate::platform::supervision::Crash),
+            Child::Inbox => children.inbox.do_send(crate::platform::supervision::Crash),
+            Child::Executor => children.executor.do_send(crate::platform::supervision::Crash),
         }
     }
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::TermFailed;
 use super::progress::Heartbeat;
 use crate::domain::lease::{Lease, Term};
 use crate::engine::executor::close_interrupted;
+use crate::engine::messages::TermFailed;
 use crate::platform::clock::{StoreTime, monotonic};
-use crate::store::Build;
-use crate::store::actor::FencedError;
+use crate::store::FencedError;
+use crate::store::ScheduleSnapshot;
 use crate::store::client::StoreClient;
 
 /// What is loaded of each contract at first; more is asked for while there is room. With a thousand contracts that
@@ -21,7 +21,7 @@ const FIRST_PAGE: usize = 256;
 pub struct Prepared {
     pub asked: Instant,
     pub lease: Lease,
-    pub build: Build,
+    pub snapshot: ScheduleSnapshot,
     pub closed: usize,
 }
 
@@ -36,12 +36,11 @@ pub async fn prepare(
     let failed = |during: &str, error: FencedError| TermFailed::new(term, during, &error);
     let closed =
         close_interrupted(store, term, store_time, work).await.map_err(|error| failed("close interrupted", error))?;
-    let build = store.build_schedule(FIRST_PAGE).await.map_err(|error| failed("build", error.into()))?;
+    let snapshot = store.schedule_snapshot(FIRST_PAGE).await.map_err(|error| failed("build", error.into()))?;
     work.beat();
     let asked = monotonic();
     match store.renew_lease(term.clone(), duration).await {
-        Ok(Some(lease)) => Ok(Prepared { asked, lease, build, closed }),
-        Ok(None) => Err(failed("check", FencedError::TermOver)),
-        Err(error) => Err(failed("check", error.into())),
+        Ok(lease) => Ok(Prepared { asked, lease, snapshot, closed }),
+        Err(error) => Err(failed("check", error)),
     }
 }

@@ -130,7 +130,7 @@ async fn a_gateway_that_hangs_delays_only_its_own_intents() {
 #[actix::test]
 async fn a_hundred_thousand_waiting_retries_cost_bounded_memory_and_delay_nothing() {
     let lab = Lab::new();
-    submit_to(&lab.store(), new_intent("model", &at_gateway("dead", max_attempts(1_000_000)), b"{}")).await;
+    submit_to(&*lab.store(), new_intent("model", &at_gateway("dead", max_attempts(1_000_000)), b"{}")).await;
     Connection::open(lab.path())
         .unwrap()
         .execute_batch(
@@ -191,7 +191,7 @@ async fn an_intent_given_to_another_instance_starts_within_the_refresh_interval(
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
     pass(SECOND).await;
-    submit_to(&lab.store(), new_intent("a", &one_shot(), b"{}")).await;
+    submit_to(&*lab.store(), new_intent("a", &one_shot(), b"{}")).await;
     let history = instance.end("a").await;
     let waited = history.attempts[0].started_at.since(history.intent.created_at);
     assert!(waited <= settings().refresh_interval + Duration::from_millis(2), "{waited:?}");
@@ -200,7 +200,7 @@ async fn an_intent_given_to_another_instance_starts_within_the_refresh_interval(
 #[actix::test]
 async fn an_unreadable_intent_stops_no_other() {
     let lab = Lab::new();
-    submit_to(&lab.store(), new_intent("bad", &at_gateway("bad", one_shot()), b"{}")).await;
+    submit_to(&*lab.store(), new_intent("bad", &at_gateway("bad", one_shot()), b"{}")).await;
     let damage = "UPDATE submission_contracts SET snapshot = 'not json' WHERE contract_id = 1";
     Connection::open(lab.path()).unwrap().execute_batch(damage).unwrap();
     let instance = lab.start(settings(), always(accepted()));

@@ -1,20 +1,22 @@
 //! The inbox in virtual time: hours of a row that cannot be read in milliseconds.
 
-use super::faulty::Fault;
 use super::*;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, MAX_TRIES, PayloadFormat};
-use crate::domain::job::SubmissionId;
-use crate::store::{InboxQuery, Message, NewSubmission, Received, Reprocess, SubmissionRow, SubmissionState};
+use crate::store::faulty::Fault;
+use crate::store::{
+    InboxMessage, InboxQuery, InboxSubmission, InboxSubmissionState, NewInboxSubmission, Received, Reprocess,
+};
 
 /// The number as an id.
-fn id(number: u32) -> SubmissionId {
+fn id(number: u32) -> InboxSubmissionId {
     let mut bytes = [7; 16];
     bytes[..4].copy_from_slice(&number.to_be_bytes());
-    SubmissionId::from_random(bytes)
+    InboxSubmissionId::from_random(bytes)
 }
 
-fn new(number: u32, payload: &str) -> NewSubmission {
-    NewSubmission {
+fn new(number: u32, payload: &str) -> NewInboxSubmission {
+    NewInboxSubmission {
         id: id(number),
         client_slug: "acme".to_owned(),
         channel: Channel::Form,
@@ -35,11 +37,11 @@ impl Instance {
         assert_eq!(received, Received::Created(id(number)));
     }
 
-    async fn row(&self, number: u32) -> SubmissionRow {
+    async fn row(&self, number: u32) -> InboxSubmission {
         self.engine.store.find_submission(id(number)).await.unwrap().unwrap().0
     }
 
-    async fn until_row(&self, number: u32, state: SubmissionState) -> SubmissionRow {
+    async fn until_row(&self, number: u32, state: InboxSubmissionState) -> InboxSubmission {
         for _ in 0..100_000 {
             let row = self.row(number).await;
             if row.state() == state {
@@ -51,7 +53,7 @@ impl Instance {
     }
 
     /// What was said, in order.
-    async fn messages(&self) -> Vec<Message> {
+    async fn messages(&self) -> Vec<InboxMessage> {
         let (mut messages, mut behind) = (Vec::new(), None);
         loop {
             let query = InboxQuery { limit: 1000, behind, ..InboxQuery::default() };
@@ -77,14 +79,14 @@ async fn a_poison_row_holds_up_nobody_and_succeeds_after_a_fix() {
         instance.receive(number, &if number == 700 { poison.to_owned() } else { mail(number) }).await;
     }
     instance.lease_after(0).await;
-    instance.until_row(ROWS - 1, SubmissionState::Processed).await;
+    instance.until_row(ROWS - 1, InboxSubmissionState::Processed).await;
     let bodies: Vec<u32> = instance.messages().await.iter().map(|message| message.body.text.parse().unwrap()).collect();
     let expected: Vec<u32> = (0..ROWS).filter(|number| *number != 700).collect();
     assert_eq!(bodies, expected, "in the order in which they came");
     let failed = instance.row(700).await;
-    assert_eq!((failed.state(), failed.tries), (SubmissionState::Failed, 1));
+    assert_eq!((failed.state(), failed.tries), (InboxSubmissionState::Failed, 1));
     let began = monotonic();
-    let parked = instance.until_row(700, SubmissionState::Parked).await;
+    let parked = instance.until_row(700, InboxSubmissionState::Parked).await;
     assert_eq!(parked.tries, MAX_TRIES);
     assert_eq!(parked.error.as_deref(), Some("\"message\" must be text, this is an object"));
     let took = monotonic().duration_since(began);
@@ -101,7 +103,7 @@ async fn a_poison_row_holds_up_nobody_and_succeeds_after_a_fix() {
     let fixed = lab.start_with_registry(settings(), always(accepted()), registry);
     fixed.lease_after(1).await;
     assert_eq!(fixed.engine.store.reprocess(Reprocess::One(id(700))).await, Ok(1));
-    fixed.until_row(700, SubmissionState::Processed).await;
+    fixed.until_row(700, InboxSubmissionState::Processed).await;
     assert_eq!(fixed.messages().await.last().unwrap().body.text, "text");
     assert_eq!(
         fixed.engine.store.list_contacts(InboxQuery { limit: 100, ..InboxQuery::default() }).await.unwrap().rows.len(),
@@ -116,8 +118,8 @@ async fn what_other_instances_take_in_is_processed_too() {
     instance.lease_after(0).await;
     pass(SECOND).await;
     let batch = WriteBatch { received: vec![new(1, &mail(1))], ..WriteBatch::default() };
-    Store::commit(&lab.store(), batch).await.unwrap();
-    instance.until_row(1, SubmissionState::Processed).await;
+    lab.store().commit(batch).await.unwrap();
+    instance.until_row(1, InboxSubmissionState::Processed).await;
 }
 
 #[actix::test]
@@ -125,15 +127,15 @@ async fn a_store_that_fails_or_answers_late_makes_no_second_message() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
-    instance.faults.add("inbox", 2, Fault::Fail);
-    instance.faults.add("inbox", 2, Fault::FailAfter);
+    instance.faults.add("process_inbox", 2, Fault::Fail);
+    instance.faults.add("process_inbox", 2, Fault::FailAfter);
     for number in 0..50 {
         instance.receive(number, &mail(number)).await;
     }
-    instance.until_row(49, SubmissionState::Processed).await;
+    instance.until_row(49, InboxSubmissionState::Processed).await;
     let messages = instance.messages().await;
     assert_eq!(messages.len(), 50);
-    assert_eq!(instance.faults.left("inbox"), 0);
+    assert_eq!(instance.faults.left("process_inbox"), 0);
 }
 
 #[actix::test]
@@ -141,10 +143,10 @@ async fn a_dead_processor_is_replaced_within_the_term() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     let lease = instance.lease_after(0).await;
-    instance.engine.leader().do_send(CrashChild("inbox"));
+    instance.engine.leader().do_send(CrashChild(Child::Inbox));
     pass(SECOND).await;
     instance.receive(1, &mail(1)).await;
-    instance.until_row(1, SubmissionState::Processed).await;
+    instance.until_row(1, InboxSubmissionState::Processed).await;
     assert_eq!(instance.engine.board.lease().unwrap().term, lease.term, "attempts were not concerned");
 }
 
@@ -153,8 +155,8 @@ async fn a_client_that_left_the_registry_waits_for_it_to_come_back() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
-    let stranger = NewSubmission { client_slug: "gone".to_owned(), ..new(1, &mail(1)) };
+    let stranger = NewInboxSubmission { client_slug: "gone".to_owned(), ..new(1, &mail(1)) };
     instance.engine.store.receive(stranger).await.unwrap();
-    let row = instance.until_row(1, SubmissionState::Failed).await;
+    let row = instance.until_row(1, InboxSubmissionState::Failed).await;
     assert_eq!(row.error.as_deref(), Some("client \"gone\" has no channel form in the registry"));
 }

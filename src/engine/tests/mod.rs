@@ -3,7 +3,7 @@
 //! Only gateways and receivers are scripted, because a socket would let the stopped clock run ahead.
 
 mod attempts;
-mod faulty;
+
 mod inbox;
 mod reads;
 mod stores;
@@ -20,7 +20,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use rusqlite::Connection;
 
-use self::faulty::{Fault, Faults, Faulty};
 use super::*;
 use crate::config::registry::{CurrentRegistry, Registry};
 use crate::config::variables::Variables;
@@ -32,13 +31,15 @@ use crate::domain::outcome::Outcome;
 use crate::domain::schedule::{Limits, MAX_LANE};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::TryOutcome;
-use crate::engine::leader::{CourierFactory, CrashChild, GatewayFactory};
-use crate::engine::webhooks::Letter;
-use crate::engine::webhooks::sender::{Courier, Delivering};
+use crate::engine::leader::{CrashChild, GatewayFactory, WebhookSenderFactory};
+use crate::engine::messages::Child;
+use crate::engine::webhooks::WebhookRequest;
+use crate::engine::webhooks::sender::{Delivering, WebhookSender};
 use crate::gateway::{Attempting, Gateway, LocalResourceError};
 use crate::platform::clock::{WallClock, monotonic};
 use crate::platform::supervision::Crash;
 use crate::store::conformance::{accepted, acquire_from, intent_id, new_intent, rejected, submit_to};
+use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{History, OpenAttempt, StoreError, Submitted, WriteBatch};
 use crate::telemetry::spans::Tracer;
@@ -111,14 +112,14 @@ impl Couriers {
         Self::answering(move |_, _| (Duration::ZERO, taken.clone()))
     }
 
-    fn factory(&self) -> CourierFactory {
+    fn factory(&self) -> WebhookSenderFactory {
         let couriers = self.clone();
-        Arc::new(move || -> Rc<dyn Courier> { Rc::new(couriers.clone()) })
+        Arc::new(move || -> Rc<dyn WebhookSender> { Rc::new(couriers.clone()) })
     }
 }
 
-impl Courier for Couriers {
-    fn deliver(&self, letter: &Letter) -> Delivering {
+impl WebhookSender for Couriers {
+    fn deliver(&self, letter: &WebhookRequest) -> Delivering {
         let less = |left: usize| left.checked_sub(1);
         if self.shortages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
             return Box::pin(async { Err(LocalResourceError("too many open files".to_owned())) });
@@ -138,10 +139,10 @@ impl Courier for Couriers {
 }
 
 /// The outside world as these tests have it.
-fn outside(gateway: GatewayFactory, couriers: &Couriers, registry: CurrentRegistry) -> Outside {
+fn external(gateway: GatewayFactory, couriers: &Couriers, registry: CurrentRegistry) -> EngineDeps {
     let variables = Variables::from_fn(|_| None);
     let attempt_timeout = 35 * SECOND;
-    Outside { gateway, attempt_timeout, courier: couriers.factory(), registry, variables, tracer: Tracer::default() }
+    EngineDeps { gateway, attempt_timeout, sender: couriers.factory(), registry, variables, tracer: Tracer::default() }
 }
 
 /// A registry whose inbox has these clients.
@@ -207,16 +208,16 @@ impl Lab {
     }
 
     /// The database as another instance has it.
-    fn store(&self) -> SqliteStore {
-        SqliteStore::open(&self.path(), self.clock.clone()).unwrap()
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::new(SqliteStore::open(&self.path(), self.clock.clone()).unwrap())
     }
 
     fn start(&self, settings: LeaderSettings, script: Script) -> Instance {
         self.start_with(settings, script, Couriers::well())
     }
 
-    fn start_with(&self, settings: LeaderSettings, script: Script, courier: Couriers) -> Instance {
-        self.start_in(settings, script, courier, inbox_registry())
+    fn start_with(&self, settings: LeaderSettings, script: Script, sender: Couriers) -> Instance {
+        self.start_in(settings, script, sender, inbox_registry())
     }
 
     fn start_with_registry(&self, settings: LeaderSettings, script: Script, registry: CurrentRegistry) -> Instance {
@@ -227,7 +228,7 @@ impl Lab {
         &self,
         settings: LeaderSettings,
         script: Script,
-        courier: Couriers,
+        sender: Couriers,
         registry: CurrentRegistry,
     ) -> Instance {
         let gateway = Scripted::new(script);
@@ -235,17 +236,17 @@ impl Lab {
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(made.clone()) });
         let metrics = Arc::new(Metrics::new().unwrap());
         let faults = Faults::default();
-        let store = Faulty { inner: Arc::new(self.store()), faults: faults.clone() };
-        let outside = outside(factory, &courier, registry);
-        let engine = Engine::start(Arc::new(store), settings, outside, metrics, Threads::shared());
-        Instance { engine, gateway, courier, faults }
+        let store = FaultyStore { inner: self.store(), faults: faults.clone() };
+        let external = external(factory, &sender, registry);
+        let engine = Engine::start(Arc::new(store), settings, external, metrics, Threads::shared());
+        Instance { engine, gateway, sender, faults }
     }
 }
 
 struct Instance {
     engine: Engine,
     gateway: Scripted,
-    courier: Couriers,
+    sender: Couriers,
     /// What is to go wrong in its store.
     faults: Faults,
 }
@@ -262,7 +263,7 @@ impl Instance {
 
     /// Waits until `done` says so, looking whenever the intent changes.
     async fn until(&self, id: &str, done: impl Fn(&History) -> bool) -> History {
-        let watch = self.engine.notices.watch(&intent_id(id)).unwrap();
+        let watch = self.engine.watchers.watch(&intent_id(id)).unwrap();
         let waiting = async {
             loop {
                 let history = self.history(id).await;

@@ -59,7 +59,7 @@ async fn the_log_of_finished_job_attempts_reads_nothing() {
     let instance =
         lab.start(settings(), script(|_, number| (SECOND, Some(if number < 3 { error() } else { accepted() }))));
     instance.lease_after(0).await;
-    instance.faults.add("find job", 1000, Fault::Fail);
+    instance.faults.add("find_job", 1000, Fault::Fail);
     for number in 0..20 {
         let submitted = instance.engine.store.submit(job(number, &max_attempts(5))).await.unwrap();
         assert!(matches!(submitted, Submitted::Created(_)));
@@ -68,7 +68,7 @@ async fn the_log_of_finished_job_attempts_reads_nothing() {
         let history = instance.end(IntentId::of_job(submission_id(number)).as_str()).await;
         assert_eq!(history.attempts.len(), 3);
     }
-    assert_eq!(instance.faults.left("find job"), 1000);
+    assert_eq!(instance.faults.left("find_job"), 1000);
 }
 
 #[actix::test]
@@ -81,12 +81,12 @@ async fn jobs_that_expire_together_are_looked_up_one_at_a_time() {
     for number in 0..20 {
         instance.engine.store.submit(job(number, &deadline(10))).await.unwrap();
     }
-    instance.faults.add("find job", 20, Fault::SlowAnswer(60 * SECOND));
+    instance.faults.add("find_job", 20, Fault::SlowAnswer(60 * SECOND));
     for number in 0..20 {
         let history = instance.end(IntentId::of_job(submission_id(number)).as_str()).await;
         assert_eq!(exhausted(&history), ExhaustedReason::DeadlineExceeded);
     }
-    assert!(instance.faults.left("find job") >= 19, "one at a time");
+    assert!(instance.faults.left("find_job") >= 19, "one at a time");
     pass(3600 * SECOND).await;
-    assert_eq!(instance.faults.left("find job"), 0, "and all in the end");
+    assert_eq!(instance.faults.left("find_job"), 0, "and all in the end");
 }

@@ -1,7 +1,6 @@
 //! What the engine makes of a store that is slow, takes no writes, or is to be purged.
 
 use super::*;
-use crate::store::Store;
 
 const BUDGET: Duration = Duration::from_secs(5);
 

@@ -36,7 +36,7 @@ async fn a_paused_target_keeps_its_backlog_and_goes_on_where_it_was() {
     instance.lease_after(0).await;
     let (resting, other) = (named("resting", max_attempts(3)), named("other", max_attempts(3)));
     // By another instance: the leader is told by nobody.
-    let elsewhere: Arc<dyn Store> = Arc::new(lab.store());
+    let elsewhere = lab.store();
     elsewhere.pause_target(resting.target.clone()).await.unwrap();
     for number in 0..3 {
         instance.submit(&format!("r{number}"), &resting).await;
@@ -90,7 +90,7 @@ async fn what_was_to_begin_when_the_pause_came_begins_after_it() {
     instance.until("a", |history| history.attempts.len() == 1).await;
     // Just before it is due, by somebody who tells this leader nothing: its begin is refused.
     pass(Duration::from_millis(4_990)).await;
-    let elsewhere: Arc<dyn Store> = Arc::new(lab.store());
+    let elsewhere = lab.store();
     elsewhere.pause_target(contract.target.clone()).await.unwrap();
     pass(3 * SECOND).await;
     assert_eq!(instance.calls(1).await.len(), 1);
@@ -238,7 +238,7 @@ async fn a_target_with_a_rate_and_deadlines_goes_on_delivering_when_more_comes_t
     instance.lease_after(0).await;
     let contract = named("t", deadline(10));
     // Twice the rate, by another instance, so that every intent waits its turn.
-    let elsewhere: Arc<dyn Store> = Arc::new(lab.store());
+    let elsewhere = lab.store();
     actix::spawn(async move {
         for number in 0..240 {
             submit_to(&*elsewhere, new_intent(&number.to_string(), &contract, b"")).await;
@@ -278,7 +278,7 @@ async fn a_store_that_stalls_does_not_let_a_target_burst() {
     let backlog = (0..30).map(|number| new_intent(&number.to_string(), &contract, b"")).collect();
     lab.store().commit(WriteBatch { submits: backlog, ..WriteBatch::default() }).await.unwrap();
     instance.calls(3).await;
-    instance.faults.add("begin", 1, Fault::SlowAnswer(5 * SECOND));
+    instance.faults.add("start", 1, Fault::SlowAnswer(5 * SECOND));
     for number in 0..30 {
         assert_eq!(instance.end(&number.to_string()).await.attempts.len(), 1);
     }
@@ -320,7 +320,7 @@ async fn no_call_leaves_after_the_deadline_though_its_attempt_was_started_before
     instance.submit("before", &one_shot()).await;
     instance.calls(1).await;
     // The answer to its start comes when the deadline has passed.
-    instance.faults.add("begin", 1, Fault::SlowAnswer(6 * SECOND));
+    instance.faults.add("start", 1, Fault::SlowAnswer(6 * SECOND));
     let late = named("late", deadline(12));
     instance.submit("late", &late).await;
     let history = instance.end("late").await;
@@ -335,8 +335,8 @@ async fn an_intent_that_the_store_cannot_start_is_tried_again_in_the_same_term()
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     let lease = instance.lease_after(0).await;
-    instance.faults.add("begin alone", 1, Fault::Fail);
-    submit_to(&lab.store(), new_intent("a", &max_attempts(3), b"")).await;
+    instance.faults.add("start alone", 1, Fault::Fail);
+    submit_to(&*lab.store(), new_intent("a", &max_attempts(3), b"")).await;
     assert_eq!(instance.end("a").await.intent.state.status(), Status::Accepted);
     assert_eq!(instance.engine.board.lease().unwrap().term, lease.term);
 }

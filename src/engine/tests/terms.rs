@@ -5,7 +5,7 @@ use super::*;
 #[actix::test]
 async fn a_follower_executes_nothing_and_builds_no_schedule() {
     let lab = Lab::new();
-    let lease = acquire_from(&lab.store(), "lease", "somebody else", 3600 * SECOND).await.unwrap();
+    let lease = acquire_from(&*lab.store(), "lease", "somebody else", 3600 * SECOND).await.unwrap();
     let instance = lab.start(settings(), always(accepted()));
     instance.submit("a", &one_shot()).await;
     pass(600 * SECOND).await;
@@ -35,7 +35,7 @@ async fn losing_the_lease_in_the_middle_of_everything() {
     // Another instance takes the lease while an attempt is under way and a retry is due.
     let thief = lab.store();
     thief.release_lease(first.term.clone()).await.unwrap();
-    let stolen = acquire_from(&thief, "lease", "thief", 3600 * SECOND).await.unwrap();
+    let stolen = acquire_from(&*thief, "lease", "thief", 3600 * SECOND).await.unwrap();
     pass(60 * SECOND).await;
     let history = instance.history("slow").await;
     assert!(history.attempts.is_empty() && history.intent.attempt_open, "the outcome came after the term: {history:?}");
@@ -64,7 +64,7 @@ async fn an_orderly_stop_records_what_is_under_way_and_frees_the_lease() {
         assert_eq!(instance.history(id).await.intent.state.status(), Status::Accepted);
     }
     assert_eq!(instance.gateway.calls.lock().unwrap().len(), 8, "nothing new was begun");
-    assert!(acquire_from(&lab.store(), "lease", "next", SECOND).await.is_some(), "the lease is free");
+    assert!(acquire_from(&*lab.store(), "lease", "next", SECOND).await.is_some(), "the lease is free");
     pass(60 * SECOND).await;
     assert!(instance.engine.board.lease().is_none(), "it does not come back");
 }
@@ -82,7 +82,9 @@ async fn survives_the_death_of(victim: &'static str) {
     match victim {
         "store" => instance.engine.store.actor().do_send(Crash),
         "leader" => instance.engine.leader().do_send(Crash),
-        child => instance.engine.leader().do_send(CrashChild(child)),
+        "scheduler" => instance.engine.leader().do_send(CrashChild(Child::Scheduler)),
+        "executor" => instance.engine.leader().do_send(CrashChild(Child::Executor)),
+        other => panic!("there is no actor {other}"),
     }
     if victim == "leader" {
         pass(SECOND).await;
@@ -146,7 +148,7 @@ async fn a_slow_renewal_stretches_no_lease_and_loses_no_intent() {
     );
     let first = instance.lease_after(0).await;
     // Asked for at 5 s and at 10 s, answered at 14 s and later: trust ends 12 s after the check at 0 s.
-    instance.faults.add("renew", 2, Fault::SlowAnswer(9 * SECOND));
+    instance.faults.add("renew_lease", 2, Fault::SlowAnswer(9 * SECOND));
     pass(Duration::from_millis(7500)).await;
     instance.submit("a", &max_attempts(5)).await;
     let history = instance.end("a").await;
@@ -163,7 +165,7 @@ async fn not_sent_when_answered_after_trust_ended(call: &'static str) {
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
     instance.faults.add(call, 1, Fault::SlowAnswer(13 * SECOND));
-    instance.faults.add("renew", 3, Fault::SlowAnswer(20 * SECOND));
+    instance.faults.add("renew_lease", 3, Fault::SlowAnswer(20 * SECOND));
     match call {
         "submit" => {
             let answer = instance.engine.store.submit(new_intent("a", &max_attempts(3), b"{}")).await;
@@ -172,7 +174,7 @@ async fn not_sent_when_answered_after_trust_ended(call: &'static str) {
                 "the client does not wait that long: {answer:?}"
             );
         }
-        _ => drop(submit_to(&lab.store(), new_intent("a", &max_attempts(3), b"{}")).await),
+        _ => drop(submit_to(&*lab.store(), new_intent("a", &max_attempts(3), b"{}")).await),
     }
     let history = instance.end("a").await;
     assert_eq!(history.attempts.len(), 1, "what was not sent is given back, and uses up nothing: {history:?}");
@@ -184,7 +186,7 @@ async fn not_sent_when_answered_after_trust_ended(call: &'static str) {
 
 #[actix::test]
 async fn a_begin_that_is_answered_after_trust_ended_is_not_sent() {
-    not_sent_when_answered_after_trust_ended("begin").await;
+    not_sent_when_answered_after_trust_ended("start").await;
 }
 
 #[actix::test]
@@ -197,8 +199,8 @@ async fn a_new_intent_is_begun_in_the_transaction_that_takes_it_in() {
     let lab = Lab::new();
     let instance = lab.start(settings(), script(|_, _| (SECOND, Some(accepted()))));
     instance.lease_after(0).await;
-    instance.faults.add("begin", 100, Fault::Fail);
-    instance.faults.add("refresh", 100, Fault::SlowAnswer(SECOND));
+    instance.faults.add("start", 100, Fault::Fail);
+    instance.faults.add("refresh_schedule", 100, Fault::SlowAnswer(SECOND));
     for n in 0..8 {
         let submitted = instance.engine.store.submit(new_intent(&format!("{n}"), &one_shot(), b"{}")).await.unwrap();
         let Submitted::Created(intent) = submitted else { panic!("{submitted:?}") };
@@ -207,7 +209,7 @@ async fn a_new_intent_is_begun_in_the_transaction_that_takes_it_in() {
     let submitted = instance.engine.store.submit(new_intent("full", &one_shot(), b"{}")).await.unwrap();
     assert!(matches!(submitted, Submitted::Created(intent) if !intent.attempt_open), "all eight places are taken");
     assert_eq!(instance.calls(8).await.len(), 8);
-    instance.faults.clear("begin");
+    instance.faults.clear("start");
     instance.end("full").await;
     instance.assert_no_number_sent_twice();
 }
@@ -244,7 +246,7 @@ async fn a_new_intent_does_not_overtake_one_that_is_due() {
 async fn a_failed_look_or_renewal_ends_the_term() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
-    for call in ["refresh", "renew"] {
+    for call in ["refresh_schedule", "renew_lease"] {
         let epoch = instance.lease_after(0).await.term.epoch;
         instance.faults.add(call, 1, Fault::Fail);
         instance.lease_after(epoch).await;
@@ -256,10 +258,10 @@ async fn a_failed_look_or_renewal_ends_the_term() {
 #[actix::test]
 async fn a_term_that_is_lost_while_it_is_prepared_executes_nothing() {
     let lab = Lab::new();
-    submit_to(&lab.store(), new_intent("a", &one_shot(), b"{}")).await;
+    submit_to(&*lab.store(), new_intent("a", &one_shot(), b"{}")).await;
     let instance = lab.start(settings(), always(accepted()));
-    instance.faults.add("build", 1, Fault::SlowAnswer(20 * SECOND));
-    instance.faults.add("renew", 4, Fault::SlowAnswer(30 * SECOND));
+    instance.faults.add("schedule_snapshot", 1, Fault::SlowAnswer(20 * SECOND));
+    instance.faults.add("renew_lease", 4, Fault::SlowAnswer(30 * SECOND));
     pass(20 * SECOND).await;
     assert!(instance.gateway.calls.lock().unwrap().is_empty(), "its lease of 15 s was over");
     assert_eq!(instance.end("a").await.attempts.len(), 1);
@@ -269,12 +271,12 @@ async fn a_term_that_is_lost_while_it_is_prepared_executes_nothing() {
 async fn a_stop_while_a_term_is_prepared_is_answered_and_frees_the_lease() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
-    instance.faults.add("build", 1, Fault::SlowAnswer(2 * SECOND));
+    instance.faults.add("schedule_snapshot", 1, Fault::SlowAnswer(2 * SECOND));
     instance.lease_after(0).await;
     tokio::time::timeout(10 * SECOND, instance.engine.stop_leading()).await.expect("the stop is answered");
     pass(5 * SECOND).await;
     assert!(instance.engine.board.lease().is_none());
-    assert!(acquire_from(&lab.store(), "lease", "next", SECOND).await.is_some(), "the lease is free");
+    assert!(acquire_from(&*lab.store(), "lease", "next", SECOND).await.is_some(), "the lease is free");
 }
 
 #[actix::test]
@@ -296,7 +298,7 @@ async fn a_stop_after_a_loss_waits_for_what_is_under_way() {
     instance.lease_after(0).await;
     instance.submit("a", &one_shot()).await;
     instance.calls(1).await;
-    instance.faults.add("renew", 1, Fault::Fail);
+    instance.faults.add("renew_lease", 1, Fault::Fail);
     while instance.engine.board.lease().is_some() {
         pass(Duration::from_millis(100)).await;
     }
@@ -309,7 +311,7 @@ async fn an_unreadable_open_attempt_stops_no_other() {
     let lab = Lab::new();
     let store = lab.store();
     let bad = new_intent("bad", &at_gateway("bad", one_shot()), b"{}");
-    submit_to(&store, bad).await;
+    submit_to(&*store, bad).await;
     let damage = "UPDATE submission_contracts SET snapshot = 'not json';
         UPDATE submission_intents SET attempt_count = 1, next_attempt_at = NULL, open_lease_epoch = 0, open_started_at = 1;";
     Connection::open(lab.path()).unwrap().execute_batch(damage).unwrap();
@@ -325,13 +327,13 @@ async fn a_lease_given_back_is_taken_within_a_second_also_by_one_that_failed_bef
     let instance = lab.start(settings(), always(accepted()));
     for _ in 0..4 {
         let epoch = instance.lease_after(0).await.term.epoch;
-        instance.faults.add("refresh", 1, Fault::Fail);
+        instance.faults.add("refresh_schedule", 1, Fault::Fail);
         instance.lease_after(epoch).await;
     }
     let mine = instance.lease_after(0).await.term;
     let store = lab.store();
     store.release_lease(mine).await.unwrap();
-    let other = acquire_from(&store, "lease", "other", 3600 * SECOND).await.unwrap().term;
+    let other = acquire_from(&*store, "lease", "other", 3600 * SECOND).await.unwrap().term;
     pass(120 * SECOND).await;
     let freed = monotonic();
     store.release_lease(other.clone()).await.unwrap();
@@ -348,8 +350,8 @@ async fn trust_counts_from_when_a_renewal_was_asked_for() {
     instance.lease_after(0).await;
     // Asked for at 5 s, answered at 11 s: trusted until 17 s, although the lease lasts until 25 s
     // because the one asked for at 10 s had its effect too.
-    instance.faults.add("renew", 2, Fault::SlowAnswer(60 * SECOND));
-    instance.faults.add("renew", 1, Fault::SlowAnswer(6 * SECOND));
+    instance.faults.add("renew_lease", 2, Fault::SlowAnswer(60 * SECOND));
+    instance.faults.add("renew_lease", 1, Fault::SlowAnswer(6 * SECOND));
     pass(18 * SECOND).await;
     instance.submit("a", &one_shot()).await;
     instance.end("a").await;
@@ -362,7 +364,7 @@ async fn a_leader_whose_scheduler_is_stuck_does_not_keep_the_lease() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     let stuck = instance.lease_after(0).await.term;
-    instance.faults.add("refresh", 1, Fault::SlowAnswer(3600 * SECOND));
+    instance.faults.add("refresh_schedule", 1, Fault::SlowAnswer(3600 * SECOND));
     let began = monotonic();
     let next = instance.lease_after(stuck.epoch).await;
     // Silent for 12.25 s, seen at the next renewal; the last lease of 15 s then runs out.
@@ -377,7 +379,7 @@ async fn a_leader_whose_scheduler_is_stuck_does_not_keep_the_lease() {
 async fn a_term_that_is_stuck_while_it_is_prepared_does_not_keep_the_lease() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
-    instance.faults.add("build", 1, Fault::SlowAnswer(3600 * SECOND));
+    instance.faults.add("schedule_snapshot", 1, Fault::SlowAnswer(3600 * SECOND));
     let stuck = instance.lease_after(0).await.term;
     instance.lease_after(stuck.epoch).await;
     instance.submit("a", &one_shot()).await;
@@ -390,7 +392,7 @@ async fn leadership_is_dropped_when_no_renewal_is_answered() {
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
     let began = monotonic();
-    instance.faults.add("renew", 10, Fault::SlowAnswer(3600 * SECOND));
+    instance.faults.add("renew_lease", 10, Fault::SlowAnswer(3600 * SECOND));
     while instance.engine.board.lease().is_some() {
         pass(Duration::from_millis(50)).await;
     }
@@ -417,8 +419,8 @@ async fn a_leader_whose_executor_is_stuck_loses_the_lease_and_does_not_seek_it()
     let start = |settings, script: Script| {
         let gateway = Scripted::new(script);
         let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(gateway.clone()) });
-        let outside = outside(factory, &Couriers::well(), inbox_registry());
-        Engine::start(open(), settings, outside, Arc::new(Metrics::new().unwrap()), Threads::own())
+        let external = external(factory, &Couriers::well(), inbox_registry());
+        Engine::start(open(), settings, external, Arc::new(Metrics::new().unwrap()), Threads::own())
     };
     let (call, called) = oneshot::channel();
     let call = Mutex::new(Some(call));
@@ -498,7 +500,7 @@ async fn a_drain_in_doubt_goes_on_renewing_until_calls_under_way_are_recorded() 
     let backlog = (0..3_000).map(|number| new_intent(&number.to_string(), &one_shot(), b"")).collect();
     lab.store().commit(WriteBatch { submits: backlog, ..WriteBatch::default() }).await.unwrap();
     instance.calls(20).await;
-    instance.faults.add("refresh", 1, Fault::Fail);
+    instance.faults.add("refresh_schedule", 1, Fault::Fail);
     assert_eq!(instance.end("long").await.intent.state.status(), Status::Accepted, "the gateway accepted it");
     for number in 0..3_000 {
         let history = instance.end(&number.to_string()).await;

@@ -21,7 +21,7 @@ fn delivered(history: &History) -> bool {
 impl Instance {
     /// Which intents the receivers got events of, in order.
     fn letters(&self) -> Vec<String> {
-        self.courier.letters.lock().unwrap().clone()
+        self.sender.letters.lock().unwrap().clone()
     }
 
     /// Waits, looking now and then.
@@ -64,10 +64,10 @@ async fn a_receiver_that_was_down_for_an_hour_gets_exactly_what_it_is_owed() {
     let lab = Lab::new();
     let origin = monotonic();
     let up = move || monotonic().duration_since(origin) > HOUR;
-    let courier = Couriers::answering(move |_, _| {
+    let sender = Couriers::answering(move |_, _| {
         (Duration::ZERO, if up() { status(200) } else { TryOutcome::Error("refused".to_owned()) })
     });
-    let instance = lab.start_with(settings(), always(accepted()), courier);
+    let instance = lab.start_with(settings(), always(accepted()), sender);
     instance.lease_after(0).await;
     for n in 0..20 {
         instance.submit(&format!("{n}"), &with_webhook(HERE, one_shot())).await;
@@ -91,8 +91,10 @@ async fn a_receiver_that_was_down_for_an_hour_gets_exactly_what_it_is_owed() {
 #[actix::test]
 async fn an_event_that_was_given_up_may_be_asked_for_again() {
     let lab = Lab::new();
-    let courier = Couriers::answering(|_, letter| (Duration::ZERO, status(if letter == 1 { 410 } else { 200 })));
-    let instance = lab.start_with(settings(), always(accepted()), courier);
+    let sender = Couriers::answering(|_, webhook_request| {
+        (Duration::ZERO, status(if webhook_request == 1 { 410 } else { 200 }))
+    });
+    let instance = lab.start_with(settings(), always(accepted()), sender);
     instance.submit("a", &with_webhook(HERE, one_shot())).await;
     let failed = |history: &History| history.webhook.as_ref().is_some_and(|w| w.status == EventStatus::Failed);
     let history = instance.until_webhook("a", failed).await;
@@ -115,11 +117,11 @@ async fn a_dead_receiver_delays_nobody() {
     for chunk in submits.chunks(500) {
         store.commit(WriteBatch { submits: chunk.to_vec(), ..WriteBatch::default() }).await.unwrap();
     }
-    let courier = Couriers::answering(|id, _| match id.starts_with("dead") {
+    let sender = Couriers::answering(|id, _| match id.starts_with("dead") {
         true => (15 * SECOND, TryOutcome::Error("timed out".to_owned())),
         false => (Duration::ZERO, status(204)),
     });
-    let instance = lab.start_with(settings(), always(accepted()), courier);
+    let instance = lab.start_with(settings(), always(accepted()), sender);
     instance.lease_after(0).await;
     instance.end("dead 1999").await;
     pass(20 * SECOND).await;
@@ -149,8 +151,8 @@ async fn a_try_that_is_cut_off_by_a_crash_is_recorded_and_made_again() {
         pass(Duration::from_millis(10)).await;
     }
     // It cannot renew any more, and another instance takes over.
-    first.faults.add("renew", 1000, Fault::Fail);
-    first.faults.add("acquire", 10_000, Fault::Fail);
+    first.faults.add("renew_lease", 1000, Fault::Fail);
+    first.faults.add("acquire_lease", 10_000, Fault::Fail);
     let second = lab.start(LeaderSettings { holder_id: "other".into(), ..settings() }, always(accepted()));
     second.lease_after(0).await;
     let history = second.until_webhook("a", delivered).await;
@@ -184,12 +186,12 @@ async fn a_store_that_fails_for_a_while_loses_no_event_and_doubles_none() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
-    for call in ["due webhooks", "begin webhooks", "finish webhooks", "close webhooks"] {
+    for call in ["due_webhooks", "start_webhooks", "finish_webhooks", "close_webhooks"] {
         for (what, fault) in [("fails", Fault::Fail), ("fails afterwards", Fault::FailAfter)] {
             instance.faults.add(call, 3, fault);
-            if call == "close webhooks" {
+            if call == "close_webhooks" {
                 // Otherwise there is nothing to close.
-                instance.faults.add("begin webhooks", 1, Fault::FailAfter);
+                instance.faults.add("start_webhooks", 1, Fault::FailAfter);
             }
             let id = format!("{call} {what}");
             instance.submit(&id, &with_webhook(HERE, one_shot())).await;
@@ -215,7 +217,7 @@ async fn a_stop_does_not_hang_when_the_store_fails() {
         while instance.letters().len() < 5 {
             pass(Duration::from_millis(10)).await;
         }
-        instance.faults.add("finish webhooks", 100, fault);
+        instance.faults.add("finish_webhooks", 100, fault);
         let began = monotonic();
         instance.engine.stop_leading().await;
         assert!(monotonic().duration_since(began) < 4 * SECOND, "the lease was kept from others");
@@ -235,7 +237,7 @@ async fn what_is_open_and_forgotten_is_tried_again_within_the_term() {
     let store = lab.store();
     store.redeliver_webhook(intent_id("a")).await.unwrap();
     let seq = instance.history("a").await.intent.seq;
-    assert_eq!(store.begin_webhooks(term.clone(), vec![seq]).await.unwrap().unwrap().len(), 1);
+    assert_eq!(store.start_webhooks(term.clone(), vec![seq]).await.unwrap().len(), 1);
     let tries = |history: &History| history.webhook.as_ref().unwrap().tries.len();
     let history = instance.until_webhook("a", |history| delivered(history) && tries(history) == 3).await;
     assert_eq!(history.webhook.unwrap().tries[1].error.as_deref(), Some(INTERRUPTED));
@@ -248,7 +250,7 @@ async fn a_dead_webhook_actor_is_followed_by_another_in_the_same_term() {
     let instance = lab.start(settings(), always(accepted()));
     let term = instance.lease_after(0).await.term;
     pass(SECOND).await;
-    instance.engine.leader().send(CrashChild("webhooks")).await.unwrap();
+    instance.engine.leader().send(CrashChild(Child::Webhooks)).await.unwrap();
     pass(SECOND).await;
     instance.submit("a", &with_webhook(HERE, one_shot())).await;
     instance.end("a").await;
@@ -259,15 +261,15 @@ async fn a_dead_webhook_actor_is_followed_by_another_in_the_same_term() {
 #[actix::test]
 async fn a_shortage_on_this_side_uses_up_no_try() {
     let lab = Lab::new();
-    let courier = Couriers::well();
-    courier.shortages.store(20, Ordering::SeqCst);
-    let instance = lab.start_with(settings(), always(accepted()), courier);
+    let sender = Couriers::well();
+    sender.shortages.store(20, Ordering::SeqCst);
+    let instance = lab.start_with(settings(), always(accepted()), sender);
     instance.lease_after(0).await;
     instance.submit("a", &with_webhook(HERE, one_shot())).await;
     let tries = instance.until_webhook("a", delivered).await.webhook.unwrap().tries;
     assert_eq!((tries.len(), tries[0].http_status), (1, Some(200)));
     // One that lasts is an error of the try in the end, and the event is tried again.
-    instance.courier.shortages.store(40, Ordering::SeqCst);
+    instance.sender.shortages.store(40, Ordering::SeqCst);
     instance.submit("b", &with_webhook(HERE, one_shot())).await;
     let tries = instance.until_webhook("b", delivered).await.webhook.unwrap().tries;
     assert_eq!(tries.len(), 2);

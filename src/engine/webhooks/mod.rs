@@ -27,23 +27,24 @@ use actix::{
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use self::sender::Courier;
-use self::slots::{IN_ALL, Places};
+use self::sender::WebhookSender;
+use self::slots::{IN_ALL, WebhookSlots};
 use crate::config::variables::Variables;
 use crate::domain::intent::IntentSeq;
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{TryOutcome, Verdict, decide};
-use crate::engine::leader::TermFailed;
-use crate::engine::lease_trust::Trust;
+use crate::engine::lease_trust::LeaseTrust;
+use crate::engine::messages::TermFailed;
+use crate::engine::one_at_a_time::OneAtATime;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::platform::supervision::Alive;
-use crate::store::actor::FencedError;
+use crate::store::FencedError;
 use crate::store::client::StoreClient;
-use crate::store::{FinishTry, OpenTry, WebhookLook};
+use crate::store::{DueWebhooksQuery, FinishWebhookTry, OpenWebhookTry};
 use crate::telemetry::metrics::Metrics;
 
-pub use self::request::Letter;
+pub use self::request::WebhookRequest;
 
 /// How often the store is looked at without a reason.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,33 +69,32 @@ pub struct StopDelivering {
 #[derive(Message)]
 #[rtype(result = "()")]
 struct TryOver {
-    open: OpenTry,
+    open: OpenWebhookTry,
     outcome: TryOutcome,
 }
 
-pub struct WebhookParts {
+pub struct WebhookDeps {
     pub term: Term,
-    pub trust: Trust,
+    pub trust: LeaseTrust,
     pub store: StoreClient,
     pub store_time: StoreTime,
-    pub courier: Rc<dyn Courier>,
+    pub sender: Rc<dyn WebhookSender>,
     pub variables: Variables,
     pub metrics: Arc<Metrics>,
     pub leader: Recipient<TermFailed>,
 }
 
 pub struct WebhookActor {
-    parts: WebhookParts,
-    places: Places,
+    deps: WebhookDeps,
+    slots: WebhookSlots,
     /// Tries that are open in the store and known here: being made, or waiting to be recorded.
     under_way: HashSet<IntentSeq>,
     /// No other try is open in the store, as far as is known.
     clean: bool,
-    /// The store is being asked, or is given a pause.
-    asking: bool,
-    ask_again: bool,
+    /// The query for due events; it also counts as running during the pause after a failure.
+    query: OneAtATime,
     timer: Option<SpawnHandle>,
-    finished: Vec<Arc<FinishTry>>,
+    finished: Vec<Arc<FinishWebhookTry>>,
     /// The same for what is to be recorded.
     recording: bool,
     /// Set to true when tries under way are to be given up.
@@ -107,18 +107,17 @@ pub struct WebhookActor {
 /// What a look at the store came to.
 enum Look {
     Closed(usize),
-    Begun { begun: Vec<OpenTry>, asked: Instant, now: Timestamp, next: Option<Timestamp> },
+    Started { tries: Vec<OpenWebhookTry>, asked: Instant, now: Timestamp, next: Option<Timestamp> },
 }
 
 impl WebhookActor {
-    pub fn new(parts: WebhookParts, alive: Alive) -> Self {
+    pub fn new(deps: WebhookDeps, alive: Alive) -> Self {
         Self {
-            parts,
-            places: Places::default(),
+            deps,
+            slots: WebhookSlots::default(),
             under_way: HashSet::new(),
             clean: false,
-            asking: false,
-            ask_again: false,
+            query: OneAtATime::default(),
             timer: None,
             finished: Vec::new(),
             recording: false,
@@ -131,42 +130,31 @@ impl WebhookActor {
     /// Begins what is due, as far as there are places; or makes sure that this is done again after
     /// the look under way.
     fn look(&mut self, ctx: &mut Context<Self>) {
-        if self.asking {
-            self.ask_again = true;
+        let look = self.slots.look();
+        let nothing_to_do = self.stopping.is_some() || !self.deps.trust.holds() || (self.clean && look.is_none());
+        if (nothing_to_do && !self.query.is_running()) || !self.query.request() {
             return;
         }
-        if self.stopping.is_some() || !self.parts.trust.holds() {
-            return;
-        }
-        let look = self.places.look();
-        if self.clean && look.is_none() {
-            return;
-        }
-        self.asking = true;
-        self.ask_again = false;
-        let (store, term) = (self.parts.store.clone(), self.parts.term.clone());
+        let (store, term) = (self.deps.store.clone(), self.deps.term.clone());
         let under_way = self.under_way.iter().copied().collect();
         let ask = {
             let look = look.filter(|_| self.clean);
             async move {
                 match look {
                     Some(look) => begin_due(&store, &term, look).await,
-                    None => store.close_webhooks(&term, under_way).await.map(Look::Closed).map_err(NotLooked::begun),
+                    None => store.close_webhooks(term, under_way).await.map(Look::Closed).map_err(NotLooked::in_doubt),
                 }
             }
         };
         ctx.spawn(wrap_future::<_, Self>(ask).map(|result, actor, ctx| match result {
-            Ok(look) => {
-                actor.asking = false;
-                actor.looked(look, ctx);
-            }
+            Ok(look) => actor.looked(look, ctx),
             Err(NotLooked { error: FencedError::TermOver, .. }) => actor.term_over(ctx),
             Err(NotLooked { error: FencedError::Store(error), in_doubt }) => {
                 log::warn!("webhooks_not_begun store_error={error:?}");
                 // Some may have been written down as begun all the same.
                 actor.clean &= !in_doubt;
                 actor.after_pause(ctx, |actor, ctx| {
-                    actor.asking = false;
+                    actor.query.finish();
                     actor.look(ctx);
                     actor.end_if_idle(ctx);
                 });
@@ -181,15 +169,15 @@ impl WebhookActor {
                     log::warn!("webhooks_interrupted count={closed}");
                 }
                 self.clean = true;
-                self.ask_again = true;
+                self.query.repeat();
             }
-            Look::Begun { begun, asked, now, next } => {
-                self.parts.store_time.observe(asked, now);
+            Look::Started { tries, asked, now, next } => {
+                self.deps.store_time.observe(asked, now);
                 self.wake_at(now, next, ctx);
-                begun.into_iter().for_each(|open| self.start(open, ctx));
+                tries.into_iter().for_each(|open| self.start(open, ctx));
             }
         }
-        if self.ask_again {
+        if self.query.finish() {
             self.look(ctx);
         }
         self.end_if_idle(ctx);
@@ -210,25 +198,25 @@ impl WebhookActor {
     }
 
     /// Makes a try that was written down.
-    fn start(&mut self, open: OpenTry, ctx: &mut Context<Self>) {
-        self.places.take(open.receiver);
+    fn start(&mut self, open: OpenWebhookTry, ctx: &mut Context<Self>) {
+        self.slots.take(open.receiver);
         self.under_way.insert(open.intent.seq);
-        self.parts.metrics.webhooks_inflight.inc();
-        let letter = request::write(&open, &self.parts.variables, self.parts.store_time.now());
-        if let Err(what) = &letter {
+        self.deps.metrics.webhooks_inflight.inc();
+        let webhook_request = request::write(&open, &self.deps.variables, self.deps.store_time.now());
+        if let Err(what) = &webhook_request {
             log::warn!("webhook_not_sent intent_id={:?} error={what:?}", open.intent.id);
         }
         let mut give_up = self.give_up.subscribe();
-        let trust = self.parts.trust.clone();
+        let trust = self.deps.trust.clone();
         let trusted = trust.holds() && self.stopping.is_none();
-        let courier = Rc::clone(&self.parts.courier);
+        let sender = Rc::clone(&self.deps.sender);
         let task = Task { open: Some(open), outcome: TryOutcome::Interrupted, actor: ctx.address() };
         actix::spawn(async move {
-            let outcome = match letter {
+            let outcome = match webhook_request {
                 _ if !trusted => TryOutcome::Interrupted,
                 Err(what) => TryOutcome::Error(what),
-                Ok(letter) => tokio::select! {
-                    outcome = deliver(&*courier, &letter, &trust) => outcome,
+                Ok(webhook_request) => tokio::select! {
+                    outcome = deliver(&*sender, &webhook_request, &trust) => outcome,
                     _ = give_up.wait_for(|given_up| *given_up) => TryOutcome::Interrupted,
                 },
             };
@@ -243,8 +231,8 @@ impl WebhookActor {
         }
         self.recording = true;
         let finished = std::mem::take(&mut self.finished);
-        let (store, term, batch) = (self.parts.store.clone(), self.parts.term.clone(), finished.clone());
-        let record = wrap_future::<_, Self>(async move { store.finish_webhooks(&term, batch).await });
+        let (store, term, batch) = (self.deps.store.clone(), self.deps.term.clone(), finished.clone());
+        let record = wrap_future::<_, Self>(async move { store.finish_webhooks(term, batch).await });
         ctx.spawn(record.map(move |result, actor, ctx| {
             match result {
                 Ok(()) => {
@@ -265,7 +253,7 @@ impl WebhookActor {
 
     /// It can be repeated without harm. Nobody waits for that while the service stops: the next
     /// term closes what is open.
-    fn not_recorded(&mut self, finished: Vec<Arc<FinishTry>>, ctx: &mut Context<Self>) {
+    fn not_recorded(&mut self, finished: Vec<Arc<FinishWebhookTry>>, ctx: &mut Context<Self>) {
         self.finished.extend(finished);
         if self.stopping.is_some() {
             self.recording = false;
@@ -279,10 +267,10 @@ impl WebhookActor {
         });
     }
 
-    fn recorded(&mut self, finish: &FinishTry) {
+    fn recorded(&mut self, finish: &FinishWebhookTry) {
         self.give_back(finish);
-        let FinishTry { open, finished_at, outcome, verdict } = finish;
-        self.parts.metrics.webhook_tried(*verdict, finished_at.since(open.started_at));
+        let FinishWebhookTry { open, finished_at, outcome, verdict } = finish;
+        self.deps.metrics.webhook_tried(*verdict, finished_at.since(open.started_at));
         let level = if *verdict == Verdict::Failed { log::Level::Warn } else { log::Level::Debug };
         log::log!(
             level,
@@ -294,19 +282,19 @@ impl WebhookActor {
         );
     }
 
-    fn give_back(&mut self, finish: &FinishTry) {
+    fn give_back(&mut self, finish: &FinishWebhookTry) {
         self.under_way.remove(&finish.open.intent.seq);
-        self.places.give_back(finish.open.receiver, !matches!(finish.verdict, Verdict::Delivered));
-        self.parts.metrics.webhooks_inflight.dec();
+        self.slots.give_back(finish.open.receiver, !matches!(finish.verdict, Verdict::Delivered));
+        self.deps.metrics.webhooks_inflight.dec();
     }
 
     fn term_over(&mut self, ctx: &mut Context<Self>) {
-        self.parts.leader.do_send(TermFailed::new(&self.parts.term, "webhooks", &FencedError::TermOver));
+        self.deps.leader.do_send(TermFailed::new(&self.deps.term, "webhooks", &FencedError::TermOver));
         self.end(ctx);
     }
 
     fn end_if_idle(&mut self, ctx: &mut Context<Self>) {
-        let idle = self.places.taken() == 0 && !self.asking && !self.recording;
+        let idle = self.slots.taken() == 0 && !self.query.is_running() && !self.recording;
         if self.stopping.is_some() && idle {
             self.end(ctx);
         }
@@ -323,8 +311,8 @@ impl WebhookActor {
 
     /// Looks whenever this instance has made events come to be owed.
     fn listen(&mut self, ctx: &mut Context<Self>) {
-        let store = self.parts.store.clone();
-        ctx.spawn(wrap_future::<_, Self>(async move { store.webhooks_owed().await }).map(|(), actor, ctx| {
+        let store = self.deps.store.clone();
+        ctx.spawn(wrap_future::<_, Self>(async move { store.pending_webhooks().await }).map(|(), actor, ctx| {
             actor.look(ctx);
             actor.listen(ctx);
         }));
@@ -332,9 +320,9 @@ impl WebhookActor {
 }
 
 /// Delivers a letter. A shortage on this side is no try: it calls again until that is over.
-async fn deliver(courier: &dyn Courier, letter: &Letter, trust: &Trust) -> TryOutcome {
+async fn deliver(sender: &dyn WebhookSender, webhook_request: &WebhookRequest, trust: &LeaseTrust) -> TryOutcome {
     for call in 1.. {
-        match courier.deliver(letter).await {
+        match sender.deliver(webhook_request).await {
             Ok(outcome) => return outcome,
             Err(error) if call == SHORTAGE_CALLS => return TryOutcome::Error(format!("not sent: {error}")),
             Err(_) => tokio::time::sleep(SHORTAGE_PAUSE).await,
@@ -353,27 +341,27 @@ struct NotLooked {
 }
 
 impl NotLooked {
-    fn begun(error: FencedError) -> Self {
+    fn in_doubt(error: FencedError) -> Self {
         Self { error, in_doubt: true }
     }
 }
 
 /// Writes down tries of what is due.
-async fn begin_due(store: &StoreClient, term: &Term, look: WebhookLook) -> Result<Look, NotLooked> {
+async fn begin_due(store: &StoreClient, term: &Term, look: DueWebhooksQuery) -> Result<Look, NotLooked> {
     let asked = monotonic();
     let due = store.due_webhooks(look).await;
     let due = due.map_err(|error| NotLooked { error: error.into(), in_doubt: false })?;
     let events: Vec<_> = due.due.iter().map(|event| event.seq).collect();
-    let begun = match events.is_empty() {
+    let tries = match events.is_empty() {
         true => Vec::new(),
-        false => store.begin_webhooks(term, events).await.map_err(NotLooked::begun)?,
+        false => store.start_webhooks(term.clone(), events).await.map_err(NotLooked::in_doubt)?,
     };
-    Ok(Look::Begun { begun, asked, now: due.now, next: due.next })
+    Ok(Look::Started { tries, asked, now: due.now, next: due.next })
 }
 
 /// A try under way. However it ends, also by a panic, the actor is told.
 struct Task {
-    open: Option<OpenTry>,
+    open: Option<OpenWebhookTry>,
     outcome: TryOutcome,
     actor: Addr<WebhookActor>,
 }
@@ -397,8 +385,8 @@ impl Drop for Task {
 impl Drop for WebhookActor {
     fn drop(&mut self) {
         // What is under way is not counted by anybody any more.
-        let left = i64::try_from(self.places.taken()).unwrap_or(i64::MAX);
-        self.parts.metrics.webhooks_inflight.sub(left);
+        let left = i64::try_from(self.slots.taken()).unwrap_or(i64::MAX);
+        self.deps.metrics.webhooks_inflight.sub(left);
     }
 }
 
@@ -418,9 +406,9 @@ impl Handler<TryOver> for WebhookActor {
     type Result = ();
 
     fn handle(&mut self, TryOver { open, outcome }: TryOver, ctx: &mut Self::Context) {
-        let finished_at = self.parts.store_time.now().max(open.started_at);
+        let finished_at = self.deps.store_time.now().max(open.started_at);
         let verdict = decide(&outcome, open.round, finished_at, fastrand::f64());
-        self.finished.push(Arc::new(FinishTry { open, finished_at, outcome, verdict }));
+        self.finished.push(Arc::new(FinishWebhookTry { open, finished_at, outcome, verdict }));
         self.record(ctx);
     }
 }

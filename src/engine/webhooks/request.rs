@@ -11,10 +11,10 @@ use crate::domain::intent_json::IntentJson;
 use crate::domain::signature::{self, Secret};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{EVENT_TYPE, event_id};
-use crate::store::OpenTry;
+use crate::store::OpenWebhookTry;
 
 /// A request to be made.
-pub struct Letter {
+pub struct WebhookRequest {
     pub url: String,
     pub headers: Vec<(String, String)>,
     /// Those of the values above that nobody else may see, whatever the receiver answers.
@@ -33,7 +33,7 @@ struct Event<'a> {
 }
 
 /// The letter for a try at `now`; an error says what is missing on this side.
-pub fn write(open: &OpenTry, variables: &Variables, now: Timestamp) -> Result<Letter, String> {
+pub fn write(open: &OpenWebhookTry, variables: &Variables, now: Timestamp) -> Result<WebhookRequest, String> {
     let webhook = open.contract.webhook.as_ref().ok_or("the contract has no webhook")?;
     let id = event_id(&open.intent);
     let event = Event {
@@ -64,5 +64,5 @@ pub fn write(open: &OpenTry, variables: &Variables, now: Timestamp) -> Result<Le
             .map_err(|fault| format!("not sent: the environment variable {variable} {fault}"))?;
         headers.push(("webhook-signature".to_owned(), signature::sign(&keys, &id, timestamp, &body)));
     }
-    Ok(Letter { url: webhook.url.as_str().to_owned(), headers, secrets, body })
+    Ok(WebhookRequest { url: webhook.url.as_str().to_owned(), headers, secrets, body })
 }

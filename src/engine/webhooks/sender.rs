@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use hyper::header;
 
-use super::request::Letter;
+use super::request::WebhookRequest;
 use crate::domain::webhook::TryOutcome;
-use crate::http_client::{Answer, CallError, Caller, LocalResourceError, quoted, retry_after};
+use crate::http_client::{Answer, CallError, HttpClient, LocalResourceError, quoted, retry_after};
 use crate::telemetry::metrics::Metrics;
 
 /// A delivery's outcome, once the receiver has answered or the time is up.
@@ -17,17 +17,22 @@ pub type Delivering = Pin<Box<dyn Future<Output = Result<TryOutcome, LocalResour
 
 /// Delivers letters. Whatever goes wrong is an outcome that says what; only a shortage on this side is none,
 /// because nothing was tried.
-pub trait Courier {
-    fn deliver(&self, letter: &Letter) -> Delivering;
+pub trait WebhookSender {
+    fn deliver(&self, webhook_request: &WebhookRequest) -> Delivering;
 }
 
 /// The real one.
-pub struct HttpCourier(Caller);
+pub struct HttpWebhookSender(HttpClient);
 
-impl HttpCourier {
+impl HttpWebhookSender {
     /// Must be called on the arbiter that will use it: its connections belong to one thread.
     pub fn new(timeout: Duration, tls: Arc<rustls::ClientConfig>) -> Self {
-        Self(Caller::new("receiver", timeout, tls))
+        Self(HttpClient::new("receiver", timeout, tls))
+    }
+
+    /// Keeps so many connections at most, idle or in use.
+    pub fn keeping(self, connections: usize) -> Self {
+        Self(self.0.keeping(connections))
     }
 
     /// Counts and logs deliveries that could not be made for want of a local resource.
@@ -36,14 +41,14 @@ impl HttpCourier {
     }
 }
 
-impl Courier for HttpCourier {
-    fn deliver(&self, letter: &Letter) -> Delivering {
-        let mut request = self.0.post(&letter.url);
-        for (name, value) in &letter.headers {
+impl WebhookSender for HttpWebhookSender {
+    fn deliver(&self, webhook_request: &WebhookRequest) -> Delivering {
+        let mut request = self.0.post(&webhook_request.url);
+        for (name, value) in &webhook_request.headers {
             request = request.header(name, value);
         }
-        let call = self.0.send(request, letter.body.clone());
-        let secrets = letter.secrets.clone();
+        let call = self.0.send(request, webhook_request.body.clone());
+        let secrets = webhook_request.secrets.clone();
         Box::pin(async move {
             match call.await {
                 Ok(answer) => Ok(read(answer, &secrets)),

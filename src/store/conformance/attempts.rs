@@ -9,12 +9,13 @@ use crate::domain::contract::fixtures::{deadline, max_attempts, one_shot};
 use crate::domain::intent::{ExhaustedReason, State, Status};
 use crate::domain::lease::Term;
 use crate::domain::outcome::Outcome;
-use crate::domain::schedule::{Ended, Lane, Waiting};
+use crate::domain::schedule::{Lane, Waiting};
 use crate::domain::time::Timestamp;
 use crate::store::{
-    AtOnce, Begun, BegunAtOnce, FencedWrites, Finished, OpenAttempt, Permit, Places, PostponeAttempt, Purged, Slot,
-    Submitted, WriteBatch,
+    FencedError, FencedWrites, FinishResult, InFlight, InFlightGuard, OpenAttempt, PostponeAttempt, SlotGuard,
+    SlotSource, StartOnInsert, StartResult, StartedOnInsert, Submitted, WriteBatch,
 };
+use crate::telemetry::metrics::Metrics;
 
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -22,7 +23,9 @@ pub async fn an_attempt_is_written_down_before_it_is_made(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &max_attempts(3)).await;
     let waiting = fixture.waiting(&intent).await;
-    let Some(Begun::Started { attempt, due, .. }) = fixture.begin(&term, &waiting).await else { panic!("not begun") };
+    let Some(StartResult::Started { attempt, due, .. }) = fixture.begin(&term, &waiting).await else {
+        panic!("not begun")
+    };
     assert_eq!((attempt.attempt_number, attempt.lease_epoch), (1, term.epoch));
     assert_eq!((attempt.intent_id.as_str(), attempt.created_at), ("a", intent.created_at));
     assert_eq!((due, *attempt.contract == max_attempts(3)), (intent.created_at, true));
@@ -32,7 +35,7 @@ pub async fn an_attempt_is_written_down_before_it_is_made(fixture: Fixture) {
     assert!(fixture.history("a").await.attempts.is_empty(), "the audit row comes with the outcome");
     for attempt_count in [waiting.attempt_count, 1, 7] {
         let stale = Waiting { attempt_count, ..waiting.clone() };
-        assert!(matches!(fixture.begin(&term, &stale).await, Some(Begun::Stale)), "begun twice: {stale:?}");
+        assert!(matches!(fixture.begin(&term, &stale).await, Some(StartResult::Stale)), "begun twice: {stale:?}");
     }
 }
 
@@ -72,14 +75,14 @@ pub async fn an_attempt_is_finished_once(fixture: Fixture) {
     let intent = fixture.submit("a", &max_attempts(3)).await;
     let waiting = fixture.waiting(&intent).await;
     let attempt = fixture.begin_due(&term, &intent).await;
-    assert_eq!(fixture.finish(&term, &attempt, accepted()).await, Some(Finished::Recorded));
+    assert_eq!(fixture.finish(&term, &attempt, accepted()).await, Some(FinishResult::Recorded));
     let after = fixture.history("a").await;
     for outcome in [accepted(), rejected("invalid_recipient"), Outcome::error("late")] {
-        assert_eq!(fixture.finish(&term, &attempt, outcome).await, Some(Finished::NotOpen));
+        assert_eq!(fixture.finish(&term, &attempt, outcome).await, Some(FinishResult::NotOpen));
     }
     for count in 0..3 {
         let again = fixture.begin(&term, &Waiting { attempt_count: count, ..waiting.clone() }).await;
-        assert!(matches!(again, Some(Begun::Stale)), "terminal is for ever");
+        assert!(matches!(again, Some(StartResult::Stale)), "terminal is for ever");
     }
     assert_eq!(fixture.history("a").await, after);
 }
@@ -90,7 +93,7 @@ pub async fn a_retry_begins_when_it_is_due_and_not_before(fixture: Fixture) {
     fixture.attempt(&term, &intent, Outcome::error("refused")).await;
     let retry = fixture.waiting(&intent).await;
     match fixture.begin(&term, &retry).await {
-        Some(Begun::NotDue { due, now }) => assert!(due == retry.due && now < due),
+        Some(StartResult::NotDue { due, now }) => assert!(due == retry.due && now < due),
         other => panic!("begun before it was due: {other:?}"),
     }
     fixture.pass(RETRY).await;
@@ -104,7 +107,7 @@ pub async fn no_attempt_begins_after_the_deadline(fixture: Fixture) {
     let intent = fixture.submit("a", &fixture.short_deadline()).await;
     let waiting = fixture.waiting(&intent).await;
     fixture.pass(fixture.short).await;
-    let Some(Begun::Ended(ended)) = fixture.begin(&term, &waiting).await else { panic!("begun") };
+    let Some(StartResult::Ended(ended)) = fixture.begin(&term, &waiting).await else { panic!("begun") };
     assert_eq!(ended, fixture.intent("a").await);
     assert_eq!(ended.state.exhausted_reason(), Some(ExhaustedReason::DeadlineExceeded));
     assert_eq!(ended.attempt_count, 0);
@@ -136,7 +139,7 @@ pub async fn only_overdue_waiting_intents_expire(fixture: Fixture) {
     for id in ["later", "never", "open"] {
         assert_eq!(fixture.intent(id).await.state, State::Pending, "{id}");
     }
-    assert_eq!(fixture.finish(&term, &open, Outcome::error("x")).await, Some(Finished::Recorded));
+    assert_eq!(fixture.finish(&term, &open, Outcome::error("x")).await, Some(FinishResult::Recorded));
 }
 
 /// Every write of a leader, made by a term that is over, on a store where each would do something.
@@ -162,11 +165,11 @@ async fn assert_fenced(fixture: &Fixture, stale: &Term) {
         let history = fixture.history("open").await;
         assert!(history.intent.attempt_open && history.attempts.is_empty(), "finish: {history:?}");
     }
-    assert_eq!(fixture.store.purge(stale.clone(), purge_all()).await, Ok(Purged::Fenced), "purge");
-    assert_eq!(fixture.store.renew_lease(stale.clone(), LONG).await, Ok(None), "renew");
+    assert_eq!(fixture.store.purge(stale.clone(), purge_all()).await, Err(FencedError::TermOver), "purge");
+    assert_eq!(fixture.store.renew_lease(stale.clone(), LONG).await, Err(FencedError::TermOver), "renew");
     fixture.store.release_lease(stale.clone()).await.unwrap();
     if let Some(term) = term_now {
-        assert!(fixture.store.renew_lease(term, LONG).await.unwrap().is_some(), "released a lease of another term");
+        assert!(fixture.store.renew_lease(term, LONG).await.is_ok(), "released a lease of another term");
     }
     let after = [fixture.history(ids[0]).await, fixture.history(ids[1]).await, fixture.history(ids[2]).await];
     assert_eq!(before, after);
@@ -198,7 +201,7 @@ pub async fn an_expired_term_changes_nothing_even_without_a_successor(fixture: F
     let stale = a_term_with_something_to_do(&fixture, fixture.short).await;
     fixture.pass(fixture.short).await;
     let purge = fixture.store.purge(stale.clone(), purge_all()).await;
-    assert_eq!(purge, Ok(Purged::Fenced));
+    assert_eq!(purge, Err(FencedError::TermOver));
     assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(&stale) }).await.is_none());
     assert_eq!(fixture.intent("overdue").await.state, State::Pending);
     assert_fenced(&fixture, &stale).await;
@@ -213,7 +216,7 @@ pub async fn submissions_do_not_care_about_the_fence(fixture: Fixture) {
         ..WriteBatch::default()
     };
     let receipt = fixture.store.commit(batch).await.unwrap();
-    assert!(receipt.fenced.is_none());
+    assert_eq!(receipt.fenced.err(), Some(FencedError::TermOver));
     assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));
     assert!(fixture.find("a").await.is_some());
 }
@@ -234,7 +237,7 @@ pub async fn the_next_term_closes_what_was_left_open(fixture: Fixture) {
     assert_eq!(ids, ["one", "two", "three"], "not the one of the new term");
     for (open, begun) in open.iter().zip(&left) {
         assert_eq!((open.started_at, open.lease_epoch, open.attempt_number), (begun.started_at, old.epoch, 1));
-        assert_eq!(fixture.finish(&new, open, Outcome::interrupted()).await, Some(Finished::Recorded));
+        assert_eq!(fixture.finish(&new, open, Outcome::interrupted()).await, Some(FinishResult::Recorded));
     }
     assert!(fixture.store.open_attempts_before(new.epoch, 10).await.unwrap().is_empty());
     assert_eq!(fixture.intent("one").await.state.exhausted_reason(), Some(ExhaustedReason::OneShot));
@@ -245,14 +248,14 @@ pub async fn the_next_term_closes_what_was_left_open(fixture: Fixture) {
             .await
             .is_none()
     );
-    assert_eq!(fixture.finish(&new, &mine, accepted()).await, Some(Finished::Recorded));
+    assert_eq!(fixture.finish(&new, &mine, accepted()).await, Some(FinishResult::Recorded));
 }
 
 pub async fn a_postponed_attempt_uses_up_nothing_and_waits_until_it_is_due(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &one_shot()).await;
     let attempt = fixture.begin_due(&term, &intent).await;
-    let cursor = fixture.store.build_schedule(1).await.unwrap().cursor;
+    let cursor = fixture.store.schedule_snapshot(1).await.unwrap().cursor;
     let (now, later) = (fixture.now().await, fixture.now().await + Duration::from_secs(60));
     let postpone = async |term: &Term, attempt: &OpenAttempt, due: Timestamp| {
         let postpone = PostponeAttempt { seq: attempt.seq, attempt_number: attempt.attempt_number, due };
@@ -262,20 +265,20 @@ pub async fn a_postponed_attempt_uses_up_nothing_and_waits_until_it_is_due(fixtu
     let over = Term { epoch: term.epoch - 1, ..term.clone() };
     assert_eq!(postpone(&over, &attempt, now).await, None, "its term is over");
     assert!(fixture.intent("a").await.attempt_open);
-    assert_eq!(postpone(&term, &attempt, later).await, Some(Finished::Recorded));
+    assert_eq!(postpone(&term, &attempt, later).await, Some(FinishResult::Recorded));
     let stored = fixture.intent("a").await;
     assert_eq!((stored.attempt_count, stored.attempt_open, &stored.state), (0, false, &State::Pending));
     assert!(fixture.history("a").await.attempts.is_empty(), "nothing was sent, so there is nothing to show");
     let seen = fixture.refresh(&cursor, 10).await.changed;
     assert_eq!(seen.iter().map(|waiting| (waiting.seq, waiting.due)).collect::<Vec<_>>(), [(intent.seq, later)]);
-    assert!(matches!(fixture.begin(&term, &seen[0]).await, Some(Begun::NotDue { due, .. }) if due == later));
-    assert_eq!(postpone(&term, &attempt, now).await, Some(Finished::NotOpen), "it is not open any more");
+    assert!(matches!(fixture.begin(&term, &seen[0]).await, Some(StartResult::NotDue { due, .. }) if due == later));
+    assert_eq!(postpone(&term, &attempt, now).await, Some(FinishResult::NotOpen), "it is not open any more");
 
     let other = fixture.begin_due(&term, &fixture.submit("b", &one_shot()).await).await;
-    assert_eq!(postpone(&term, &other, now).await, Some(Finished::Recorded));
+    assert_eq!(postpone(&term, &other, now).await, Some(FinishResult::Recorded));
     let again = fixture.begin_due(&term, &fixture.intent("b").await).await;
     assert_eq!(again.attempt_number, 1, "a number that was not sent is used again");
-    assert_eq!(fixture.finish(&term, &again, accepted()).await, Some(Finished::Recorded));
+    assert_eq!(fixture.finish(&term, &again, accepted()).await, Some(FinishResult::Recorded));
     assert_eq!(fixture.intent("b").await.state.status(), Status::Accepted);
 }
 
@@ -301,52 +304,47 @@ pub async fn one_bad_item_fails_alone(fixture: Fixture) {
     assert!(fixture.intent("fine").await.state.is_terminal());
 }
 
-/// Gives out one place, whoever asks.
+/// Gives out one slot.
 #[derive(Default)]
-pub struct OnePlace(AtomicBool);
+pub struct OneSlot(AtomicBool);
 
-impl Places for OnePlace {
-    fn take(&self, _: &Arc<Lane>, _: Timestamp) -> Option<Permit> {
+impl SlotSource for OneSlot {
+    fn take(&self, _: &Arc<Lane>, _: Timestamp) -> Option<(SlotGuard, InFlightGuard)> {
         let free = !self.0.swap(true, Ordering::SeqCst);
-        free.then(|| Permit { slot: Box::new(NoSlot), under_way: Box::new(()) })
+        let in_flight = || InFlight::new(Arc::new(Metrics::new().unwrap())).enter();
+        free.then(|| (SlotGuard::new(|_| {}), in_flight()))
     }
 }
 
-struct NoSlot;
-
-impl Slot for NoSlot {
-    fn ended(&mut self, _: Ended) {}
-}
-
-/// A store may leave new intents waiting; what it begins at once must be as if begun later.
-pub async fn a_new_intent_may_be_begun_at_once(fixture: Fixture) {
+/// A store may leave new intents waiting. One that it starts on insert must be as if it had been started later.
+pub async fn a_new_intent_may_be_started_on_insert(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let over = Term { epoch: term.epoch - 1, ..term.clone() };
     let submit = async |ids: [&str; 2], term: &Term| {
         let submits = ids.map(|id| new_intent(id, &max_attempts(3), b"{}")).into();
-        let at_once = Some(AtOnce { term: term.clone(), places: Arc::new(OnePlace::default()) });
-        fixture.store.commit(WriteBatch { submits, at_once, ..WriteBatch::default() }).await.unwrap()
+        let start_on_insert = Some(StartOnInsert { term: term.clone(), slots: Arc::new(OneSlot::default()) });
+        fixture.store.commit(WriteBatch { submits, start_on_insert, ..WriteBatch::default() }).await.unwrap()
     };
-    assert!(submit(["x", "y"], &over).await.begun.is_empty(), "its term is over");
+    assert!(submit(["x", "y"], &over).await.started.is_empty(), "its term is over");
     let receipt = submit(["a", "b"], &term).await;
     let open: Vec<_> = receipt
         .submits
         .iter()
         .filter(|submitted| matches!(submitted, Ok(Submitted::Created(intent)) if intent.attempt_open))
         .collect();
-    assert_eq!(open.len(), receipt.begun.len());
-    assert!(receipt.begun.len() <= 1, "there was one place");
-    for BegunAtOnce { attempt, payload, .. } in receipt.begun {
+    assert_eq!(open.len(), receipt.started.len());
+    assert!(receipt.started.len() <= 1, "there was one slot");
+    for StartedOnInsert { attempt, payload, .. } in receipt.started {
         assert_eq!((attempt.intent_id.as_str(), &payload[..], attempt.attempt_number), ("a", &b"{}"[..], 1));
         assert_eq!(attempt.lease_epoch, term.epoch);
         let left = fixture.store.open_attempts_before(term.epoch + 1, 9).await.unwrap();
         assert_eq!(left.len(), 1, "a later term would find and close it");
         assert_eq!(fixture.store.backlog().await.unwrap().waiting, 3, "it does not wait");
-        assert_eq!(fixture.finish(&term, &attempt, accepted()).await, Some(Finished::Recorded));
+        assert_eq!(fixture.finish(&term, &attempt, accepted()).await, Some(FinishResult::Recorded));
         let history = fixture.history("a").await;
         assert_eq!((history.attempts.len(), history.intent.attempt_count), (1, 1));
         assert_eq!(history.intent.state.status(), Status::Accepted);
     }
     let again = submit(["a", "b"], &term).await;
-    assert!(again.begun.is_empty(), "they exist");
+    assert!(again.started.is_empty(), "they exist");
 }

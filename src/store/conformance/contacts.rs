@@ -6,7 +6,7 @@ use super::Fixture;
 use super::inbox::{new, of, process, receive, said};
 use crate::domain::inbox::Draft;
 use crate::domain::lease::Term;
-use crate::store::{Contact, InboxQuery, ProcessedSubmission};
+use crate::store::{Contact, InboxQuery, ProcessedInboxSubmission};
 
 /// An email and a phone, of which one may be missing.
 type Who<'a> = (Option<&'a str>, Option<&'a str>);
@@ -17,12 +17,12 @@ const P1: Option<&str> = Some("+461");
 const P2: Option<&str> = Some("+462");
 
 /// Rows to be processed, in the order of `who`.
-async fn rows_of(fixture: &Fixture, client: &str, who: &[Who<'_>]) -> Vec<ProcessedSubmission> {
+async fn rows_of(fixture: &Fixture, client: &str, who: &[Who<'_>]) -> Vec<ProcessedInboxSubmission> {
     let first = fixture.store.list_submissions(InboxQuery { limit: 200, ..InboxQuery::default() }).await.unwrap();
     let first = u8::try_from(first.rows.len()).unwrap();
     let numbers = (first..).take(who.len());
     receive(&*fixture.store, numbers.map(|number| new(number, client, b"{}")).collect()).await;
-    let due = fixture.store.look_into_inbox(who.len()).await.unwrap().due;
+    let due = fixture.store.due_inbox(who.len()).await.unwrap().due;
     assert_eq!(due.len(), who.len());
     due.iter().zip(who).map(|(row, (email, phone))| said(row, *email, *phone, "")).collect()
 }
@@ -158,7 +158,7 @@ pub async fn racing_rows_make_one_contact(fixture: Fixture) {
         .map(|(number, row)| {
             let store = Arc::clone(if number % 2 == 0 { &fixture.store } else { &fixture.other });
             let term = term.clone();
-            tokio::spawn(async move { store.process_inbox(term, vec![row]).await.unwrap().unwrap() })
+            tokio::spawn(async move { store.process_inbox(term, vec![row]).await.unwrap() })
         })
         .collect();
     for race in races {

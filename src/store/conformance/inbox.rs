@@ -7,17 +7,16 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::Fixture;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
-use crate::domain::job::SubmissionId;
-use crate::domain::job::fixtures::submission_id;
 use crate::domain::lease::Term;
 use crate::store::{
-    Contact, DueSubmission, FailedTry, InboxQuery, NewSubmission, ProcessedSubmission, Received, Reprocess, Store,
-    SubmissionRow, SubmissionState, WriteBatch,
+    Contact, DueInboxSubmission, FailedInboxTry, FencedError, InboxQuery, InboxSubmission, InboxSubmissionState,
+    NewInboxSubmission, ProcessedInboxSubmission, Received, Reprocess, Store, WriteBatch,
 };
 
-pub(super) fn new(number: u8, client_slug: &str, payload: &[u8]) -> NewSubmission {
-    NewSubmission {
+pub(super) fn new(number: u8, client_slug: &str, payload: &[u8]) -> NewInboxSubmission {
+    NewInboxSubmission {
         id: submission_id(number),
         client_slug: client_slug.to_owned(),
         channel: Channel::Form,
@@ -28,31 +27,40 @@ pub(super) fn new(number: u8, client_slug: &str, payload: &[u8]) -> NewSubmissio
     }
 }
 
-fn keyed(number: u8, key: &str, payload: &[u8]) -> NewSubmission {
-    NewSubmission { key_sha256: Some(Sha256::digest(key).into()), ..new(number, "acme", payload) }
+fn submission_id(number: u8) -> InboxSubmissionId {
+    InboxSubmissionId::from_random([number; 16])
 }
 
-pub(super) async fn receive(store: &dyn Store, new: Vec<NewSubmission>) -> Vec<Received> {
+fn keyed(number: u8, key: &str, payload: &[u8]) -> NewInboxSubmission {
+    NewInboxSubmission { key_sha256: Some(Sha256::digest(key).into()), ..new(number, "acme", payload) }
+}
+
+pub(super) async fn receive(store: &dyn Store, new: Vec<NewInboxSubmission>) -> Vec<Received> {
     let receipt = store.commit(WriteBatch { received: new, ..WriteBatch::default() }).await.unwrap();
     receipt.received.into_iter().map(Result::unwrap).collect()
 }
 
-async fn due(fixture: &Fixture) -> Vec<DueSubmission> {
-    fixture.store.look_into_inbox(100).await.unwrap().due
+async fn due(fixture: &Fixture) -> Vec<DueInboxSubmission> {
+    fixture.store.due_inbox(100).await.unwrap().due
 }
 
-pub(super) fn said(due: &DueSubmission, email: Option<&str>, phone: Option<&str>, body: &str) -> ProcessedSubmission {
+pub(super) fn said(
+    due: &DueInboxSubmission,
+    email: Option<&str>,
+    phone: Option<&str>,
+    body: &str,
+) -> ProcessedInboxSubmission {
     let own = |text: Option<&str>| text.map(str::to_owned);
     let draft = Draft { email: own(email), phone: own(phone), name: None, body: body.to_owned() };
-    ProcessedSubmission { seq: due.seq, tries: due.tries, result: Ok(draft) }
+    ProcessedInboxSubmission { seq: due.seq, tries: due.tries, result: Ok(draft) }
 }
 
-pub(super) async fn process(fixture: &Fixture, term: &Term, processed: Vec<ProcessedSubmission>) {
-    let results = fixture.store.process_inbox(term.clone(), processed).await.unwrap().expect("the term lasts");
+pub(super) async fn process(fixture: &Fixture, term: &Term, processed: Vec<ProcessedInboxSubmission>) {
+    let results = fixture.store.process_inbox(term.clone(), processed).await.expect("the term lasts");
     results.into_iter().for_each(|result| result.unwrap());
 }
 
-async fn find(fixture: &Fixture, id: SubmissionId) -> (SubmissionRow, Bytes) {
+async fn find(fixture: &Fixture, id: InboxSubmissionId) -> (InboxSubmission, Bytes) {
     fixture.other.find_submission(id).await.unwrap().unwrap()
 }
 
@@ -69,7 +77,7 @@ pub async fn what_comes_in_is_kept_as_it_came(fixture: Fixture) {
     let results = receive(&*fixture.store, vec![full.clone(), new(2, "acme", &raw), new(3, "acme", b"")]).await;
     assert_eq!(results, [1, 2, 3].map(|number| Received::Created(submission_id(number))));
     let (row, kept) = find(&fixture, submission_id(1)).await;
-    assert_eq!((kept.as_ref(), row.state(), row.tries), (payload, SubmissionState::Received, 0));
+    assert_eq!((kept.as_ref(), row.state(), row.tries), (payload, InboxSubmissionState::Received, 0));
     assert_eq!((row.client_slug, row.channel, row.source_url), (full.client_slug, Channel::Voice, full.source_url));
     assert_eq!(find(&fixture, submission_id(2)).await.1.as_ref(), raw);
     assert_eq!(find(&fixture, submission_id(3)).await.1.as_ref(), b"");
@@ -78,8 +86,8 @@ pub async fn what_comes_in_is_kept_as_it_came(fixture: Fixture) {
 }
 
 pub async fn how_a_payload_is_written_is_kept(fixture: Fixture) {
-    let form = |number| NewSubmission { format: PayloadFormat::Form, ..new(number, "acme", b"From=1") };
-    let keyed_form = |number, key| NewSubmission { format: PayloadFormat::Form, ..keyed(number, key, b"From=1") };
+    let form = |number| NewInboxSubmission { format: PayloadFormat::Form, ..new(number, "acme", b"From=1") };
+    let keyed_form = |number, key| NewInboxSubmission { format: PayloadFormat::Form, ..keyed(number, key, b"From=1") };
     let submissions =
         vec![new(1, "acme", b"{}"), form(2), keyed_form(3, "k"), keyed_form(4, "k"), keyed(5, "l", b"{}")];
     receive(&*fixture.store, submissions).await;
@@ -157,7 +165,7 @@ pub async fn a_submission_becomes_one_message_of_one_contact(fixture: Fixture) {
     let newest = fixture.other.list_messages(of("acme")).await.unwrap().rows.remove(0);
     assert_eq!((newest.body.text.chars().count(), newest.body.cut), (4000, true), "lists show the beginning");
     let (row, _) = find(&fixture, submission_id(1)).await;
-    assert_eq!((row.state(), row.message_id), (SubmissionState::Processed, Some(messages[4].id)));
+    assert_eq!((row.state(), row.message_id), (InboxSubmissionState::Processed, Some(messages[4].id)));
     assert_eq!(row.processed_at, Some(messages[4].processed_at));
     assert_eq!(fixture.other.list_contacts(of("globex")).await.unwrap().rows.len(), 1);
 }
@@ -166,17 +174,17 @@ pub async fn what_fails_is_tried_again_then_parked_then_processed(fixture: Fixtu
     receive(&*fixture.store, vec![new(1, "acme", b"x"), new(2, "acme", b"y")]).await;
     let term = fixture.lead("a").await;
     let rows = due(&fixture).await;
-    let failed = |row: &DueSubmission, next_try_at| ProcessedSubmission {
+    let failed = |row: &DueInboxSubmission, next_try_at| ProcessedInboxSubmission {
         seq: row.seq,
         tries: row.tries,
-        result: Err(FailedTry { error: "not \"JSON\" \\ ~ é".to_owned(), next_try_at }),
+        result: Err(FailedInboxTry { error: "not \"JSON\" \\ ~ é".to_owned(), next_try_at }),
     };
     let later = fixture.now().await + fixture.short;
     process(&fixture, &term, vec![failed(&rows[0], Some(later)), said(&rows[1], Some("a@b"), None, "")]).await;
     let (row, payload) = find(&fixture, submission_id(1)).await;
-    assert_eq!((row.state(), row.tries, row.next_try_at), (SubmissionState::Failed, 1, Some(later)));
+    assert_eq!((row.state(), row.tries, row.next_try_at), (InboxSubmissionState::Failed, 1, Some(later)));
     assert_eq!((row.error.as_deref(), payload.as_ref()), (Some("not \"JSON\" \\ ~ é"), b"x".as_slice()));
-    let look = fixture.store.look_into_inbox(10).await.unwrap();
+    let look = fixture.store.due_inbox(10).await.unwrap();
     assert!(look.due.is_empty() && look.next == Some(later) && look.backlog.oldest.is_some(), "it is not processed");
     fixture.pass(fixture.short).await;
     let again = due(&fixture).await;
@@ -184,9 +192,9 @@ pub async fn what_fails_is_tried_again_then_parked_then_processed(fixture: Fixtu
     process(&fixture, &term, vec![failed(&rows[0], None)]).await;
     assert_eq!(due(&fixture).await.len(), 1, "that was an earlier try of it");
     process(&fixture, &term, vec![failed(&again[0], None)]).await;
-    let look = fixture.store.look_into_inbox(10).await.unwrap();
+    let look = fixture.store.due_inbox(10).await.unwrap();
     assert!(look.due.is_empty() && look.next.is_none() && look.backlog.parked == 1);
-    let parked = InboxQuery { state: Some(SubmissionState::Parked), ..of("acme") };
+    let parked = InboxQuery { state: Some(InboxSubmissionState::Parked), ..of("acme") };
     assert_eq!(fixture.other.list_submissions(parked.clone()).await.unwrap().rows.len(), 1);
 
     assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(2))).await, Ok(0), "it is processed");
@@ -201,7 +209,7 @@ pub async fn what_fails_is_tried_again_then_parked_then_processed(fixture: Fixtu
     let again = due(&fixture).await;
     process(&fixture, &term, vec![said(&again[0], Some("c@d"), None, "at last")]).await;
     let (row, _) = find(&fixture, submission_id(1)).await;
-    assert_eq!((row.state(), row.error), (SubmissionState::Processed, None));
+    assert_eq!((row.state(), row.error), (InboxSubmissionState::Processed, None));
     assert!(fixture.other.list_submissions(parked).await.unwrap().rows.is_empty());
 }
 
@@ -211,12 +219,12 @@ pub async fn only_the_leader_processes(fixture: Fixture) {
     let old = fixture.lead("a").await;
     fixture.store.release_lease(old.clone()).await.unwrap();
     let draft = said(&rows[0], Some("a@b"), None, "");
-    assert_eq!(fixture.store.process_inbox(old, vec![draft.clone()]).await, Ok(None));
-    assert_eq!(find(&fixture, submission_id(1)).await.0.state(), SubmissionState::Received);
+    assert_eq!(fixture.store.process_inbox(old, vec![draft.clone()]).await, Err(FencedError::TermOver));
+    assert_eq!(find(&fixture, submission_id(1)).await.0.state(), InboxSubmissionState::Received);
     assert!(fixture.store.list_contacts(of("acme")).await.unwrap().rows.is_empty(), "nothing half done");
     let term = fixture.lead("b").await;
     process(&fixture, &term, vec![draft]).await;
-    assert_eq!(find(&fixture, submission_id(1)).await.0.state(), SubmissionState::Processed);
+    assert_eq!(find(&fixture, submission_id(1)).await.0.state(), InboxSubmissionState::Processed);
 }
 
 pub async fn lists_of_the_inbox_are_paged(fixture: Fixture) {
@@ -233,10 +241,10 @@ pub async fn lists_of_the_inbox_are_paged(fixture: Fixture) {
         }
     }
     assert_eq!(ids, [5, 4, 3, 2, 1].map(submission_id));
-    let received = InboxQuery { state: Some(SubmissionState::Received), client_slug: None, ..of("") };
+    let received = InboxQuery { state: Some(InboxSubmissionState::Received), client_slug: None, ..of("") };
     assert_eq!(fixture.store.list_submissions(received).await.unwrap().rows.len(), 6);
     fixture.pass(Duration::from_secs(1)).await;
-    let look = fixture.store.look_into_inbox(1).await.unwrap();
+    let look = fixture.store.due_inbox(1).await.unwrap();
     assert_eq!(look.due.len(), 1);
     assert!(look.backlog.oldest.is_some_and(|age| age >= Duration::from_secs(1)));
 }

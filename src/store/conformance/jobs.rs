@@ -14,7 +14,7 @@ use crate::domain::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
 use crate::domain::outcome::Outcome;
 use crate::domain::trace::TraceContext;
 use crate::store::{
-    Begun, Behind, Job, JobFacts, JobLookup, JobQuery, ListQuery, NewIntent, NewJob, Submitted, WriteBatch,
+    Job, JobFacts, JobLookup, JobQuery, ListQuery, NewIntent, NewJob, PageCursor, StartResult, Submitted, WriteBatch,
 };
 
 fn contract() -> Contract {
@@ -66,7 +66,8 @@ pub async fn a_job_and_its_intent_are_one_thing(fixture: Fixture) {
     assert_eq!(find(&fixture, JobLookup::Id(submission_id(2))).await, None);
     assert_eq!(intent.id.submission_id(), Some(submission_id(1)));
     let term = fixture.lead("a").await;
-    let Some(Begun::Started { attempt, payload, .. }) = fixture.begin(&term, &fixture.waiting(&intent).await).await
+    let Some(StartResult::Started { attempt, payload, .. }) =
+        fixture.begin(&term, &fixture.waiting(&intent).await).await
     else {
         panic!("not begun");
     };
@@ -195,7 +196,7 @@ pub async fn jobs_are_not_among_the_intents_of_others(fixture: Fixture) {
     fixture.submit("sm-k", &max_attempts(3)).await;
     let around = ListQuery { prefix: Some("sm-".to_owned()), status: Some(Status::Pending), limit: 1, ..without };
     let first = fixture.store.list(around.clone()).await.unwrap();
-    assert_eq!((first.intents.len(), &first.next), (1, &Some(Behind::Id(intent_id("sm-")))));
+    assert_eq!((first.intents.len(), &first.next), (1, &Some(PageCursor::Id(intent_id("sm-")))));
     let second = fixture.store.list(ListQuery { behind: first.next, ..around }).await.unwrap();
     assert_eq!((second.intents[0].id.as_str(), second.next), ("sm-k", None));
 }

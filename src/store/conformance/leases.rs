@@ -1,6 +1,7 @@
 //! The lease: one holder at a time, by the store's clock, with an epoch that only grows.
 
 use super::{Fixture, LONG, acquire_from};
+use crate::store::FencedError;
 
 pub async fn one_holder_at_a_time(fixture: Fixture) {
     let lease = fixture.acquire("a").await.unwrap();
@@ -14,7 +15,7 @@ pub async fn one_holder_at_a_time(fixture: Fixture) {
 pub async fn a_renewed_lease_lasts_longer(fixture: Fixture) {
     let lease = acquire_from(&*fixture.store, "lease", "a", fixture.short).await.unwrap();
     fixture.pass(fixture.short / 2).await;
-    let renewed = fixture.store.renew_lease(lease.term.clone(), LONG).await.unwrap().unwrap();
+    let renewed = fixture.store.renew_lease(lease.term.clone(), LONG).await.unwrap();
     assert_eq!(renewed.term, lease.term, "renewing keeps the epoch");
     assert!(renewed.expires_at > lease.expires_at);
     fixture.pass(fixture.short).await;
@@ -24,7 +25,7 @@ pub async fn a_renewed_lease_lasts_longer(fixture: Fixture) {
 pub async fn an_expired_lease_cannot_be_renewed(fixture: Fixture) {
     let lease = acquire_from(&*fixture.store, "lease", "a", fixture.short).await.unwrap();
     fixture.pass(fixture.short).await;
-    assert_eq!(fixture.store.renew_lease(lease.term, fixture.short).await, Ok(None));
+    assert_eq!(fixture.store.renew_lease(lease.term, fixture.short).await, Err(FencedError::TermOver));
     let next = acquire_from(&*fixture.other, "lease", "b", LONG).await.unwrap();
     assert_eq!(next.term.epoch, 2);
 }
@@ -34,13 +35,13 @@ pub async fn the_same_holder_comes_back_with_a_new_epoch(fixture: Fixture) {
     fixture.pass(fixture.short).await;
     let second = acquire_from(&*fixture.store, "lease", "a", fixture.short).await.unwrap();
     assert_eq!((first.term.epoch, second.term.epoch), (1, 2));
-    assert_eq!(fixture.store.renew_lease(first.term, fixture.short).await, Ok(None));
+    assert_eq!(fixture.store.renew_lease(first.term, fixture.short).await, Err(FencedError::TermOver));
 }
 
 pub async fn a_released_lease_is_free_at_once(fixture: Fixture) {
     let term = fixture.lead("a").await;
     fixture.store.release_lease(term.clone()).await.unwrap();
-    assert_eq!(fixture.store.renew_lease(term.clone(), LONG).await, Ok(None));
+    assert_eq!(fixture.store.renew_lease(term.clone(), LONG).await, Err(FencedError::TermOver));
     assert_eq!(fixture.acquire("b").await.unwrap().term.epoch, 2);
     fixture.store.release_lease(term).await.unwrap();
     assert_eq!(fixture.acquire("c").await, None, "an old term released nothing");
@@ -89,12 +90,12 @@ pub async fn a_lease_is_reset_only_as_it_was_seen(fixture: Fixture) {
     assert!(lease.expires_at > seen.now && lease.renewed_at <= seen.now);
     assert!(seen.clock_ahead < fixture.short, "{seen:?}");
     fixture.pass(fixture.short).await;
-    fixture.store.renew_lease(term.clone(), LONG).await.unwrap().expect("it is held");
+    fixture.store.renew_lease(term.clone(), LONG).await.expect("it is held");
     assert_eq!(fixture.store.reset_lease(lease.epoch, lease.renewed_at).await, Ok(false), "it was renewed since");
     assert_eq!(fixture.acquire("next").await, None);
     let lease = state().await.lease.unwrap();
     assert_eq!(fixture.other.reset_lease(lease.epoch, lease.renewed_at).await, Ok(true));
-    assert_eq!(fixture.store.renew_lease(term.clone(), LONG).await, Ok(None), "its holder is fenced");
+    assert_eq!(fixture.store.renew_lease(term.clone(), LONG).await, Err(FencedError::TermOver), "its holder is fenced");
     let next = fixture.acquire("next").await.expect("it is free").term;
     assert_eq!(next.epoch, term.epoch + 1);
     assert_eq!(fixture.store.reset_lease(lease.epoch, lease.renewed_at).await, Ok(false), "it is another one's now");

@@ -106,21 +106,21 @@ pub async fn ids_are_found_by_how_they_begin(fixture: Fixture) {
             fixture.attempt(&term, &intent, accepted()).await;
         }
     }
-    let begins = |prefix: &str, limit| ListQuery { prefix: Some(prefix.to_owned()), ..query(limit) };
+    let starts = |prefix: &str, limit| ListQuery { prefix: Some(prefix.to_owned()), ..query(limit) };
     let list = async |query: ListQuery| fixture.store.list(query).await.unwrap();
-    assert_eq!(ids(&list(begins("order-", 9)).await), ["order-1", "order-10", "order-2"]);
-    assert_eq!(ids(&list(begins("order~", 9)).await), ["order~1"]);
-    assert_eq!(ids(&list(begins("orderé", 9)).await), ["orderé"]);
-    assert!(list(begins("nothing", 9)).await.intents.is_empty());
+    assert_eq!(ids(&list(starts("order-", 9)).await), ["order-1", "order-10", "order-2"]);
+    assert_eq!(ids(&list(starts("order~", 9)).await), ["order~1"]);
+    assert_eq!(ids(&list(starts("orderé", 9)).await), ["orderé"]);
+    assert!(list(starts("nothing", 9)).await.intents.is_empty());
     let all = ["order", "order-1", "order-10", "order-2", "orderé", "order~1"];
-    let mut found = ids(&list(begins("order", 9)).await).into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let mut found = ids(&list(starts("order", 9)).await).into_iter().map(str::to_owned).collect::<Vec<_>>();
     found.sort();
     let mut expected = all.map(str::to_owned).to_vec();
     expected.sort();
     assert_eq!(found, expected);
     let (mut seen, mut behind) = (Vec::new(), None);
     for _ in 0..3 {
-        let page = list(ListQuery { behind, ..begins("order", 2) }).await;
+        let page = list(ListQuery { behind, ..starts("order", 2) }).await;
         seen.extend(ids(&page).into_iter().map(str::to_owned));
         behind = page.next;
     }
@@ -129,7 +129,7 @@ pub async fn ids_are_found_by_how_they_begin(fixture: Fixture) {
     assert_eq!(seen, expected, "pages show each once");
     let (mut seen, mut behind) = (Vec::new(), None);
     loop {
-        let page = list(ListQuery { status: Some(Status::Accepted), behind, ..begins("order", 9) }).await;
+        let page = list(ListQuery { status: Some(Status::Accepted), behind, ..starts("order", 9) }).await;
         seen.extend(ids(&page).into_iter().map(str::to_owned));
         behind = page.next;
         if behind.is_none() {

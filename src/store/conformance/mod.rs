@@ -23,8 +23,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    Begun, ChangeCursor, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, History, NewIntent, OpenAttempt,
-    PurgeRequest, Purged, Refresh, RefreshRequest, Store, Submitted, WriteBatch,
+    ChangeCursor, FencedResults, FencedWrites, FinishAttempt, FinishResult, History, NewIntent, OpenAttempt,
+    PurgeRequest, Purged, Refresh, RefreshRequest, StartResult, Store, StoredIntent, Submitted, WriteBatch,
 };
 use crate::domain::contract::fixtures::deadline;
 use crate::domain::contract::{Contract, ContractSnapshot};
@@ -34,6 +34,7 @@ use crate::domain::outcome::Outcome;
 use crate::domain::policy;
 use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
+use crate::store::FencedError;
 
 /// Makes a test of every case for a store, each on a database of its own. The function that opens
 /// one may say `None` where there is no server, having said so in its own way.
@@ -62,7 +63,7 @@ macro_rules! for_store {
             }
             attempts {
                 an_attempt_is_written_down_before_it_is_made,
-                a_new_intent_may_be_begun_at_once,
+                a_new_intent_may_be_started_on_insert,
                 every_decision_is_applied,
                 an_attempt_is_finished_once,
                 a_retry_begins_when_it_is_due_and_not_before,
@@ -209,25 +210,32 @@ impl Fixture {
         self.acquire(holder).await.expect("the lease is free").term
     }
 
-    pub async fn fenced(&self, writes: FencedWrites) -> Option<FencedReceipt> {
+    /// Makes writes of a term; `None` if the term is over.
+    pub async fn fenced(&self, writes: FencedWrites) -> Option<FencedResults> {
         let batch = WriteBatch { fenced: Some(writes), ..WriteBatch::default() };
-        self.store.commit(batch).await.expect("commit").fenced
+        match self.store.commit(batch).await.expect("commit").fenced {
+            Ok(results) => Some(results),
+            Err(error) => {
+                assert_eq!(error, FencedError::TermOver);
+                None
+            }
+        }
     }
 
-    pub async fn begin(&self, term: &Term, waiting: &Waiting) -> Option<Begun> {
-        let receipt = self.fenced(FencedWrites { begins: vec![waiting.clone()], ..writes(term) }).await?;
-        Some(receipt.begins.into_iter().next().unwrap().unwrap())
+    pub async fn begin(&self, term: &Term, waiting: &Waiting) -> Option<StartResult> {
+        let receipt = self.fenced(FencedWrites { starts: vec![waiting.clone()], ..writes(term) }).await?;
+        Some(receipt.starts.into_iter().next().unwrap().unwrap())
     }
 
     /// Begins the next attempt of an intent that is due.
     pub async fn begin_due(&self, term: &Term, intent: &Intent) -> OpenAttempt {
         match self.begin(term, &self.waiting(intent).await).await {
-            Some(Begun::Started { attempt, .. }) => attempt,
+            Some(StartResult::Started { attempt, .. }) => attempt,
             other => panic!("not begun: {other:?}"),
         }
     }
 
-    pub async fn finish(&self, term: &Term, attempt: &OpenAttempt, outcome: Outcome) -> Option<Finished> {
+    pub async fn finish(&self, term: &Term, attempt: &OpenAttempt, outcome: Outcome) -> Option<FinishResult> {
         let finished_at = self.now().await;
         let receipt = self
             .fenced(FencedWrites { finishes: vec![finished(attempt, outcome, finished_at)], ..writes(term) })
@@ -238,21 +246,18 @@ impl Fixture {
     /// Begins and finishes an attempt.
     pub async fn attempt(&self, term: &Term, intent: &Intent, outcome: Outcome) {
         let attempt = self.begin_due(term, intent).await;
-        assert_eq!(self.finish(term, &attempt, outcome).await, Some(Finished::Recorded));
+        assert_eq!(self.finish(term, &attempt, outcome).await, Some(FinishResult::Recorded));
     }
 
     /// Purges to the end, examining at most `limit` intents in each step; how many each step deleted.
     pub async fn purge(&self, term: &Term, older_than: Duration, limit: usize) -> Vec<usize> {
         let (mut steps, mut after) = (Vec::new(), None);
         loop {
-            match self.store.purge(term.clone(), PurgeRequest { older_than, after, limit }).await.unwrap() {
-                Purged::Deleted { intents, next, .. } => {
-                    assert!(next.is_none() || next != after, "a purge goes on");
-                    steps.push(intents);
-                    after = next;
-                }
-                Purged::Fenced => panic!("the term is over"),
-            }
+            let request = PurgeRequest { older_than, after, limit };
+            let Purged { intents, next, .. } = self.store.purge(term.clone(), request).await.unwrap();
+            assert!(next.is_none() || next != after, "a purge goes on");
+            steps.push(intents);
+            after = next;
             if after.is_none() {
                 return steps;
             }
@@ -260,10 +265,10 @@ impl Fixture {
     }
 
     pub async fn now(&self) -> Timestamp {
-        self.store.build_schedule(1).await.unwrap().now
+        self.store.schedule_snapshot(1).await.unwrap().now
     }
 
-    pub async fn find(&self, id: &str) -> Option<Found> {
+    pub async fn find(&self, id: &str) -> Option<StoredIntent> {
         self.store.find(intent_id(id)).await.unwrap()
     }
 
@@ -277,7 +282,7 @@ impl Fixture {
 
     /// An intent as the schedule would show it.
     pub async fn waiting(&self, intent: &Intent) -> Waiting {
-        let build = self.store.build_schedule(10_000).await.unwrap();
+        let build = self.store.schedule_snapshot(10_000).await.unwrap();
         let mut all = build.lanes.into_iter().flat_map(|lane| lane.waiting);
         all.find(|waiting| waiting.seq == intent.seq).unwrap_or_else(|| panic!("{} does not wait", intent.id))
     }

@@ -14,7 +14,7 @@ fn at_gateway(host: &str) -> Contract {
 }
 
 pub async fn the_first_look_shows_every_lane(fixture: Fixture) {
-    let build = fixture.store.build_schedule(10).await.unwrap();
+    let build = fixture.store.schedule_snapshot(10).await.unwrap();
     assert!(build.lanes.is_empty());
     for n in 0..3 {
         fixture.submit(&format!("a{n}"), &at_gateway("a")).await;
@@ -25,14 +25,14 @@ pub async fn the_first_look_shows_every_lane(fixture: Fixture) {
         let other = Contract { gateway_url: at_gateway("b").gateway_url, ..max_attempts(2) };
         fixture.submit(&format!("b{n}"), &other).await;
     }
-    let build = fixture.store.build_schedule(2).await.unwrap();
+    let build = fixture.store.schedule_snapshot(2).await.unwrap();
     assert_eq!(build.lanes.len(), 3);
     for lane in &build.lanes {
         assert_eq!((lane.page.from, lane.page.limit, lane.waiting.len()), (Place::START, 2, 2));
         assert!(lane.waiting.iter().all(|waiting| waiting.lane == lane.page.lane));
         assert!(lane.waiting[0].due <= lane.waiting[1].due);
     }
-    let mut all: Vec<_> = fixture.store.build_schedule(10).await.unwrap().lanes;
+    let mut all: Vec<_> = fixture.store.schedule_snapshot(10).await.unwrap().lanes;
     all.sort_by_key(|lane| lane.page.lane.id);
     let lanes: Vec<_> = all.iter().map(|lane| (lane.page.lane.target.as_str(), lane.waiting.len())).collect();
     assert_eq!(lanes, [("sms.one_shot", 3), ("sms.one_shot", 3), ("sms.max_attempts", 2)]);
@@ -43,7 +43,7 @@ pub async fn the_first_look_shows_every_lane(fixture: Fixture) {
 pub async fn pages_of_a_lane_follow_one_another(fixture: Fixture) {
     let submits = (0..25).map(|n| new_intent(&format!("{n}"), &one_shot(), b"")).collect();
     fixture.store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
-    let build = fixture.store.build_schedule(10).await.unwrap();
+    let build = fixture.store.schedule_snapshot(10).await.unwrap();
     let mut page = build.lanes[0].clone();
     let mut seen = Vec::new();
     loop {
@@ -59,7 +59,7 @@ pub async fn pages_of_a_lane_follow_one_another(fixture: Fixture) {
 }
 
 pub async fn changes_are_reported_once_and_in_small_steps(fixture: Fixture) {
-    let mut cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let mut cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
     assert!(fixture.refresh(&cursor, 10).await.changed.is_empty());
     let mut expected = Vec::new();
     for n in 0..5 {
@@ -78,7 +78,7 @@ pub async fn changes_are_reported_once_and_in_small_steps(fixture: Fixture) {
 }
 
 pub async fn many_changes_with_one_timestamp_are_all_reported(fixture: Fixture) {
-    let mut cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let mut cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
     for batch in ["x", "a"] {
         let submits = (0..20).map(|n| new_intent(&format!("{batch}{n}"), &one_shot(), b"")).collect();
         fixture.store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
@@ -97,19 +97,19 @@ pub async fn many_changes_with_one_timestamp_are_all_reported(fixture: Fixture) 
 
 pub async fn what_is_begun_or_ended_is_not_reported(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    let cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
     let begun = fixture.submit("begun", &one_shot()).await;
     let ended = fixture.submit("ended", &one_shot()).await;
     fixture.begin_due(&term, &begun).await;
     fixture.attempt(&term, &ended, accepted()).await;
     assert!(fixture.refresh(&cursor, 10).await.changed.is_empty());
-    assert!(fixture.store.build_schedule(10).await.unwrap().lanes.is_empty());
+    assert!(fixture.store.schedule_snapshot(10).await.unwrap().lanes.is_empty());
 }
 
 pub async fn a_retry_is_reported(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &max_attempts(3)).await;
-    let cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
     let attempt = fixture.begin_due(&term, &intent).await;
     fixture.finish(&term, &attempt, Outcome::error("x")).await;
     let changed = fixture.refresh(&cursor, 10).await.changed;
@@ -120,7 +120,7 @@ pub async fn a_retry_is_reported(fixture: Fixture) {
 pub async fn nothing_is_lost_to_commits_that_race_the_cursor(fixture: Fixture) {
     const WRITERS: usize = 4;
     const EACH: usize = 40;
-    let mut cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let mut cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
     let writers: Vec<_> = (0..WRITERS)
         .map(|writer| {
             let store = if writer % 2 == 0 { fixture.store.clone() } else { fixture.other.clone() };
@@ -149,7 +149,7 @@ pub async fn nothing_is_lost_to_commits_that_race_the_cursor(fixture: Fixture) {
 
 pub async fn overdue_intents_are_announced(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    let cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
     fixture.submit("a", &fixture.short_deadline()).await;
     assert!(!fixture.refresh(&cursor, 10).await.overdue);
     fixture.pass(fixture.short).await;

@@ -5,7 +5,7 @@ use crate::domain::contract::GatewayUrl;
 use crate::domain::contract::fixtures::{deadline, max_attempts, one_shot};
 use crate::domain::intent::State;
 use crate::domain::policy;
-use crate::store::{Begun, Store, Submitted, WriteBatch};
+use crate::store::{StartResult, Store, Submitted, WriteBatch};
 
 pub async fn a_new_intent_is_created_and_found(fixture: Fixture) {
     let before = fixture.now().await;
@@ -88,7 +88,8 @@ pub async fn payload_bytes_are_kept_as_they_are(fixture: Fixture) {
         let Submitted::Created(intent) = submit_to(&*fixture.store, new_intent(&id, &one_shot(), payload)).await else {
             panic!("not created");
         };
-        let Some(Begun::Started { payload: kept, .. }) = fixture.begin(&term, &fixture.waiting(&intent).await).await
+        let Some(StartResult::Started { payload: kept, .. }) =
+            fixture.begin(&term, &fixture.waiting(&intent).await).await
         else {
             panic!("not begun");
         };

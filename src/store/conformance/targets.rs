@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::attempts::OnePlace;
+use super::attempts::OneSlot;
 use super::{Fixture, accepted, new_intent, writes};
 use crate::domain::contract::Contract;
 use crate::domain::contract::fixtures::{max_attempts, one_shot};
 use crate::domain::intent::{ExhaustedReason, TargetName};
 use crate::domain::outcome::Outcome;
-use crate::store::{AtOnce, Begun, FencedWrites, Finished, StoredTarget, WriteBatch};
+use crate::store::{FencedWrites, FinishResult, StartOnInsert, StartResult, StoredTarget, WriteBatch};
 
 fn name(text: &str) -> TargetName {
     TargetName::parse(text).unwrap()
@@ -28,22 +28,22 @@ pub async fn nothing_begins_for_a_paused_target(fixture: Fixture) {
     assert_eq!(fixture.store.pause_target(target.clone()).await.unwrap(), since, "it is already");
 
     let waiting = fixture.waiting(&waits).await;
-    assert!(matches!(fixture.begin(&term, &waiting).await, Some(Begun::Paused)));
+    assert!(matches!(fixture.begin(&term, &waiting).await, Some(StartResult::Paused)));
     assert_eq!(fixture.intent("waits").await, waits, "it goes on waiting as it was");
     fixture.begin_due(&term, &other).await;
-    let at_once = Some(AtOnce { term: term.clone(), places: Arc::new(OnePlace::default()) });
+    let start_on_insert = Some(StartOnInsert { term: term.clone(), slots: Arc::new(OneSlot::default()) });
     let submits = vec![new_intent("new", &max_attempts(3), b"")];
-    let receipt = fixture.store.commit(WriteBatch { submits, at_once, ..WriteBatch::default() }).await.unwrap();
-    assert!(receipt.submits[0].is_ok() && receipt.begun.is_empty(), "new ones are taken, and wait");
+    let receipt = fixture.store.commit(WriteBatch { submits, start_on_insert, ..WriteBatch::default() }).await.unwrap();
+    assert!(receipt.submits[0].is_ok() && receipt.started.is_empty(), "new ones are taken, and wait");
     assert_eq!(
         fixture.finish(&term, &open, Outcome::error("x")).await,
-        Some(Finished::Recorded),
+        Some(FinishResult::Recorded),
         "it was begun before"
     );
 
     fixture.store.resume_target(target.clone()).await.unwrap();
     fixture.store.resume_target(target).await.unwrap();
-    assert!(matches!(fixture.begin(&term, &waiting).await, Some(Begun::Started { .. })));
+    assert!(matches!(fixture.begin(&term, &waiting).await, Some(StartResult::Started { .. })));
 }
 
 pub async fn deadlines_of_a_paused_target_go_on_passing(fixture: Fixture) {
@@ -53,7 +53,7 @@ pub async fn deadlines_of_a_paused_target_go_on_passing(fixture: Fixture) {
     let waiting = fixture.waiting(&tried).await;
     fixture.store.pause_target(contract.target).await.unwrap();
     fixture.pass(fixture.short).await;
-    assert!(matches!(fixture.begin(&term, &waiting).await, Some(Begun::Ended(_))));
+    assert!(matches!(fixture.begin(&term, &waiting).await, Some(StartResult::Ended(_))));
     fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap();
     for intent in [swept, tried] {
         let state = fixture.intent(intent.id.as_str()).await.state;
@@ -62,7 +62,7 @@ pub async fn deadlines_of_a_paused_target_go_on_passing(fixture: Fixture) {
 }
 
 pub async fn every_look_shows_which_targets_are_paused(fixture: Fixture) {
-    let build = fixture.store.build_schedule(1).await.unwrap();
+    let build = fixture.store.schedule_snapshot(1).await.unwrap();
     assert!(build.paused.is_empty());
     let (one, odd) = (one_shot(), Contract { target: name("Sms \"~1\" é"), ..one_shot() });
     let attempted = fixture.submit("a", &one).await;
@@ -72,7 +72,7 @@ pub async fn every_look_shows_which_targets_are_paused(fixture: Fixture) {
     }
     let paused = BTreeSet::from([odd.target.clone(), name("never used")]);
     assert_eq!(fixture.refresh(&build.cursor, 10).await.paused, paused);
-    assert_eq!(fixture.other.build_schedule(1).await.unwrap().paused, paused);
+    assert_eq!(fixture.other.schedule_snapshot(1).await.unwrap().paused, paused);
     assert_eq!(fixture.store.overview().await.unwrap().paused, paused.iter().cloned().collect::<Vec<_>>());
     let known = fixture.store.targets().await.unwrap();
     let shown: Vec<_> =

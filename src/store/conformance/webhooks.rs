@@ -10,7 +10,10 @@ use crate::domain::intent::{ExhaustedReason, Intent, IntentSeq, Status};
 use crate::domain::lease::Term;
 use crate::domain::outcome::Outcome;
 use crate::domain::webhook::{EventStatus, INTERRUPTED, ReceiverId, TryOutcome, Verdict};
-use crate::store::{Begun, FencedWrites, FinishTry, OpenTry, Redelivery, WebhookHistory, WebhookLook, WebhookTry};
+use crate::store::{
+    DueWebhooksQuery, FencedError, FencedWrites, FinishWebhookTry, OpenWebhookTry, Redelivery, StartResult,
+    WebhookHistory, WebhookTry,
+};
 
 const HERE: &str = "http://here.test/events";
 
@@ -18,8 +21,8 @@ fn hooked(contract: Contract) -> Contract {
     with_webhook(HERE, contract)
 }
 
-fn look(limit: usize, per_receiver: usize) -> WebhookLook {
-    WebhookLook { limit, per_receiver, except: Vec::new() }
+fn look(limit: usize, per_receiver: usize) -> DueWebhooksQuery {
+    DueWebhooksQuery { limit, per_receiver, except: Vec::new() }
 }
 
 impl Fixture {
@@ -35,21 +38,27 @@ impl Fixture {
         due.due.into_iter().map(|event| event.seq).collect()
     }
 
-    async fn begin_tries(&self, term: &Term) -> Vec<OpenTry> {
+    async fn begin_tries(&self, term: &Term) -> Vec<OpenWebhookTry> {
         let due = self.due().await;
-        self.store.begin_webhooks(term.clone(), due).await.unwrap().expect("the term holds")
+        self.store.start_webhooks(term.clone(), due).await.expect("the term holds")
     }
 
-    async fn begin_try(&self, term: &Term) -> OpenTry {
+    async fn begin_try(&self, term: &Term) -> OpenWebhookTry {
         let mut begun = self.begin_tries(term).await;
         assert_eq!(begun.len(), 1);
         begun.remove(0)
     }
 
-    async fn finish_try(&self, term: &Term, open: &OpenTry, outcome: TryOutcome, verdict: Verdict) -> bool {
+    async fn finish_try(&self, term: &Term, open: &OpenWebhookTry, outcome: TryOutcome, verdict: Verdict) -> bool {
         let finished_at = self.now().await.max(open.started_at);
-        let finish = FinishTry { open: open.clone(), finished_at, outcome, verdict };
-        self.store.finish_webhooks(term.clone(), vec![Arc::new(finish)]).await.unwrap()
+        let finish = FinishWebhookTry { open: open.clone(), finished_at, outcome, verdict };
+        match self.store.finish_webhooks(term.clone(), vec![Arc::new(finish)]).await {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error, FencedError::TermOver);
+                false
+            }
+        }
     }
 
     async fn webhook(&self, id: &str) -> Option<WebhookHistory> {
@@ -67,7 +76,7 @@ pub async fn every_end_of_an_intent_owes_one_event(fixture: Fixture) {
     let late = fixture.submit("late", &hooked(fixture.short_deadline())).await;
     let late = fixture.waiting(&late).await;
     fixture.pass(fixture.short).await;
-    let Some(Begun::Ended(_)) = fixture.begin(&term, &late).await else { panic!("begun after its deadline") };
+    let Some(StartResult::Ended(_)) = fixture.begin(&term, &late).await else { panic!("begun after its deadline") };
     let expired = fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap().expired;
     assert_eq!(expired.iter().map(|intent| intent.seq).collect::<Vec<_>>(), [overdue.seq]);
     let cases = [
@@ -114,7 +123,7 @@ pub async fn a_try_is_written_down_and_recorded_once(fixture: Fixture) {
     assert_eq!(open.contract.webhook, hooked(one_shot()).webhook);
     assert!(open.round.owed_since <= open.started_at);
     assert!(fixture.begin_tries(&term).await.is_empty());
-    let again = fixture.store.begin_webhooks(term.clone(), vec![intent.seq]).await.unwrap().unwrap();
+    let again = fixture.store.start_webhooks(term.clone(), vec![intent.seq]).await.unwrap();
     assert!(again.is_empty(), "begun twice");
 
     let retry = fixture.now().await + fixture.short;
@@ -129,7 +138,7 @@ pub async fn a_try_is_written_down_and_recorded_once(fixture: Fixture) {
 
     let later = fixture.store.due_webhooks(look(10, 10)).await.unwrap();
     assert!(later.due.is_empty() && later.next == Some(retry) && later.now < retry);
-    let early = fixture.store.begin_webhooks(term.clone(), vec![intent.seq]).await.unwrap().unwrap();
+    let early = fixture.store.start_webhooks(term.clone(), vec![intent.seq]).await.unwrap();
     assert!(early.is_empty(), "begun before it was due");
     fixture.pass(fixture.short).await;
     let second = fixture.begin_try(&term).await;
@@ -149,7 +158,7 @@ pub async fn a_busy_receiver_leaves_room_for_others(fixture: Fixture) {
         fixture.ended(&term, &format!("many {n}"), "http://many.test/a?b").await;
     }
     fixture.ended(&term, "few", "http://few.test").await;
-    let ids = async |look: WebhookLook| {
+    let ids = async |look: DueWebhooksQuery| {
         let due = fixture.store.due_webhooks(look).await.unwrap().due;
         let begun = due.iter().map(|event| event.receiver).collect::<Vec<_>>();
         (due.len(), begun)
@@ -159,10 +168,10 @@ pub async fn a_busy_receiver_leaves_room_for_others(fixture: Fixture) {
     assert!(count == 7 && many != few && receivers[..6].iter().all(|receiver| *receiver == many));
     assert_eq!(ids(look(100, 2)).await.1, [many, many, few]);
     assert_eq!(ids(look(2, 100)).await.1, [many, many], "in order of when they are due");
-    let except = |many_free: usize| WebhookLook { except: vec![(many, many_free)], ..look(100, 4) };
+    let except = |many_free: usize| DueWebhooksQuery { except: vec![(many, many_free)], ..look(100, 4) };
     assert_eq!(ids(except(0)).await.1, [few]);
     assert_eq!(ids(except(1)).await.1, [many, few]);
-    assert_eq!(ids(WebhookLook { except: vec![(ReceiverId(4711), 0)], ..look(100, 1) }).await.1, [many, few]);
+    assert_eq!(ids(DueWebhooksQuery { except: vec![(ReceiverId(4711), 0)], ..look(100, 1) }).await.1, [many, few]);
 }
 
 pub async fn what_was_left_open_is_closed_and_due_again(fixture: Fixture) {
@@ -172,8 +181,8 @@ pub async fn what_was_left_open_is_closed_and_due_again(fixture: Fixture) {
     fixture.store.release_lease(term.clone()).await.unwrap();
     let next = fixture.lead("next").await;
     assert!(fixture.due().await.is_empty());
-    assert_eq!(fixture.store.close_webhooks(next.clone(), Vec::new()).await, Ok(Some(1)));
-    assert_eq!(fixture.store.close_webhooks(next.clone(), Vec::new()).await, Ok(Some(0)));
+    assert_eq!(fixture.store.close_webhooks(next.clone(), Vec::new()).await, Ok(1));
+    assert_eq!(fixture.store.close_webhooks(next.clone(), Vec::new()).await, Ok(0));
     let webhook = fixture.webhook("a").await.unwrap();
     assert_eq!(webhook.tries.len(), 1);
     assert_eq!((webhook.tries[0].http_status, webhook.tries[0].error.as_deref()), (None, Some(INTERRUPTED)));
@@ -192,10 +201,10 @@ pub async fn a_stale_term_changes_no_event(fixture: Fixture) {
     let waiting = fixture.ended(&term, "waiting", HERE).await;
     fixture.store.release_lease(term.clone()).await.unwrap();
     let next = fixture.lead("next").await;
-    assert!(fixture.store.begin_webhooks(term.clone(), vec![waiting.seq]).await.unwrap().is_none(), "begin");
+    assert!(fixture.store.start_webhooks(term.clone(), vec![waiting.seq]).await.is_err(), "start");
     let open = fixture.begin_try(&next).await;
     assert!(!fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await, "finish");
-    assert_eq!(fixture.store.close_webhooks(term, Vec::new()).await, Ok(None), "close");
+    assert_eq!(fixture.store.close_webhooks(term, Vec::new()).await, Err(FencedError::TermOver), "close");
     let webhook = fixture.webhook("waiting").await.unwrap();
     assert_eq!((webhook.status, webhook.next_try_at, webhook.tries.len()), (EventStatus::Pending, None, 0));
 }
@@ -235,7 +244,7 @@ pub async fn tries_under_way_are_not_closed(fixture: Fixture) {
     let mine = fixture.begin_try(&term).await;
     fixture.ended(&term, "lost", HERE).await;
     fixture.begin_try(&term).await;
-    assert_eq!(fixture.store.close_webhooks(term.clone(), vec![mine.intent.seq]).await, Ok(Some(1)));
+    assert_eq!(fixture.store.close_webhooks(term.clone(), vec![mine.intent.seq]).await, Ok(1));
     assert_eq!(fixture.webhook("lost").await.unwrap().tries.len(), 1);
     assert!(fixture.webhook("mine").await.unwrap().tries.is_empty());
     assert!(fixture.finish_try(&term, &mine, answered(200), Verdict::Delivered).await);
@@ -250,7 +259,7 @@ pub async fn an_event_that_cannot_be_read_holds_up_nobody(fixture: Fixture) {
     // As an instance that has not seen the contract before.
     let due = fixture.due().await;
     assert_eq!(due.len(), 2);
-    let begun = fixture.other.begin_webhooks(term, due).await.unwrap().unwrap();
+    let begun = fixture.other.start_webhooks(term, due).await.unwrap();
     assert_eq!(begun.iter().map(|open| open.intent.id.as_str()).collect::<Vec<_>>(), ["well"]);
     assert!(fixture.due().await.is_empty(), "it is put off");
 }

@@ -9,20 +9,21 @@ use super::leases;
 use super::read::parsed;
 use super::schedule::as_limit;
 use super::write::Items;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::{
-    Contact, DueSubmission, InboxBacklog, InboxLook, InboxPage, InboxQuery, Message, NewSubmission,
-    ProcessedSubmission, Received, Reprocess, StoreError, SubmissionRow, SubmissionSeq, SubmissionState, Text,
+    Contact, DueInbox, DueInboxSubmission, InboxBacklog, InboxMessage, InboxPage, InboxQuery, InboxSubmission,
+    InboxSubmissionSeq, InboxSubmissionState, NewInboxSubmission, ProcessedInboxSubmission, Received, Reprocess,
+    StoreError, Text,
 };
 
 /// Keeps what came in; due at once.
 pub fn receive(
     transaction: &Transaction<'_>,
-    new: &NewSubmission,
+    new: &NewInboxSubmission,
     now: Timestamp,
 ) -> Result<Received, rusqlite::Error> {
     let content = new.content_sha256();
@@ -51,23 +52,23 @@ pub fn receive(
     }
     let (id, before): (_, [u8; 32]) = transaction
         .prepare_cached("SELECT id, content_sha256 FROM inbox_submissions WHERE key_sha256 = ?1")?
-        .query_row([new.key_sha256], |row| Ok((parsed(row, 0, SubmissionId::parse)?, row.get(1)?)))?;
+        .query_row([new.key_sha256], |row| Ok((parsed(row, 0, InboxSubmissionId::parse)?, row.get(1)?)))?;
     Ok(if before == content { Received::Existing(id) } else { Received::Conflict(id) })
 }
 
-pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Result<InboxLook, rusqlite::Error> {
+pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Result<DueInbox, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
-    let due: Vec<DueSubmission> = snapshot
+    let due: Vec<DueInboxSubmission> = snapshot
         .prepare_cached(
             "SELECT submission_seq, id, client_slug, channel, payload, tries,
                  EXISTS (SELECT 1 FROM inbox_forms f WHERE f.submission_seq = inbox_submissions.submission_seq)
              FROM inbox_submissions WHERE next_try_at <= ?1 ORDER BY next_try_at, submission_seq LIMIT ?2",
         )?
         .query_map(params![now.micros(), as_limit(limit)], |row| {
-            Ok(DueSubmission {
-                seq: SubmissionSeq(row.get(0)?),
-                id: parsed(row, 1, SubmissionId::parse)?,
+            Ok(DueInboxSubmission {
+                seq: InboxSubmissionSeq(row.get(0)?),
+                id: parsed(row, 1, InboxSubmissionId::parse)?,
                 client_slug: row.get(2)?,
                 channel: parsed(row, 3, Channel::parse)?,
                 payload: Bytes::from(row.get::<_, Vec<u8>>(4)?),
@@ -88,7 +89,7 @@ pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Res
     let next = next.map(Timestamp::from_micros);
     let oldest = oldest.map(|created_at| now.since(Timestamp::from_micros(created_at)));
     let backlog = InboxBacklog { oldest, parked: parked.unsigned_abs() };
-    Ok(InboxLook { now, due, next: next.filter(|due| *due > now), backlog })
+    Ok(DueInbox { now, due, next: next.filter(|due| *due > now), backlog })
 }
 
 /// Each in a savepoint of one transaction; `None` if the term is over.
@@ -96,7 +97,7 @@ pub fn process(
     connection: &mut Connection,
     clock: &WallClock,
     term: &Term,
-    processed: &[ProcessedSubmission],
+    processed: &[ProcessedInboxSubmission],
 ) -> Result<Option<Vec<Result<(), StoreError>>>, rusqlite::Error> {
     let (transaction, now) = begin(connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
@@ -112,7 +113,7 @@ pub fn process(
 
 fn process_one(
     transaction: &Transaction<'_>,
-    item: &ProcessedSubmission,
+    item: &ProcessedInboxSubmission,
     now: Timestamp,
 ) -> Result<(), rusqlite::Error> {
     let row = transaction
@@ -232,11 +233,11 @@ pub fn reprocess(connection: &mut Connection, clock: &WallClock, which: &Reproce
 const SUBMISSION_COLUMNS: &str = "submission_seq, id, client_slug, channel, source_url, created_at, processed_at, tries, \
      error, next_try_at, message_id";
 
-fn submission_of(row: &Row<'_>) -> Result<SubmissionRow, rusqlite::Error> {
+fn submission_of(row: &Row<'_>) -> Result<InboxSubmission, rusqlite::Error> {
     let moment = |column| row.get::<_, Option<i64>>(column).map(|at| at.map(Timestamp::from_micros));
-    Ok(SubmissionRow {
-        seq: SubmissionSeq(row.get(0)?),
-        id: parsed(row, 1, SubmissionId::parse)?,
+    Ok(InboxSubmission {
+        seq: InboxSubmissionSeq(row.get(0)?),
+        id: parsed(row, 1, InboxSubmissionId::parse)?,
         client_slug: row.get(2)?,
         channel: parsed(row, 3, Channel::parse)?,
         source_url: row.get(4)?,
@@ -249,7 +250,10 @@ fn submission_of(row: &Row<'_>) -> Result<SubmissionRow, rusqlite::Error> {
     })
 }
 
-pub fn find(connection: &Connection, id: SubmissionId) -> Result<Option<(SubmissionRow, Bytes)>, rusqlite::Error> {
+pub fn find(
+    connection: &Connection,
+    id: InboxSubmissionId,
+) -> Result<Option<(InboxSubmission, Bytes)>, rusqlite::Error> {
     let sql = format!("SELECT {SUBMISSION_COLUMNS}, payload FROM inbox_submissions WHERE id = ?1");
     connection
         .prepare_cached(&sql)?
@@ -261,12 +265,12 @@ pub fn find(connection: &Connection, id: SubmissionId) -> Result<Option<(Submiss
 const WAITING: &str = "inbox_submissions INDEXED BY inbox_submissions_waiting";
 const PARKED: &str = "inbox_submissions INDEXED BY inbox_submissions_parked";
 
-pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<SubmissionRow>, rusqlite::Error> {
+pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<InboxSubmission>, rusqlite::Error> {
     let (state, table) = match query.state {
-        Some(SubmissionState::Received) => (Some("next_try_at IS NOT NULL AND tries = 0"), WAITING),
-        Some(SubmissionState::Failed) => (Some("next_try_at IS NOT NULL AND tries > 0"), WAITING),
-        Some(SubmissionState::Parked) => (Some("next_try_at IS NULL AND processed_at IS NULL"), PARKED),
-        Some(SubmissionState::Processed) => (Some("processed_at IS NOT NULL"), "inbox_submissions"),
+        Some(InboxSubmissionState::Received) => (Some("next_try_at IS NOT NULL AND tries = 0"), WAITING),
+        Some(InboxSubmissionState::Failed) => (Some("next_try_at IS NOT NULL AND tries > 0"), WAITING),
+        Some(InboxSubmissionState::Parked) => (Some("next_try_at IS NULL AND processed_at IS NULL"), PARKED),
+        Some(InboxSubmissionState::Processed) => (Some("processed_at IS NOT NULL"), "inbox_submissions"),
         None => (None, "inbox_submissions"),
     };
     let listing = Listing { columns: SUBMISSION_COLUMNS, table, number: "submission_seq", state };
@@ -289,17 +293,17 @@ pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage
     listing.page(connection, query, contact_of, |contact| contact.id)
 }
 
-pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<Message>, rusqlite::Error> {
+pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<InboxMessage>, rusqlite::Error> {
     let columns = "message_id, client_slug, contact_id,
         (SELECT s.id FROM inbox_submissions s WHERE s.submission_seq = inbox_messages.submission_seq), channel,
         substr(body, 1, 4001), source_url, processed_at";
     let listing = Listing { columns, table: "inbox_messages", number: "message_id", state: None };
     let message_of = |row: &Row<'_>| {
-        Ok(Message {
+        Ok(InboxMessage {
             id: row.get(0)?,
             client_slug: row.get(1)?,
             contact_id: row.get(2)?,
-            submission_id: parsed(row, 3, SubmissionId::parse)?,
+            submission_id: parsed(row, 3, InboxSubmissionId::parse)?,
             channel: parsed(row, 4, Channel::parse)?,
             body: Text::cut(row.get(5)?),
             source_url: row.get(6)?,

@@ -13,15 +13,15 @@ use crate::domain::intent::{IntentId, Status, TargetName};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::{
-    CHART_MINUTES, Detail, EndedInMinute, Failing, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES, TargetHealth,
-    minute_of,
+    CHART_MINUTES, EndedInMinute, Failing, IntentDetail, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES,
+    TargetHealth, minute_of,
 };
 
 pub fn detail(
     connection: &mut Connection,
     clock: &WallClock,
     id: &IntentId,
-) -> Result<Option<Detail>, rusqlite::Error> {
+) -> Result<Option<IntentDetail>, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
     let Some(history) = read::history_in(&snapshot, id)? else { return Ok(None) };
@@ -32,7 +32,7 @@ pub fn detail(
     )?;
     statement.query_row([history.intent.seq.0], |row| {
         let moment = |column| row.get::<_, Option<i64>>(column).map(|micros| micros.map(Timestamp::from_micros));
-        Ok(Some(Detail {
+        Ok(Some(IntentDetail {
             now,
             contract: parsed(row, 0, |text| serde_json::from_str(text).ok())?,
             next_attempt_at: moment(1)?,

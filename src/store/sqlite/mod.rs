@@ -39,15 +39,18 @@ pub use connection::OpenError;
 use self::checkpoint::Checkpointer;
 use self::jobs::Reach;
 use self::write::ContractCache;
+use super::error::fenced;
 use super::{
-    Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
-    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, Message, OpenAttempt, OpenTry,
-    Overview, PROBE_BUDGET, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest,
-    Reprocess, Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FinishWebhookTry, FoundJob,
+    History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission, IntentDetail, IntentPage, IntentStore,
+    JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery, OpenAttempt, OpenWebhookTry, Overview,
+    PROBE_BUDGET, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Refresh, RefreshRequest, Reprocess,
+    ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetStore,
+    WebhookStore, WriteBatch, WriteStore,
 };
 use crate::domain::contract::GatewayUrl;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
@@ -264,8 +267,8 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-impl Store for SqliteStore {
-    fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
+impl WriteStore for SqliteStore {
+    fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults> {
         let received: usize = batch.received.iter().map(|new| new.payload.len()).sum();
         let payload = batch.submits.iter().map(|new| new.payload.bytes().len()).sum::<usize>() + received;
         let give_up_at = batch.give_up_at.unwrap_or_else(|| monotonic() + BUDGET);
@@ -278,12 +281,18 @@ impl Store for SqliteStore {
         self.write_with(payload, give_up_at, commit)
     }
 
+    fn budget(&self) -> Duration {
+        BUDGET
+    }
+}
+
+impl LeaseStore for SqliteStore {
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
         self.write(move |writer, clock| leases::acquire(&mut writer.connection, clock, name, holder, duration))
     }
 
-    fn renew_lease(&self, term: Term, duration: Duration) -> StoreFuture<Option<Lease>> {
-        self.write(move |writer, clock| leases::renew(&mut writer.connection, clock, term, duration))
+    fn renew_lease(&self, term: Term, duration: Duration) -> FencedFuture<Lease> {
+        fenced(self.write(move |writer, clock| leases::renew(&mut writer.connection, clock, term, duration)))
     }
 
     fn release_lease(&self, term: Term) -> StoreFuture<()> {
@@ -297,12 +306,14 @@ impl Store for SqliteStore {
     fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
         self.write(move |writer, clock| leases::reset(&mut writer.connection, clock, epoch, renewed_at))
     }
+}
 
+impl ScheduleStore for SqliteStore {
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {
         self.read_reserved(move |connection, _| schedule::open_attempts_before(connection, epoch, limit))
     }
 
-    fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build> {
+    fn schedule_snapshot(&self, page_limit: usize) -> StoreFuture<ScheduleSnapshot> {
         self.read_reserved(move |connection, clock| schedule::build(connection, clock, page_limit))
     }
 
@@ -314,42 +325,33 @@ impl Store for SqliteStore {
         self.read_reserved(schedule::backlog)
     }
 
-    fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged> {
+    fn purge(&self, term: Term, request: PurgeRequest) -> FencedFuture<Purged> {
         let purge = move |writer: &mut Writer, clock: &WallClock| {
             let slice = purge::slice(writer.commit_time);
             purge::run(&mut writer.connection, clock, &term, &request, slice)
         };
-        let (purging, checkpointer) = (self.write(purge), Arc::clone(&self.checkpointer));
+        let (purging, checkpointer) = (fenced(self.write(purge)), Arc::clone(&self.checkpointer));
         Box::pin(async move {
             let purged = purging.await?;
-            if let Purged::Deleted { intents, .. } = purged {
-                checkpointer.wrote(intents * purge::PAGES_EACH);
-            }
+            checkpointer.wrote(purged.intents * purge::PAGES_EACH);
             Ok(purged)
         })
     }
 
-    fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
-        self.read_reserved(move |connection, clock| webhooks::due(connection, clock, &look))
+    fn probe(&self, bytes: usize) -> StoreFuture<()> {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.write_with(0, monotonic() + PROBE_BUDGET, move |writer, clock| {
+            let (transaction, _) = connection::begin(&mut writer.connection, clock)?;
+            let probe = "INSERT INTO submission_probes (only_row, filler) VALUES (1, zeroblob(?1))
+                ON CONFLICT (only_row) DO UPDATE SET filler = excluded.filler";
+            transaction.prepare_cached(probe)?.execute([bytes])?;
+            transaction.commit()
+        })
     }
+}
 
-    fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>> {
-        self.write(move |writer, clock| webhooks::begin(writer, clock, &term, &events))
-    }
-
-    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool> {
-        self.write(move |writer, clock| webhooks::finish(&mut writer.connection, clock, &term, &finished))
-    }
-
-    fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> StoreFuture<Option<usize>> {
-        self.write(move |writer, clock| webhooks::close(&mut writer.connection, clock, &term, &under_way))
-    }
-
-    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
-        self.write(move |writer, clock| webhooks::redeliver(&mut writer.connection, clock, &id))
-    }
-
-    fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
+impl IntentStore for SqliteStore {
+    fn find(&self, id: IntentId) -> StoreFuture<Option<StoredIntent>> {
         self.read(move |connection, _| read::find(connection, &id))
     }
 
@@ -361,7 +363,7 @@ impl Store for SqliteStore {
         self.read(move |connection, _| read::list(connection, &query))
     }
 
-    fn detail(&self, id: IntentId) -> StoreFuture<Option<Detail>> {
+    fn detail(&self, id: IntentId) -> StoreFuture<Option<IntentDetail>> {
         self.read(move |connection, clock| insight::detail(connection, clock, &id))
     }
 
@@ -372,7 +374,9 @@ impl Store for SqliteStore {
     fn overview(&self) -> StoreFuture<Overview> {
         self.read(insight::overview)
     }
+}
 
+impl TargetStore for SqliteStore {
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
         self.read(insight::target_health)
     }
@@ -388,7 +392,31 @@ impl Store for SqliteStore {
     fn resume_target(&self, target: TargetName) -> StoreFuture<()> {
         self.write(move |writer, _| targets::resume(&writer.connection, &target))
     }
+}
 
+impl WebhookStore for SqliteStore {
+    fn due_webhooks(&self, look: DueWebhooksQuery) -> StoreFuture<DueWebhooks> {
+        self.read_reserved(move |connection, clock| webhooks::due(connection, clock, &look))
+    }
+
+    fn start_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> FencedFuture<Vec<OpenWebhookTry>> {
+        fenced(self.write(move |writer, clock| webhooks::begin(writer, clock, &term, &events)))
+    }
+
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishWebhookTry>>) -> FencedFuture<()> {
+        fenced(self.write(move |writer, clock| webhooks::finish(&mut writer.connection, clock, &term, &finished)))
+    }
+
+    fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> FencedFuture<usize> {
+        fenced(self.write(move |writer, clock| webhooks::close(&mut writer.connection, clock, &term, &under_way)))
+    }
+
+    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
+        self.write(move |writer, clock| webhooks::redeliver(&mut writer.connection, clock, &id))
+    }
+}
+
+impl JobStore for SqliteStore {
     fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>> {
         self.read(move |connection, _| jobs::find(connection, by))
     }
@@ -409,28 +437,30 @@ impl Store for SqliteStore {
             }
         })
     }
+}
 
-    fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook> {
+impl InboxStore for SqliteStore {
+    fn due_inbox(&self, limit: usize) -> StoreFuture<DueInbox> {
         self.read_reserved(move |connection, clock| inbox::look(connection, clock, limit))
     }
 
     fn process_inbox(
         &self,
         term: Term,
-        processed: Vec<ProcessedSubmission>,
-    ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>> {
-        self.write(move |writer, clock| inbox::process(&mut writer.connection, clock, &term, &processed))
+        processed: Vec<ProcessedInboxSubmission>,
+    ) -> FencedFuture<Vec<Result<(), StoreError>>> {
+        fenced(self.write(move |writer, clock| inbox::process(&mut writer.connection, clock, &term, &processed)))
     }
 
     fn reprocess(&self, which: Reprocess) -> StoreFuture<usize> {
         self.write(move |writer, clock| inbox::reprocess(&mut writer.connection, clock, &which))
     }
 
-    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(SubmissionRow, Bytes)>> {
+    fn find_submission(&self, id: InboxSubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
         self.read(move |connection, _| inbox::find(connection, id))
     }
 
-    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>> {
+    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxSubmission>> {
         self.read(move |connection, _| inbox::submissions(connection, &query))
     }
 
@@ -438,23 +468,8 @@ impl Store for SqliteStore {
         self.read(move |connection, _| inbox::contacts(connection, &query))
     }
 
-    fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>> {
+    fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxMessage>> {
         self.read(move |connection, _| inbox::messages(connection, &query))
-    }
-
-    fn probe(&self, bytes: usize) -> StoreFuture<()> {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.write_with(0, monotonic() + PROBE_BUDGET, move |writer, clock| {
-            let (transaction, _) = connection::begin(&mut writer.connection, clock)?;
-            let probe = "INSERT INTO submission_probes (only_row, filler) VALUES (1, zeroblob(?1))
-                ON CONFLICT (only_row) DO UPDATE SET filler = excluded.filler";
-            transaction.prepare_cached(probe)?.execute([bytes])?;
-            transaction.commit()
-        })
-    }
-
-    fn budget(&self) -> Duration {
-        BUDGET
     }
 }
 

@@ -62,7 +62,7 @@ pub fn run(
     term: &Term,
     request: &PurgeRequest,
     slice: Duration,
-) -> Result<Purged, rusqlite::Error> {
+) -> Result<Option<Purged>, rusqlite::Error> {
     connection::set_durable(connection, false)?;
     let purged = purge(connection, clock, term, request, slice);
     connection::set_durable(connection, true)?;
@@ -75,11 +75,11 @@ fn purge(
     term: &Term,
     request: &PurgeRequest,
     slice: Duration,
-) -> Result<Purged, rusqlite::Error> {
+) -> Result<Option<Purged>, rusqlite::Error> {
     let started = monotonic();
     let (transaction, now) = begin(connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
-        return Ok(Purged::Fenced);
+        return Ok(None);
     }
     let old = examine(&transaction, now, request)?;
     Numbers::load(&transaction)?.keep(&transaction)?;
@@ -97,7 +97,7 @@ fn purge(
     transaction.commit()?;
     let more = examined < old.len() || old.len() >= request.limit;
     let last = old.get(..examined).and_then(<[_]>::last).map(|(cursor, _)| *cursor);
-    Ok(Purged::Deleted { intents, next: last.filter(|_| more), took: monotonic().duration_since(started) })
+    Ok(Some(Purged { intents, next: last.filter(|_| more), took: monotonic().duration_since(started) }))
 }
 
 fn examine(

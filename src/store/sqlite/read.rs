@@ -7,18 +7,18 @@ use super::schedule::as_limit;
 use super::{messages, webhooks};
 use crate::domain::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
 use crate::domain::time::Timestamp;
-use crate::store::{Attempt, Behind, Found, History, IdRange, IntentPage, ListQuery, columns};
+use crate::store::{Attempt, History, IdRange, IntentPage, ListQuery, PageCursor, StoredIntent, columns};
 
 /// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`.
 pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
      i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch IS NOT NULL";
 pub const INTENT_TABLES: &str = "submission_intents i JOIN submission_contracts c USING (contract_id)";
 
-pub fn find(connection: &Connection, id: &IntentId) -> Result<Option<Found>, rusqlite::Error> {
+pub fn find(connection: &Connection, id: &IntentId) -> Result<Option<StoredIntent>, rusqlite::Error> {
     let sql = format!("SELECT {INTENT_COLUMNS}, i.payload_sha256 FROM {INTENT_TABLES} WHERE i.intent_id = ?1");
     connection
         .prepare_cached(&sql)?
-        .query_row([id.as_str()], |row| Ok(Found { intent: intent_of(row)?, payload_sha256: row.get(10)? }))
+        .query_row([id.as_str()], |row| Ok(StoredIntent { intent: intent_of(row)?, payload_sha256: row.get(10)? }))
         .optional()
 }
 
@@ -29,7 +29,7 @@ pub fn history(connection: &mut Connection, id: &IntentId) -> Result<Option<Hist
 
 /// The same within a snapshot that somebody else has.
 pub fn history_in(snapshot: &Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
-    let Some(Found { intent, .. }) = find(snapshot, id)? else { return Ok(None) };
+    let Some(StoredIntent { intent, .. }) = find(snapshot, id)? else { return Ok(None) };
     let attempts = snapshot
         .prepare_cached(
             "SELECT attempt_number, started_at, finished_at, outcome_status, outcome_reason, error,
@@ -50,20 +50,20 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
     };
     let wanted = query.page_size().saturating_add(1);
     let before = match &query.behind {
-        Some(Behind::Message { created_at, id }) => Some(seq_of(&snapshot, *created_at, id)?),
-        Some(Behind::Id(_)) => None,
-        Some(Behind::Newer { .. }) | None => Some(i64::MAX),
+        Some(PageCursor::Message { created_at, id }) => Some(seq_of(&snapshot, *created_at, id)?),
+        Some(PageCursor::Id(_)) => None,
+        Some(PageCursor::Newer { .. }) | None => Some(i64::MAX),
     };
     let (by_message, horizon) = match before {
         Some(before) => messages::find(&snapshot, text, before, &filters, wanted)?,
         None => (Vec::new(), None),
     };
     if by_message.len() >= wanted || horizon.is_some() {
-        let horizon = horizon.map(|last| Behind::Message { created_at: last.created_at, id: last.id });
+        let horizon = horizon.map(|last| PageCursor::Message { created_at: last.created_at, id: last.id });
         return Ok(IntentPage::of_search(query, by_message, Vec::new(), horizon));
     }
     let (by_id, horizon) = by_id(&snapshot, query, text, &filters, wanted - by_message.len())?;
-    Ok(IntentPage::of_search(query, by_message, by_id, horizon.map(Behind::Id)))
+    Ok(IntentPage::of_search(query, by_message, by_id, horizon.map(PageCursor::Id)))
 }
 
 /// The number of an intent that was on a page. If it is gone meanwhile, of the first one after its moment: all of that
@@ -127,7 +127,7 @@ fn next_moment(moment: Timestamp) -> Timestamp {
 
 /// The newest first, one more than asked for.
 fn newest(snapshot: &Connection, query: &ListQuery, mut filters: Filters) -> Result<Vec<Intent>, rusqlite::Error> {
-    if let Some(Behind::Newer { created_at, id }) = &query.behind {
+    if let Some(PageCursor::Newer { created_at, id }) = &query.behind {
         filters.add("i.intent_seq < ?", Value::Integer(seq_of(snapshot, *created_at, id)?));
     }
     // What has a status that is rare is found by that, and put in order: also if it is of a target that is

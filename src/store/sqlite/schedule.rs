@@ -12,7 +12,7 @@ use crate::domain::intent::{IntentId, IntentSeq};
 use crate::domain::schedule::{Lane, LanePage, LoadedPage, Place, Waiting};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
-use crate::store::{Backlog, Build, ChangeCursor, OpenAttempt, Refresh, RefreshRequest};
+use crate::store::{Backlog, ChangeCursor, OpenAttempt, Refresh, RefreshRequest, ScheduleSnapshot};
 
 /// Contract by contract, so that of what is pending only those that are under way are looked at.
 pub const OPEN_ATTEMPTS: &str = "
@@ -52,7 +52,11 @@ fn open_attempt_of(row: &Row<'_>) -> Result<OpenAttempt, rusqlite::Error> {
     })
 }
 
-pub fn build(connection: &mut Connection, clock: &WallClock, page_limit: usize) -> Result<Build, rusqlite::Error> {
+pub fn build(
+    connection: &mut Connection,
+    clock: &WallClock,
+    page_limit: usize,
+) -> Result<ScheduleSnapshot, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
     // Every transaction from here on has a later timestamp than the last one that this snapshot
@@ -72,7 +76,7 @@ pub fn build(connection: &mut Connection, clock: &WallClock, page_limit: usize) 
             lanes.push(loaded);
         }
     }
-    Ok(Build { now, cursor, lanes, paused: targets::paused(&snapshot)? })
+    Ok(ScheduleSnapshot { now, cursor, lanes, paused: targets::paused(&snapshot)? })
 }
 
 pub fn refresh(

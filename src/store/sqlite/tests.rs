@@ -8,7 +8,7 @@ use super::*;
 use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{self, Fixture, Passing, new_intent, submit_to};
-use crate::store::{FencedWrites, Finished, Submitted};
+use crate::store::{FencedWrites, FinishResult, Submitted};
 
 /// A fresh file with two stores on it, and a clock that moves only when told to: every transaction
 /// of a case would have the same timestamp, were it not for the store's own clock.
@@ -64,7 +64,7 @@ fn path_in(fixture: &Fixture) -> PathBuf {
 async fn a_clock_that_jumps_back_does_not_turn_time_back() {
     let fixture = open().await;
     let first = fixture.submit("first", &one_shot()).await;
-    let cursor = fixture.store.build_schedule(10).await.unwrap().cursor;
+    let cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
     let back = WallClock::from_fn(|| Timestamp::from_micros(1));
     let behind = SqliteStore::open(&path_in(&fixture), back).unwrap();
     let Submitted::Created(second) = submit_to(&behind, new_intent("second", &one_shot(), b"")).await else {
@@ -157,7 +157,7 @@ async fn a_finish_takes_effect_as_a_whole_or_not_at_all() {
         drop(failing);
         assert!(before.attempts.is_empty() && before.intent.attempt_open && before.webhook.is_none());
         assert_eq!(fixture.history(&id).await, before, "{write} failed");
-        assert_eq!(fixture.finish(&term, &attempt, conformance::accepted()).await, Some(Finished::Recorded));
+        assert_eq!(fixture.finish(&term, &attempt, conformance::accepted()).await, Some(FinishResult::Recorded));
         let after = fixture.history(&id).await;
         assert_eq!((after.attempts.len(), after.webhook.is_some()), (1, true), "{write} works again");
     }
@@ -382,9 +382,9 @@ async fn a_purge_ends_after_its_slice_and_goes_on_with_the_next() {
         let clock = WallClock::from_fn(|| Timestamp::from_micros(1_790_000_100_000_000));
         purge::run(&mut connection, &clock, &term, &request(after), Duration::ZERO).unwrap()
     };
-    let Purged::Deleted { intents, next, .. } = purge(None) else { panic!("fenced") };
+    let Purged { intents, next, .. } = purge(None).expect("the term holds the lease");
     assert_eq!(intents, purge::CHUNK, "no time at all is enough for one chunk");
-    let Purged::Deleted { intents, next: further, .. } = purge(next) else { panic!("fenced") };
+    let Purged { intents, next: further, .. } = purge(next).expect("the term holds the lease");
     assert!(intents == purge::CHUNK && further.is_some() && further != next);
     let level: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
     assert_eq!(level, 2, "commits that follow are synced again");

@@ -16,7 +16,8 @@ use crate::domain::time::Timestamp;
 use crate::domain::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, UNREADABLE, Verdict, Webhook};
 use crate::platform::clock::WallClock;
 use crate::store::{
-    DueWebhook, DueWebhooks, FinishTry, OpenTry, PUT_OFF, Redelivery, WebhookHistory, WebhookLook, WebhookTry,
+    DueWebhook, DueWebhooks, DueWebhooksQuery, FinishWebhookTry, OpenWebhookTry, PUT_OFF, Redelivery, WebhookHistory,
+    WebhookTry,
 };
 
 /// Remembers the receiver of a contract.
@@ -48,7 +49,11 @@ pub fn owe(transaction: &Transaction<'_>, seq: IntentSeq, now: Timestamp) -> Res
     Ok(())
 }
 
-pub fn due(connection: &mut Connection, clock: &WallClock, look: &WebhookLook) -> Result<DueWebhooks, rusqlite::Error> {
+pub fn due(
+    connection: &mut Connection,
+    clock: &WallClock,
+    look: &DueWebhooksQuery,
+) -> Result<DueWebhooks, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
     let mut next_receiver = snapshot.prepare_cached(
@@ -79,7 +84,7 @@ pub fn begin(
     clock: &WallClock,
     term: &Term,
     events: &[IntentSeq],
-) -> Result<Option<Vec<OpenTry>>, rusqlite::Error> {
+) -> Result<Option<Vec<OpenWebhookTry>>, rusqlite::Error> {
     let Writer { connection, contracts, .. } = writer;
     let (transaction, now) = begin_transaction(connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
@@ -111,7 +116,7 @@ fn opened(
     contracts: &mut ContractCache,
     seq: IntentSeq,
     now: Timestamp,
-) -> Result<OpenTry, rusqlite::Error> {
+) -> Result<OpenWebhookTry, rusqlite::Error> {
     let sql = format!(
         "SELECT {}, i.contract_id, w.receiver_id, w.tries, w.tries_before, w.owed_since FROM {}
          JOIN submission_webhook_events w USING (intent_seq) WHERE i.intent_seq = ?1",
@@ -125,7 +130,7 @@ fn opened(
     };
     let (intent, contract_id, receiver, number, round) = transaction.prepare_cached(&sql)?.query_row([seq.0], row)?;
     let contract = write::contract_by_id(transaction, contracts, contract_id)?;
-    Ok(OpenTry { receiver, intent, contract, number, round, started_at: now })
+    Ok(OpenWebhookTry { receiver, intent, contract, number, round, started_at: now })
 }
 
 /// An event that this program cannot read must not hold up the others.
@@ -154,14 +159,14 @@ pub fn finish(
     connection: &mut Connection,
     clock: &WallClock,
     term: &Term,
-    finished: &[Arc<FinishTry>],
-) -> Result<bool, rusqlite::Error> {
+    finished: &[Arc<FinishWebhookTry>],
+) -> Result<Option<()>, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
-        return Ok(false);
+        return Ok(None);
     }
     for finish in finished {
-        let FinishTry { open, finished_at, outcome, verdict } = finish.as_ref();
+        let FinishWebhookTry { open, finished_at, outcome, verdict } = finish.as_ref();
         let next_try_at = match verdict {
             Verdict::RetryAt(due) => Some(due.micros()),
             Verdict::Delivered | Verdict::Failed => None,
@@ -198,7 +203,7 @@ pub fn finish(
         }
     }
     transaction.commit()?;
-    Ok(true)
+    Ok(Some(()))
 }
 
 pub fn close(

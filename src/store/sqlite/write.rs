@@ -26,8 +26,8 @@ use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
 use crate::store::columns::StateColumns;
 use crate::store::{
-    AtOnce, Begun, BegunAtOnce, FencedReceipt, FencedWrites, FinishAttempt, Finished, NewIntent, OpenAttempt,
-    PostponeAttempt, Receipt, StoreError, Submitted, WriteBatch,
+    BatchResults, FencedError, FencedResults, FencedWrites, FinishAttempt, FinishResult, NewIntent, OpenAttempt,
+    PostponeAttempt, StartOnInsert, StartResult, StartedOnInsert, StoreError, Submitted, WriteBatch,
 };
 
 /// Contracts that are known to be in the database, so that a submission need not look.
@@ -43,7 +43,7 @@ pub fn commit(
     contracts: &mut ContractCache,
     clock: &WallClock,
     batch: &WriteBatch,
-) -> Result<Receipt, rusqlite::Error> {
+) -> Result<BatchResults, rusqlite::Error> {
     let result = try_commit(connection, contracts, clock, batch, Items::Together);
     let Err(error) = result else { return result };
     // What was rolled back may include contracts; their numbers must not be used again.
@@ -73,16 +73,16 @@ fn try_commit(
     clock: &WallClock,
     batch: &WriteBatch,
     items: Items,
-) -> Result<Receipt, rusqlite::Error> {
+) -> Result<BatchResults, rusqlite::Error> {
     let (transaction, now) = begin(connection, clock)?;
     let mut submits = Vec::with_capacity(batch.submits.len());
     let mut numbers = Numbers::load(&transaction)?;
-    let mut begun = Vec::new();
-    let at_once = match &batch.at_once {
-        Some(at_once) if leases::holds(&transaction, &at_once.term, now)? => Some(at_once),
+    let mut started = Vec::new();
+    let start_on_insert = match &batch.start_on_insert {
+        Some(start_on_insert) if leases::holds(&transaction, &start_on_insert.term, now)? => Some(start_on_insert),
         _ => None,
     };
-    let paused = if batch.may_begin() { targets::paused(&transaction)? } else { BTreeSet::new() };
+    let paused = if batch.may_start() { targets::paused(&transaction)? } else { BTreeSet::new() };
     for (number, new) in batch.submits.iter().enumerate() {
         if is_late(batch.submit_deadlines.get(number)) {
             submits.push(Err(late()));
@@ -95,11 +95,11 @@ fn try_commit(
                 &mut numbers,
                 new,
                 now,
-                at_once.filter(|_| !paused.contains(&new.contract.contract.target)),
+                start_on_insert.filter(|_| !paused.contains(&new.contract.contract.target)),
             )
         })?;
-        let result = result.map(|(submitted, begun_at_once)| {
-            begun.extend(begun_at_once);
+        let result = result.map(|(submitted, started_on_insert)| {
+            started.extend(started_on_insert);
             submitted
         });
         if result.is_err() {
@@ -117,13 +117,14 @@ fn try_commit(
         received.push(items.run(&transaction, |tx| inbox::receive(tx, new, now))?);
     }
     let fenced = match &batch.fenced {
+        None => Ok(FencedResults::default()),
         Some(writes) if leases::holds(&transaction, &writes.term, now)? => {
-            Some(fenced(&transaction, contracts, writes, &paused, now, items)?)
+            Ok(fenced(&transaction, contracts, writes, &paused, now, items)?)
         }
-        _ => None,
+        Some(_) => Err(FencedError::TermOver),
     };
     transaction.commit()?;
-    Ok(Receipt { submits, received, begun, fenced })
+    Ok(BatchResults { submits, received, started, fenced })
 }
 
 /// Whether whoever waits for an item has given up while others held the lock.
@@ -142,13 +143,13 @@ fn fenced(
     paused: &BTreeSet<TargetName>,
     now: Timestamp,
     items: Items,
-) -> Result<FencedReceipt, rusqlite::Error> {
+) -> Result<FencedResults, rusqlite::Error> {
     let mut tally = Tally::default();
-    let mut begins = Vec::with_capacity(writes.begins.len());
-    for waiting in &writes.begins {
+    let mut starts = Vec::with_capacity(writes.starts.len());
+    for waiting in &writes.starts {
         let begun =
             |tx: &Transaction<'_>| begin_attempt(tx, contracts, writes.term.epoch, waiting, paused, now, &mut tally);
-        begins.push(items.run(transaction, begun)?);
+        starts.push(items.run(transaction, begun)?);
     }
     let mut finishes = Vec::with_capacity(writes.finishes.len());
     for finish in &writes.finishes {
@@ -163,7 +164,7 @@ fn fenced(
         None => Vec::new(),
     };
     tally.write(transaction, now)?;
-    Ok(FencedReceipt { begins, finishes, postpones, expired })
+    Ok(FencedResults { starts, finishes, postpones, expired })
 }
 
 impl Items {
@@ -198,8 +199,8 @@ fn submit(
     numbers: &mut Numbers,
     new: &NewIntent,
     now: Timestamp,
-    at_once: Option<&AtOnce>,
-) -> Result<(Submitted, Option<BegunAtOnce>), rusqlite::Error> {
+    start_on_insert: Option<&StartOnInsert>,
+) -> Result<(Submitted, Option<StartedOnInsert>), rusqlite::Error> {
     if let Some(job) = &new.job
         && let Some(existing) = jobs::by_key(transaction, &job.key)?
     {
@@ -208,11 +209,11 @@ fn submit(
     let contract = &new.contract.contract;
     let lane = lane_of(transaction, contracts, &new.contract)?;
     let deadline = policy::deadline(contract, now);
-    let place = at_once.and_then(|at_once| {
-        let permit = at_once.places.take(&lane, now)?;
-        Some((permit, at_once.term.epoch))
+    let taken = start_on_insert.and_then(|start_on_insert| {
+        let guards = start_on_insert.slots.take(&lane, now)?;
+        Some((guards, start_on_insert.term.epoch))
     });
-    let epoch = place.as_ref().map(|(_, epoch)| *epoch);
+    let epoch = taken.as_ref().map(|(_, epoch)| *epoch);
     let number = if new.job.is_some() { numbers.next_of_job() } else { numbers.next() };
     let inserted = transaction
         .prepare_cached(
@@ -256,7 +257,7 @@ fn submit(
         attempt_count: u32::from(epoch.is_some()),
         attempt_open: epoch.is_some(),
     };
-    let begun = place.map(|(permit, lease_epoch)| {
+    let started = taken.map(|((slot, in_flight), lease_epoch)| {
         let attempt = OpenAttempt {
             seq,
             intent_id: new.id.clone(),
@@ -268,9 +269,9 @@ fn submit(
             trace: new.trace,
             job: None,
         };
-        BegunAtOnce { attempt, payload: new.payload.bytes().clone(), permit }
+        StartedOnInsert { attempt, payload: new.payload.bytes().clone(), slot, in_flight }
     });
-    Ok((Submitted::Created(intent), begun))
+    Ok((Submitted::Created(intent), started))
 }
 
 /// The lane of a contract, which is made if it is new.
@@ -328,7 +329,7 @@ fn begin_attempt(
     paused: &BTreeSet<TargetName>,
     now: Timestamp,
     tally: &mut Tally,
-) -> Result<Begun, rusqlite::Error> {
+) -> Result<StartResult, rusqlite::Error> {
     let row = transaction
         .prepare_cached(
             "SELECT intent_id, contract_id, created_at, next_attempt_at, payload, traceparent
@@ -347,16 +348,16 @@ fn begin_attempt(
             ))
         })
         .optional()?;
-    let Some((intent_id, contract_id, created_at, due, payload, trace)) = row else { return Ok(Begun::Stale) };
+    let Some((intent_id, contract_id, created_at, due, payload, trace)) = row else { return Ok(StartResult::Stale) };
     if due > now {
-        return Ok(Begun::NotDue { due, now });
+        return Ok(StartResult::NotDue { due, now });
     }
     let contract = contract_by_id(transaction, contracts, contract_id)?;
     if let Err(reason) = policy::may_start(&contract, created_at, waiting.attempt_count, now) {
-        return exhaust(transaction, waiting.seq, reason, now, tally).map(Begun::Ended);
+        return exhaust(transaction, waiting.seq, reason, now, tally).map(StartResult::Ended);
     }
     if paused.contains(&contract.target) {
-        return Ok(Begun::Paused);
+        return Ok(StartResult::Paused);
     }
     transaction
         .prepare_cached(
@@ -375,7 +376,7 @@ fn begin_attempt(
         trace,
         job: None,
     };
-    Ok(Begun::Started { attempt, payload, due })
+    Ok(StartResult::Started { attempt, payload, due })
 }
 
 fn finish_attempt(
@@ -383,7 +384,7 @@ fn finish_attempt(
     finish: &FinishAttempt,
     now: Timestamp,
     tally: &mut Tally,
-) -> Result<Finished, rusqlite::Error> {
+) -> Result<FinishResult, rusqlite::Error> {
     let FinishAttempt { attempt, finished_at, outcome, .. } = finish;
     let state = StateColumns::from(finish);
     let updated = transaction
@@ -403,7 +404,7 @@ fn finish_attempt(
             now.micros()
         ])?;
     if updated == 0 {
-        return Ok(Finished::NotOpen);
+        return Ok(FinishResult::NotOpen);
     }
     transaction
         .prepare_cached(
@@ -430,14 +431,14 @@ fn finish_attempt(
     }
     jobs::count_reach(transaction, finish, now)?;
     tally.attempt(transaction, finish)?;
-    Ok(Finished::Recorded)
+    Ok(FinishResult::Recorded)
 }
 
 fn postpone_attempt(
     transaction: &Transaction<'_>,
     postpone: &PostponeAttempt,
     now: Timestamp,
-) -> Result<Finished, rusqlite::Error> {
+) -> Result<FinishResult, rusqlite::Error> {
     let updated = transaction
         .prepare_cached(
             "UPDATE submission_intents SET attempt_count = attempt_count - 1, next_attempt_at = ?3,
@@ -445,7 +446,7 @@ fn postpone_attempt(
              WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL",
         )?
         .execute(params![postpone.seq.0, postpone.attempt_number, postpone.due.micros(), now.micros()])?;
-    Ok(if updated == 0 { Finished::NotOpen } else { Finished::Recorded })
+    Ok(if updated == 0 { FinishResult::NotOpen } else { FinishResult::Recorded })
 }
 
 fn expire_overdue(

@@ -12,13 +12,14 @@ use super::database::{Batch, Database, ResultSets, Value};
 use super::rows;
 use super::statements::{FENCE, TERM_VALUES, TICK, json_text, text};
 use super::write::term_values;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::Term;
 use crate::store::sqlserver::rows::json_moment;
 use crate::store::{
-    Contact, DueSubmission, FailedTry, InboxBacklog, InboxLook, InboxPage, InboxQuery, Message, NewSubmission,
-    ProcessedSubmission, Received, Reprocess, StoreError, SubmissionRow, SubmissionSeq, SubmissionState, Text,
+    Contact, DueInbox, DueInboxSubmission, FailedInboxTry, InboxBacklog, InboxMessage, InboxPage, InboxQuery,
+    InboxSubmission, InboxSubmissionSeq, InboxSubmissionState, NewInboxSubmission, ProcessedInboxSubmission, Received,
+    Reprocess, StoreError, Text,
 };
 
 /// Values: the submissions as JSON, all payloads one after the other, all hashes likewise.
@@ -48,7 +49,7 @@ SELECT s.id, s.key_sha256, s.content_sha256 FROM OPENJSON(@value0) WITH (key_fro
 JOIN inbox_submissions AS s ON s.key_sha256 IS NOT NULL AND s.key_sha256 = SUBSTRING(@value2, j.key_from, 32);";
 
 /// Of several with one key only the first is written; the others are compared with it afterwards.
-pub fn receive_values(received: &[NewSubmission]) -> Vec<Value> {
+pub fn receive_values(received: &[NewInboxSubmission]) -> Vec<Value> {
     let mut items = Vec::with_capacity(received.len());
     let (mut payloads, mut hashes) = (BytesMut::new(), BytesMut::new());
     let mut keys = HashSet::new();
@@ -72,14 +73,14 @@ pub fn receive_values(received: &[NewSubmission]) -> Vec<Value> {
     vec![json, Value::Bytes(payloads.freeze()), Value::Bytes(hashes.freeze())]
 }
 
-pub fn received(new: &[NewSubmission], rows: &[Row]) -> Result<Vec<Result<Received, StoreError>>, StoreError> {
-    let mut by_key: HashMap<Vec<u8>, (SubmissionId, Vec<u8>)> = HashMap::new();
+pub fn received(new: &[NewInboxSubmission], rows: &[Row]) -> Result<Vec<Result<Received, StoreError>>, StoreError> {
+    let mut by_key: HashMap<Vec<u8>, (InboxSubmissionId, Vec<u8>)> = HashMap::new();
     for row in rows {
         let bytes = |column| rows::need::<&[u8]>(row, column).map(<[u8]>::to_vec);
-        let id = rows::parsed(row, "id", SubmissionId::parse)?;
+        let id = rows::parsed(row, "id", InboxSubmissionId::parse)?;
         by_key.insert(bytes("key_sha256")?, (id, bytes("content_sha256")?));
     }
-    let answer = |new: &NewSubmission| {
+    let answer = |new: &NewInboxSubmission| {
         let Some(key) = new.key_sha256 else { return Ok(Received::Created(new.id)) };
         let lost = || StoreError::Unavailable("the server did not say what stands under a key".to_owned());
         let (id, content) = by_key.get(key.as_slice()).ok_or_else(lost)?;
@@ -102,15 +103,15 @@ SELECT TOP (@P1) submission_seq, id, client_slug, channel, payload, tries, CASE 
     WHERE f.submission_seq = inbox_submissions.submission_seq) THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS is_form
 FROM inbox_submissions WHERE next_try_at <= SYSUTCDATETIME() ORDER BY next_try_at, submission_seq;";
 
-pub async fn look(database: &Database, limit: usize) -> Result<InboxLook, StoreError> {
+pub async fn look(database: &Database, limit: usize) -> Result<DueInbox, StoreError> {
     let values = vec![Value::Number(i64::try_from(limit).unwrap_or(i64::MAX))];
     let results = run(database, LOOK, values).await?;
     let head = results.first().and_then(|rows| rows.first()).ok_or_else(|| no_answer("a look"))?;
     let (now, next) = (rows::need_moment(head, "now_at")?, rows::moment(head, "next_at")?);
     let due = |row: &Row| {
-        Ok(DueSubmission {
-            seq: SubmissionSeq(rows::need(row, "submission_seq")?),
-            id: rows::parsed(row, "id", SubmissionId::parse)?,
+        Ok(DueInboxSubmission {
+            seq: InboxSubmissionSeq(rows::need(row, "submission_seq")?),
+            id: rows::parsed(row, "id", InboxSubmissionId::parse)?,
             client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
             channel: rows::parsed(row, "channel", Channel::parse)?,
             payload: rows::bytes(row, "payload")?.unwrap_or_default(),
@@ -118,7 +119,7 @@ pub async fn look(database: &Database, limit: usize) -> Result<InboxLook, StoreE
             format: if rows::need::<i64>(row, "is_form")? == 1 { PayloadFormat::Form } else { PayloadFormat::Json },
         })
     };
-    Ok(InboxLook {
+    Ok(DueInbox {
         now,
         due: results.get(1).into_iter().flatten().map(due).collect::<Result<_, StoreError>>()?,
         next: next.filter(|at| *at > now),
@@ -211,7 +212,7 @@ const ROWS: usize = 20;
 pub async fn process(
     database: &Database,
     term: &Term,
-    processed: &[ProcessedSubmission],
+    processed: &[ProcessedInboxSubmission],
 ) -> Result<Option<Vec<Result<(), StoreError>>>, StoreError> {
     let mut results = Vec::with_capacity(processed.len());
     for rows in processed.chunks(ROWS) {
@@ -236,7 +237,11 @@ pub async fn process(
 }
 
 /// Whether the term held.
-async fn process_together(database: &Database, term: &Term, rows: &[ProcessedSubmission]) -> Result<bool, StoreError> {
+async fn process_together(
+    database: &Database,
+    term: &Term,
+    rows: &[ProcessedInboxSubmission],
+) -> Result<bool, StoreError> {
     let mut values = term_values(Some(term));
     for item in rows {
         values.extend([Value::Number(item.seq.0), Value::Number(i64::from(item.tries))]);
@@ -245,7 +250,7 @@ async fn process_together(database: &Database, term: &Term, rows: &[ProcessedSub
                 let optional = |text: &Option<String>| Value::Text(text.clone().unwrap_or_default());
                 values.extend([optional(email), optional(phone), optional(name), Value::Text(body.clone())]);
             }
-            Err(FailedTry { error, next_try_at }) => {
+            Err(FailedInboxTry { error, next_try_at }) => {
                 let next = next_try_at.map(json_moment).unwrap_or_default();
                 values.extend([Value::Text(error.clone()), Value::Text(next)]);
             }
@@ -283,10 +288,10 @@ pub async fn reprocess(database: &Database, which: &Reprocess) -> Result<usize, 
 const SUBMISSION_COLUMNS: &str = "submission_seq, id, client_slug, channel, source_url, created_at, processed_at, tries, \
      error, next_try_at, message_id";
 
-fn submission(row: &Row) -> Result<SubmissionRow, StoreError> {
-    Ok(SubmissionRow {
-        seq: SubmissionSeq(rows::need(row, "submission_seq")?),
-        id: rows::parsed(row, "id", SubmissionId::parse)?,
+fn submission(row: &Row) -> Result<InboxSubmission, StoreError> {
+    Ok(InboxSubmission {
+        seq: InboxSubmissionSeq(rows::need(row, "submission_seq")?),
+        id: rows::parsed(row, "id", InboxSubmissionId::parse)?,
         client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
         channel: rows::parsed(row, "channel", Channel::parse)?,
         source_url: rows::text(row, "source_url")?,
@@ -303,7 +308,7 @@ pub fn find_statement() -> String {
     format!("SELECT {SUBMISSION_COLUMNS}, payload FROM inbox_submissions WHERE id = @P1;")
 }
 
-pub async fn find(database: &Database, id: SubmissionId) -> Result<Option<(SubmissionRow, Bytes)>, StoreError> {
+pub async fn find(database: &Database, id: InboxSubmissionId) -> Result<Option<(InboxSubmission, Bytes)>, StoreError> {
     let results = run(database, find_statement(), vec![Value::Text(id.to_string())]).await?;
     let Some(row) = results.iter().flatten().next() else { return Ok(None) };
     Ok(Some((submission(row)?, rows::bytes(row, "payload")?.unwrap_or_default())))
@@ -334,13 +339,13 @@ pub const MESSAGES: Listing = Listing {
 
 impl Listing {
     /// The first value is the limit, then those of the filters.
-    pub fn statement(self, state: Option<SubmissionState>, client: bool, contact: bool, behind: bool) -> String {
+    pub fn statement(self, state: Option<InboxSubmissionState>, client: bool, contact: bool, behind: bool) -> String {
         let Self { columns, table, number } = self;
         let state = state.map(|state| match state {
-            SubmissionState::Received => "next_try_at IS NOT NULL AND tries = 0",
-            SubmissionState::Failed => "next_try_at IS NOT NULL AND tries > 0",
-            SubmissionState::Parked => "next_try_at IS NULL AND processed_at IS NULL",
-            SubmissionState::Processed => "processed_at IS NOT NULL",
+            InboxSubmissionState::Received => "next_try_at IS NOT NULL AND tries = 0",
+            InboxSubmissionState::Failed => "next_try_at IS NOT NULL AND tries > 0",
+            InboxSubmissionState::Parked => "next_try_at IS NULL AND processed_at IS NULL",
+            InboxSubmissionState::Processed => "processed_at IS NOT NULL",
         });
         let mut conditions: Vec<String> = state.map(str::to_owned).into_iter().collect();
         let wanted = [(client, "client_slug ="), (contact, "contact_id ="), (behind, &*format!("{number} <"))];
@@ -362,10 +367,10 @@ impl Listing {
     }
 }
 
-pub async fn submissions(database: &Database, query: &InboxQuery) -> Result<InboxPage<SubmissionRow>, StoreError> {
+pub async fn submissions(database: &Database, query: &InboxQuery) -> Result<InboxPage<InboxSubmission>, StoreError> {
     let results = SUBMISSIONS.rows(database, query).await?;
     let rows = results.iter().flatten().map(submission).collect::<Result<_, _>>()?;
-    Ok(InboxPage::of(query, rows, |row: &SubmissionRow| row.seq.0))
+    Ok(InboxPage::of(query, rows, |row: &InboxSubmission| row.seq.0))
 }
 
 pub async fn contacts(database: &Database, query: &InboxQuery) -> Result<InboxPage<Contact>, StoreError> {
@@ -384,14 +389,14 @@ pub async fn contacts(database: &Database, query: &InboxQuery) -> Result<InboxPa
     Ok(InboxPage::of(query, rows, |contact: &Contact| contact.id))
 }
 
-pub async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPage<Message>, StoreError> {
+pub async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPage<InboxMessage>, StoreError> {
     let results = MESSAGES.rows(database, query).await?;
     let message = |row: &Row| {
-        Ok(Message {
+        Ok(InboxMessage {
             id: rows::need(row, "message_id")?,
             client_slug: rows::need::<&str>(row, "client_slug")?.to_owned(),
             contact_id: rows::need(row, "contact_id")?,
-            submission_id: rows::parsed(row, "submission_id", SubmissionId::parse)?,
+            submission_id: rows::parsed(row, "submission_id", InboxSubmissionId::parse)?,
             channel: rows::parsed(row, "channel", Channel::parse)?,
             body: Text::cut(rows::need::<&str>(row, "body")?.to_owned()),
             source_url: rows::text(row, "source_url")?,
@@ -399,7 +404,7 @@ pub async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPa
         })
     };
     let rows = results.iter().flatten().map(message).collect::<Result<_, StoreError>>()?;
-    Ok(InboxPage::of(query, rows, |message: &Message| message.id))
+    Ok(InboxPage::of(query, rows, |message: &InboxMessage| message.id))
 }
 
 async fn run(

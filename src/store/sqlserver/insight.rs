@@ -12,7 +12,7 @@ use super::targets::{self, PAUSED};
 use super::{read, rows, statements};
 use crate::domain::intent::{IntentId, Status, TargetName};
 use crate::store::{
-    CHART_MINUTES, Detail, EndedInMinute, Failing, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES, StoreError,
+    CHART_MINUTES, EndedInMinute, Failing, IntentDetail, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES, StoreError,
     TargetHealth,
 };
 
@@ -57,12 +57,12 @@ WHERE m.minute > {THIS_MINUTE} - {RECENT_MINUTES} GROUP BY c.submission_target, 
     )
 }
 
-pub async fn detail(database: &Database, id: IntentId) -> Result<Option<Detail>, StoreError> {
+pub async fn detail(database: &Database, id: IntentId) -> Result<Option<IntentDetail>, StoreError> {
     let results = run(database, detail_statement(), vec![Value::Text(id.to_string())]).await?;
     let (Some(history), Some(row)) = (read::history_of(&results)?, set(&results, 4).first()) else {
         return Ok(None);
     };
-    Ok(Some(Detail {
+    Ok(Some(IntentDetail {
         now: rows::need_moment(row, "now_at")?,
         history,
         contract: rows::contract(row)?,

@@ -32,15 +32,18 @@ pub use settings::{PoolSettings, Settings};
 use self::contracts::Contracts;
 use self::database::Database;
 use self::migrate::SchemaState;
+use super::error::fenced;
 use super::{
-    Backlog, Build, Contact, Detail, DueWebhooks, FinishTry, Found, FoundJob, History, InboxLook, InboxPage,
-    InboxQuery, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, Message, OpenAttempt, OpenTry,
-    Overview, ProcessedSubmission, PurgeRequest, Purged, Receipt, Redelivery, Refresh, RefreshRequest, Reprocess,
-    Store, StoreError, StoreFuture, StoredTarget, SubmissionRow, TargetHealth, WebhookLook, WriteBatch,
+    Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FinishWebhookTry, FoundJob,
+    History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission, IntentDetail, IntentPage, IntentStore,
+    JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery, OpenAttempt, OpenWebhookTry, Overview,
+    ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Refresh, RefreshRequest, Reprocess, ScheduleSnapshot,
+    ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetStore, WebhookStore,
+    WriteBatch, WriteStore,
 };
 use crate::domain::contract::GatewayUrl;
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
-use crate::domain::job::SubmissionId;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::telemetry::metrics::Metrics;
@@ -133,17 +136,23 @@ impl SqlServerStore {
     }
 }
 
-impl Store for SqlServerStore {
-    fn commit(&self, batch: WriteBatch) -> StoreFuture<Receipt> {
+impl WriteStore for SqlServerStore {
+    fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults> {
         self.call(move |store| async move { write::commit(&store.database, &store.contracts, batch).await })
     }
 
+    fn budget(&self) -> Duration {
+        self.patience
+    }
+}
+
+impl LeaseStore for SqlServerStore {
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
         self.call(move |store| async move { read::acquire_lease(&store.database, name, holder, duration).await })
     }
 
-    fn renew_lease(&self, term: Term, duration: Duration) -> StoreFuture<Option<Lease>> {
-        self.call(move |store| async move { read::renew_lease(&store.database, term, duration).await })
+    fn renew_lease(&self, term: Term, duration: Duration) -> FencedFuture<Lease> {
+        fenced(self.call(move |store| async move { read::renew_lease(&store.database, term, duration).await }))
     }
 
     fn release_lease(&self, term: Term) -> StoreFuture<()> {
@@ -157,13 +166,15 @@ impl Store for SqlServerStore {
     fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
         self.call(move |store| async move { read::reset_lease(&store.database, epoch, renewed_at).await })
     }
+}
 
+impl ScheduleStore for SqlServerStore {
     fn open_attempts_before(&self, epoch: i64, limit: usize) -> StoreFuture<Vec<OpenAttempt>> {
         self.call(move |store| async move { read::open_attempts_before(&store.database, epoch, limit).await })
     }
 
-    fn build_schedule(&self, page_limit: usize) -> StoreFuture<Build> {
-        self.call(move |store| async move { read::build_schedule(&store.database, page_limit).await })
+    fn schedule_snapshot(&self, page_limit: usize) -> StoreFuture<ScheduleSnapshot> {
+        self.call(move |store| async move { read::schedule_snapshot(&store.database, page_limit).await })
     }
 
     fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh> {
@@ -174,31 +185,17 @@ impl Store for SqlServerStore {
         self.call(|store| async move { read::backlog(&store.database).await })
     }
 
-    fn purge(&self, term: Term, request: PurgeRequest) -> StoreFuture<Purged> {
-        self.call(move |store| async move { purge::purge(&store.database, term, request).await })
+    fn purge(&self, term: Term, request: PurgeRequest) -> FencedFuture<Purged> {
+        fenced(self.call(move |store| async move { purge::purge(&store.database, term, request).await }))
     }
 
-    fn due_webhooks(&self, look: WebhookLook) -> StoreFuture<DueWebhooks> {
-        self.call(move |store| async move { webhooks::due(&store.database, look).await })
+    fn probe(&self, _: usize) -> StoreFuture<()> {
+        self.call(|store| async move { read::probe(&store.database).await })
     }
+}
 
-    fn begin_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> StoreFuture<Option<Vec<OpenTry>>> {
-        self.call(move |store| async move { webhooks::begin(&store.database, &store.contracts, &term, &events).await })
-    }
-
-    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishTry>>) -> StoreFuture<bool> {
-        self.call(move |store| async move { webhooks::finish(&store.database, &term, &finished).await })
-    }
-
-    fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> StoreFuture<Option<usize>> {
-        self.call(move |store| async move { webhooks::close(&store.database, &term, &under_way).await })
-    }
-
-    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
-        self.call(move |store| async move { webhooks::redeliver(&store.readers, &id).await })
-    }
-
-    fn find(&self, id: IntentId) -> StoreFuture<Option<Found>> {
+impl IntentStore for SqlServerStore {
+    fn find(&self, id: IntentId) -> StoreFuture<Option<StoredIntent>> {
         self.call(move |store| async move { read::find(&store.readers, id).await })
     }
 
@@ -210,7 +207,7 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { read::list(&store.readers, query).await })
     }
 
-    fn detail(&self, id: IntentId) -> StoreFuture<Option<Detail>> {
+    fn detail(&self, id: IntentId) -> StoreFuture<Option<IntentDetail>> {
         self.call(move |store| async move { insight::detail(&store.readers, id).await })
     }
 
@@ -221,7 +218,9 @@ impl Store for SqlServerStore {
     fn overview(&self) -> StoreFuture<Overview> {
         self.call(|store| async move { insight::overview(&store.readers).await })
     }
+}
 
+impl TargetStore for SqlServerStore {
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
         self.call(|store| async move { insight::target_health(&store.readers).await })
     }
@@ -237,7 +236,35 @@ impl Store for SqlServerStore {
     fn resume_target(&self, target: TargetName) -> StoreFuture<()> {
         self.call(move |store| async move { targets::resume(&store.readers, target).await })
     }
+}
 
+impl WebhookStore for SqlServerStore {
+    fn due_webhooks(&self, look: DueWebhooksQuery) -> StoreFuture<DueWebhooks> {
+        self.call(move |store| async move { webhooks::due(&store.database, look).await })
+    }
+
+    fn start_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> FencedFuture<Vec<OpenWebhookTry>> {
+        fenced(
+            self.call(
+                move |store| async move { webhooks::begin(&store.database, &store.contracts, &term, &events).await },
+            ),
+        )
+    }
+
+    fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishWebhookTry>>) -> FencedFuture<()> {
+        fenced(self.call(move |store| async move { webhooks::finish(&store.database, &term, &finished).await }))
+    }
+
+    fn close_webhooks(&self, term: Term, under_way: Vec<IntentSeq>) -> FencedFuture<usize> {
+        fenced(self.call(move |store| async move { webhooks::close(&store.database, &term, &under_way).await }))
+    }
+
+    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
+        self.call(move |store| async move { webhooks::redeliver(&store.readers, &id).await })
+    }
+}
+
+impl JobStore for SqlServerStore {
     fn find_job(&self, by: JobLookup) -> StoreFuture<Option<FoundJob>> {
         self.call(move |store| async move { jobs::find(&store.readers, by).await })
     }
@@ -249,28 +276,30 @@ impl Store for SqlServerStore {
     fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool> {
         self.call(move |store| async move { jobs::admits(&store.readers, &gateway).await })
     }
+}
 
-    fn look_into_inbox(&self, limit: usize) -> StoreFuture<InboxLook> {
+impl InboxStore for SqlServerStore {
+    fn due_inbox(&self, limit: usize) -> StoreFuture<DueInbox> {
         self.call(move |store| async move { inbox::look(&store.database, limit).await })
     }
 
     fn process_inbox(
         &self,
         term: Term,
-        processed: Vec<ProcessedSubmission>,
-    ) -> StoreFuture<Option<Vec<Result<(), StoreError>>>> {
-        self.call(move |store| async move { inbox::process(&store.database, &term, &processed).await })
+        processed: Vec<ProcessedInboxSubmission>,
+    ) -> FencedFuture<Vec<Result<(), StoreError>>> {
+        fenced(self.call(move |store| async move { inbox::process(&store.database, &term, &processed).await }))
     }
 
     fn reprocess(&self, which: Reprocess) -> StoreFuture<usize> {
         self.call(move |store| async move { inbox::reprocess(&store.readers, &which).await })
     }
 
-    fn find_submission(&self, id: SubmissionId) -> StoreFuture<Option<(SubmissionRow, Bytes)>> {
+    fn find_submission(&self, id: InboxSubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
         self.call(move |store| async move { inbox::find(&store.readers, id).await })
     }
 
-    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<SubmissionRow>> {
+    fn list_submissions(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxSubmission>> {
         self.call(move |store| async move { inbox::submissions(&store.readers, &query).await })
     }
 
@@ -278,16 +307,8 @@ impl Store for SqlServerStore {
         self.call(move |store| async move { inbox::contacts(&store.readers, &query).await })
     }
 
-    fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<Message>> {
+    fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxMessage>> {
         self.call(move |store| async move { inbox::messages(&store.readers, &query).await })
-    }
-
-    fn probe(&self, _: usize) -> StoreFuture<()> {
-        self.call(|store| async move { read::probe(&store.database).await })
-    }
-
-    fn budget(&self) -> Duration {
-        self.patience
     }
 }
 

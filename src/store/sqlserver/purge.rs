@@ -43,7 +43,7 @@ SELECT TOP (1) o.intent_seq, o.completed_at FROM @old AS o ORDER BY o.completed_
     )
 }
 
-pub async fn purge(database: &Database, term: Term, request: PurgeRequest) -> Result<Purged, StoreError> {
+pub async fn purge(database: &Database, term: Term, request: PurgeRequest) -> Result<Option<Purged>, StoreError> {
     let after = request.after.unwrap_or(PurgeCursor { completed_at: Timestamp::from_micros(0), seq: IntentSeq(0) });
     let mut values = term_values(Some(&term));
     values.push(Value::Number(-clamped(u128::from(request.older_than.as_secs()))));
@@ -55,7 +55,7 @@ pub async fn purge(database: &Database, term: Term, request: PurgeRequest) -> Re
     let took = monotonic().duration_since(started);
     let row = need_first(&results)?;
     if rows::need::<i64>(row, "held")? != 1 {
-        return Ok(Purged::Fenced);
+        return Ok(None);
     }
     let count = |name| rows::need::<i64>(row, name).map(|count| usize::try_from(count).unwrap_or(0));
     let (intents, examined) = (count("deleted")?, count("examined")?);
@@ -64,5 +64,5 @@ pub async fn purge(database: &Database, term: Term, request: PurgeRequest) -> Re
         let (completed_at, seq) = (rows::need_moment(row, "completed_at")?, rows::need(row, "intent_seq")?);
         Ok::<_, StoreError>(PurgeCursor { completed_at, seq: IntentSeq(seq) })
     });
-    Ok(Purged::Deleted { intents, next: next.transpose()?, took })
+    Ok(Some(Purged { intents, next: next.transpose()?, took }))
 }

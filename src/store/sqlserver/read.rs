@@ -17,8 +17,8 @@ use crate::domain::lease::{Lease, Term};
 use crate::domain::schedule::{LaneId, LanePage, LoadedPage, Place, Waiting};
 use crate::domain::time::Timestamp;
 use crate::store::{
-    Attempt, Backlog, Behind, Build, ChangeCursor, Found, History, IdRange, IntentPage, LeaseRow, LeaseState,
-    ListQuery, OpenAttempt, Refresh, RefreshRequest, StoreError,
+    Attempt, Backlog, ChangeCursor, History, IdRange, IntentPage, LeaseRow, LeaseState, ListQuery, OpenAttempt,
+    PageCursor, Refresh, RefreshRequest, ScheduleSnapshot, StoreError, StoredIntent,
 };
 
 pub async fn run(
@@ -122,8 +122,8 @@ pub async fn open_attempts_before(
     Ok(readable.collect())
 }
 
-pub async fn build_schedule(database: &Database, page_limit: usize) -> Result<Build, StoreError> {
-    let results = run(database, statements::build_schedule(), vec![number(page_limit)]).await?;
+pub async fn schedule_snapshot(database: &Database, page_limit: usize) -> Result<ScheduleSnapshot, StoreError> {
+    let results = run(database, statements::schedule_snapshot(), vec![number(page_limit)]).await?;
     let clock = need_first(&results)?;
     // Changes at that very timestamp may be reported once more, which does no harm.
     let cursor = ChangeCursor { last_modified_at: rows::need_moment(clock, "last_at")?, intent_id: String::new() };
@@ -131,7 +131,7 @@ pub async fn build_schedule(database: &Database, page_limit: usize) -> Result<Bu
     let lanes = by_lane(set(&results, 2))?.into_values();
     let lanes = lanes.filter_map(|waiting| Some(LoadedPage { page: page(waiting.first()?), waiting })).collect();
     let paused = targets::paused(set(&results, 1))?;
-    Ok(Build { now: rows::need_moment(clock, "now_at")?, cursor, lanes, paused })
+    Ok(ScheduleSnapshot { now: rows::need_moment(clock, "now_at")?, cursor, lanes, paused })
 }
 
 /// Waiting intents of each lane, in order of place.
@@ -198,7 +198,7 @@ pub async fn backlog(database: &Database) -> Result<Backlog, StoreError> {
     })
 }
 
-pub async fn find(database: &Database, id: IntentId) -> Result<Option<Found>, StoreError> {
+pub async fn find(database: &Database, id: IntentId) -> Result<Option<StoredIntent>, StoreError> {
     let results = run(database, statements::find(), vec![Value::Text(id.to_string())]).await?;
     first(&results).map(rows::found).transpose()
 }
@@ -224,7 +224,7 @@ pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, S
         return Ok(IntentPage::of_newest(&query, intents));
     };
     let by_message = match &query.behind {
-        Some(Behind::Id(_)) => Vec::new(),
+        Some(PageCursor::Id(_)) => Vec::new(),
         _ => list_part(database, &query, Part::ByMessage(text), wanted).await?,
     };
     let mut by_id = Vec::new();
@@ -257,8 +257,8 @@ async fn list_part(
 ) -> Result<Vec<Intent>, StoreError> {
     let moment = |moment: Timestamp| Value::Text(json_moment(moment));
     let newer = match (&query.behind, &part) {
-        (Some(Behind::Newer { created_at, id }), Part::All)
-        | (Some(Behind::Message { created_at, id }), Part::ByMessage(_)) => {
+        (Some(PageCursor::Newer { created_at, id }), Part::All)
+        | (Some(PageCursor::Message { created_at, id }), Part::ByMessage(_)) => {
             Some([moment(*created_at), Value::Text(id.to_string())])
         }
         _ => None,

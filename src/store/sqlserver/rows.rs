@@ -12,7 +12,7 @@ use crate::domain::intent::{Intent, IntentId, IntentSeq, TargetName};
 use crate::domain::schedule::{GatewayId, Lane, LaneId, Waiting};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
-use crate::store::{Attempt, Found, OpenAttempt, StoreError, columns};
+use crate::store::{Attempt, OpenAttempt, StoreError, StoredIntent, columns};
 
 /// The columns that [`intent`] reads, of `submission_intents AS i` and `submission_contracts AS c`.
 pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
@@ -77,10 +77,10 @@ pub fn intent(row: &Row) -> Result<Intent, StoreError> {
     })
 }
 
-pub fn found(row: &Row) -> Result<Found, StoreError> {
+pub fn found(row: &Row) -> Result<StoredIntent, StoreError> {
     let hash: &[u8] = need(row, "payload_sha256")?;
     let payload_sha256 = hash.try_into().map_err(|_| nonsense("payload_sha256", "another number of bytes"))?;
-    Ok(Found { intent: intent(row)?, payload_sha256 })
+    Ok(StoredIntent { intent: intent(row)?, payload_sha256 })
 }
 
 pub fn attempt(row: &Row) -> Result<Attempt, StoreError> {

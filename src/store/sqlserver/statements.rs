@@ -32,7 +32,7 @@ SELECT @now = last_at FROM submission_clock;";
 pub struct Parts {
     pub fenced: bool,
     pub submits: bool,
-    pub begins: bool,
+    pub starts: bool,
     pub finishes: bool,
     pub postpones: bool,
     pub expire: bool,
@@ -69,7 +69,7 @@ pub fn writes(parts: Parts) -> String {
     part(true, 0, TICK, "");
     part(parts.submits, if parts.jobs { 4 } else { 3 }, &insert_intents(parts), &submitted(parts));
     part(parts.received, 3, inbox::RECEIVE, inbox::RECEIVED);
-    part(parts.begins, 1, BEGIN_ATTEMPTS, BEGUN);
+    part(parts.starts, 1, BEGIN_ATTEMPTS, BEGUN);
     let reach = if parts.nodes { jobs::count_reach() } else { String::new() };
     part(parts.finishes, 1, &format!("{FINISH_ATTEMPTS}{}{}{reach}", owe(OF_THE_LIST), count(ATTEMPT_KINDS)), FINISHED);
     part(parts.postpones, 1, POSTPONE_ATTEMPTS, FINISHED);
@@ -373,7 +373,7 @@ const READ_CLOCK: &str = "
 SELECT last_at, CASE WHEN SYSUTCDATETIME() > last_at THEN SYSUTCDATETIME() ELSE last_at END AS now_at
 FROM submission_clock;";
 
-pub fn build_schedule() -> String {
+pub fn schedule_snapshot() -> String {
     format!(
         "{READ_CLOCK}{PAUSED}
 SELECT p.intent_seq, {LANE_COLUMNS}, p.next_attempt_at, p.attempt_count FROM submission_contracts AS c

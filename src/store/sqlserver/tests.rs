@@ -16,7 +16,7 @@ use super::webhooks as webhook_statements;
 use super::*;
 use crate::domain::contract::fixtures::{max_attempts, one_shot};
 use crate::store::conformance::{self, Fixture, Passing, new_intent, submit_to};
-use crate::store::{SubmissionState, Submitted};
+use crate::store::{InboxSubmissionState, Submitted};
 
 const POOL: PoolSettings = PoolSettings { size: 4, timeout: Duration::from_secs(20) };
 
@@ -243,7 +243,7 @@ fn all_statements() -> Vec<String> {
         statements::RESET_LEASE.to_owned(),
         statements::BACKLOG.to_owned(),
         statements::probe(),
-        statements::build_schedule(),
+        statements::schedule_snapshot(),
         statements::refresh_schedule(false),
         statements::refresh_schedule(true),
         purge::statement(),
@@ -279,7 +279,7 @@ fn all_statements() -> Vec<String> {
         statements::writes(statements::Parts {
             fenced: bit(n, 0),
             submits: bit(n, 1),
-            begins: bit(n, 2),
+            starts: bit(n, 2),
             finishes: bit(n, 3),
             expire: bit(n, 4),
             exhaust: bit(n, 5),
@@ -305,7 +305,7 @@ fn all_statements() -> Vec<String> {
         all.extend((0..8).map(|n| list.statement(None, bit(n, 0), bit(n, 1), bit(n, 2))));
     }
     all.extend(
-        SubmissionState::ALL.map(|state| inbox_statements::SUBMISSIONS.statement(Some(state), true, false, true)),
+        InboxSubmissionState::ALL.map(|state| inbox_statements::SUBMISSIONS.statement(Some(state), true, false, true)),
     );
     all.extend((0..32).map(|n| {
         job_statements::list_statement(job_statements::ListParts {

@@ -19,8 +19,8 @@ use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{EventStatus, INTERRUPTED, ReceiverId, Round, UNREADABLE, Verdict};
 use crate::store::{
-    DueWebhook, DueWebhooks, FinishTry, OpenTry, PUT_OFF, Redelivery, StoreError, WebhookHistory, WebhookLook,
-    WebhookTry,
+    DueWebhook, DueWebhooks, DueWebhooksQuery, FinishWebhookTry, OpenWebhookTry, PUT_OFF, Redelivery, StoreError,
+    WebhookHistory, WebhookTry,
 };
 
 /// The earliest events of every receiver, as many as have a place, and no more than asked for in all.
@@ -147,7 +147,7 @@ JOIN submission_intents AS i ON i.intent_seq = w.intent_seq WHERE i.intent_id = 
 SELECT t.try_number, t.started_at, t.finished_at, t.http_status, t.error FROM submission_webhook_tries AS t
 JOIN submission_intents AS i ON i.intent_seq = t.intent_seq WHERE i.intent_id = @P1 ORDER BY t.try_number;";
 
-pub async fn due(database: &Database, look: WebhookLook) -> Result<DueWebhooks, StoreError> {
+pub async fn due(database: &Database, look: DueWebhooksQuery) -> Result<DueWebhooks, StoreError> {
     let except = look.except.iter().map(|(receiver, places)| json!({ "receiver": receiver.0, "places": places }));
     let except = Value::Text(Json::Array(except.collect()).to_string());
     let results = run(database, DUE, vec![number(look.limit), number(look.per_receiver), except]).await?;
@@ -170,7 +170,7 @@ pub async fn begin(
     contracts: &Contracts,
     term: &Term,
     events: &[IntentSeq],
-) -> Result<Option<Vec<OpenTry>>, StoreError> {
+) -> Result<Option<Vec<OpenWebhookTry>>, StoreError> {
     let mut values = term_values(Some(term));
     values.push(seqs(events));
     let results = run(database, begin_statement(), values).await?;
@@ -202,11 +202,11 @@ pub async fn begin(
 }
 
 /// A try that was just written down.
-fn opened(row: &Row, known: &HashMap<i64, Arc<Contract>>, started_at: Timestamp) -> Result<OpenTry, StoreError> {
+fn opened(row: &Row, known: &HashMap<i64, Arc<Contract>>, started_at: Timestamp) -> Result<OpenWebhookTry, StoreError> {
     let id: i64 = rows::need(row, "contract_id")?;
     let contract = known.get(&id).cloned();
     let number = rows::attempts(row, "tries")?;
-    Ok(OpenTry {
+    Ok(OpenWebhookTry {
         receiver: ReceiverId(rows::need(row, "receiver_id")?),
         intent: rows::intent(row)?,
         contract: contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?,
@@ -224,9 +224,13 @@ fn seqs(events: &[IntentSeq]) -> Value {
     Value::Text(Json::Array(events.iter().map(|seq| json!({ "seq": seq.0 })).collect()).to_string())
 }
 
-pub async fn finish(database: &Database, term: &Term, finished: &[Arc<FinishTry>]) -> Result<bool, StoreError> {
+pub async fn finish(
+    database: &Database,
+    term: &Term,
+    finished: &[Arc<FinishWebhookTry>],
+) -> Result<Option<()>, StoreError> {
     let items = finished.iter().map(|finish| {
-        let FinishTry { open, finished_at, outcome, verdict } = finish.as_ref();
+        let FinishWebhookTry { open, finished_at, outcome, verdict } = finish.as_ref();
         let due = match verdict {
             Verdict::RetryAt(due) => Some(json_moment(*due)),
             Verdict::Delivered | Verdict::Failed => None,
@@ -240,7 +244,7 @@ pub async fn finish(database: &Database, term: &Term, finished: &[Arc<FinishTry>
     });
     let mut values = term_values(Some(term));
     values.push(Value::Text(Json::Array(items.collect()).to_string()));
-    held(&run(database, finish_statement(), values).await?)
+    Ok(held(&run(database, finish_statement(), values).await?)?.then_some(()))
 }
 
 pub async fn close(database: &Database, term: &Term, under_way: &[IntentSeq]) -> Result<Option<usize>, StoreError> {

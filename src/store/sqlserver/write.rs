@@ -23,11 +23,11 @@ use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
 use crate::store::columns::StateColumns;
 use crate::store::{
-    Begun, FencedReceipt, FencedWrites, FinishAttempt, Finished, Found, NewIntent, NewJob, PostponeAttempt, Receipt,
-    StoreError, Submitted, WriteBatch, minute_of,
+    BatchResults, FencedError, FencedResults, FencedWrites, FinishAttempt, FinishResult, NewIntent, NewJob,
+    PostponeAttempt, StartResult, StoreError, StoredIntent, Submitted, WriteBatch, minute_of,
 };
 
-pub async fn commit(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<Receipt, StoreError> {
+pub async fn commit(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<BatchResults, StoreError> {
     match try_commit(database, contracts, &batch).await {
         Err(StoreError::Unexpected(what)) => {
             log::warn!("batch_split store_error={what:?}");
@@ -38,7 +38,7 @@ pub async fn commit(database: &Database, contracts: &Contracts, batch: WriteBatc
 }
 
 /// Every item in a transaction of its own.
-async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<Receipt, StoreError> {
+async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<BatchResults, StoreError> {
     let mut submits = Vec::new();
     for new in batch.submits {
         let single = WriteBatch { submits: vec![new], ..WriteBatch::default() };
@@ -55,53 +55,61 @@ async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatc
             Err(error) => Err(error),
         });
     }
-    let Some(writes) = batch.fenced else { return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None }) };
+    let Some(writes) = batch.fenced else {
+        return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Ok(FencedResults::default()) });
+    };
     let term = writes.term.clone();
     let none = || FencedWrites::new(&term);
     let alone = |fenced: FencedWrites| WriteBatch { fenced: Some(fenced), ..WriteBatch::default() };
-    let mut all = FencedReceipt::default();
-    for waiting in writes.begins {
-        match try_commit(database, contracts, &alone(FencedWrites { begins: vec![waiting], ..none() })).await {
-            Ok(Receipt { fenced: Some(done), .. }) => all.begins.extend(done.begins),
-            Ok(Receipt { fenced: None, .. }) => {
-                return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None });
+    let mut all = FencedResults::default();
+    for waiting in writes.starts {
+        match try_commit(database, contracts, &alone(FencedWrites { starts: vec![waiting], ..none() })).await {
+            Ok(BatchResults { fenced: Ok(done), .. }) => all.starts.extend(done.starts),
+            Ok(BatchResults { fenced: Err(_), .. }) => {
+                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
             }
-            Err(error) => all.begins.push(Err(error)),
+            Err(error) => all.starts.push(Err(error)),
         }
     }
     for finish in writes.finishes {
         match try_commit(database, contracts, &alone(FencedWrites { finishes: vec![finish], ..none() })).await {
-            Ok(Receipt { fenced: Some(done), .. }) => all.finishes.extend(done.finishes),
-            Ok(Receipt { fenced: None, .. }) => {
-                return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None });
+            Ok(BatchResults { fenced: Ok(done), .. }) => all.finishes.extend(done.finishes),
+            Ok(BatchResults { fenced: Err(_), .. }) => {
+                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
             }
             Err(error) => all.finishes.push(Err(error)),
         }
     }
     for postpone in writes.postpones {
         match try_commit(database, contracts, &alone(FencedWrites { postpones: vec![postpone], ..none() })).await {
-            Ok(Receipt { fenced: Some(done), .. }) => all.postpones.extend(done.postpones),
-            Ok(Receipt { fenced: None, .. }) => {
-                return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None });
+            Ok(BatchResults { fenced: Ok(done), .. }) => all.postpones.extend(done.postpones),
+            Ok(BatchResults { fenced: Err(_), .. }) => {
+                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
             }
             Err(error) => all.postpones.push(Err(error)),
         }
     }
     if writes.expire.is_some() {
         match try_commit(database, contracts, &alone(FencedWrites { expire: writes.expire, ..none() })).await? {
-            Receipt { fenced: Some(done), .. } => all.expired = done.expired,
-            Receipt { fenced: None, .. } => return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None }),
+            BatchResults { fenced: Ok(done), .. } => all.expired = done.expired,
+            BatchResults { fenced: Err(_), .. } => {
+                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
+            }
         }
     }
-    Ok(Receipt { submits, received, begun: Vec::new(), fenced: Some(all) })
+    Ok(BatchResults { submits, received, started: Vec::new(), fenced: Ok(all) })
 }
 
-async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBatch) -> Result<Receipt, StoreError> {
+async fn try_commit(
+    database: &Database,
+    contracts: &Contracts,
+    batch: &WriteBatch,
+) -> Result<BatchResults, StoreError> {
     let fenced = batch.fenced.as_ref();
     let parts = Parts {
         fenced: fenced.is_some(),
         submits: !batch.submits.is_empty(),
-        begins: fenced.is_some_and(|writes| !writes.begins.is_empty()),
+        starts: fenced.is_some_and(|writes| !writes.starts.is_empty()),
         finishes: fenced.is_some_and(|writes| !writes.finishes.is_empty()),
         postpones: fenced.is_some_and(|writes| !writes.postpones.is_empty()),
         expire: fenced.is_some_and(|writes| writes.expire.is_some()),
@@ -119,8 +127,8 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
         values.extend(inbox::receive_values(&batch.received));
     }
     if let Some(writes) = fenced {
-        if parts.begins {
-            values.push(begin_value(&writes.begins));
+        if parts.starts {
+            values.push(begin_value(&writes.starts));
         }
         if parts.finishes {
             values.push(finish_value(&writes.finishes));
@@ -140,12 +148,15 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
         Vec::new()
     };
     let received = if parts.received { inbox::received(&batch.received, &results.next()?)? } else { Vec::new() };
-    let Some(writes) = fenced.filter(|_| results.held) else {
-        return Ok(Receipt { submits, received, begun: Vec::new(), fenced: None });
+    let Some(writes) = fenced else {
+        return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Ok(FencedResults::default()) });
     };
-    let begins = if parts.begins {
+    if !results.held {
+        return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
+    }
+    let starts = if parts.starts {
         let rows = results.next()?;
-        begun(database, contracts, &writes.term, &writes.begins, &rows, results.now).await?
+        begun(database, contracts, &writes.term, &writes.starts, &rows, results.now).await?
     } else {
         Vec::new()
     };
@@ -160,8 +171,8 @@ async fn try_commit(database: &Database, contracts: &Contracts, batch: &WriteBat
         Vec::new()
     };
     let expired = if parts.expire { intents(&results.next()?)? } else { Vec::new() };
-    let fenced = Some(FencedReceipt { begins, finishes, postpones, expired });
-    Ok(Receipt { submits, received, begun: Vec::new(), fenced })
+    let fenced = Ok(FencedResults { starts, finishes, postpones, expired });
+    Ok(BatchResults { submits, received, started: Vec::new(), fenced })
 }
 
 /// The result sets of a batch of writes, taken in order.
@@ -268,7 +279,7 @@ fn submitted(
     jobs: &[Row],
     now: Timestamp,
 ) -> Result<Vec<Result<Submitted, StoreError>>, StoreError> {
-    let found: HashMap<IntentId, Found> = rows
+    let found: HashMap<IntentId, StoredIntent> = rows
         .iter()
         .map(|row| rows::found(row).map(|found| (found.intent.id.clone(), found)))
         .collect::<Result<_, _>>()?;
@@ -293,8 +304,8 @@ fn submitted(
     Ok(answers.collect())
 }
 
-fn begin_value(begins: &[Waiting]) -> Value {
-    let items = begins.iter().map(|waiting| json!({ "seq": waiting.seq.0, "attempts": waiting.attempt_count }));
+fn begin_value(starts: &[Waiting]) -> Value {
+    let items = starts.iter().map(|waiting| json!({ "seq": waiting.seq.0, "attempts": waiting.attempt_count }));
     Value::Text(Json::Array(items.collect()).to_string())
 }
 
@@ -302,22 +313,22 @@ async fn begun(
     database: &Database,
     contracts: &Contracts,
     term: &Term,
-    begins: &[Waiting],
+    starts: &[Waiting],
     rows: &[Row],
     now: Timestamp,
-) -> Result<Vec<Result<Begun, StoreError>>, StoreError> {
+) -> Result<Vec<Result<StartResult, StoreError>>, StoreError> {
     let contract_ids = rows.iter().map(|row| rows::need(row, "contract_id")).collect::<Result<Vec<i64>, _>>()?;
     let known = contracts.by_id(database, contract_ids.into_iter()).await?;
     let by_seq: HashMap<IntentSeq, &Row> =
         rows.iter().map(|row| rows::seq(row).map(|seq| (seq, row))).collect::<Result<_, _>>()?;
-    let mut answers: Vec<Result<Begun, StoreError>> = begins
+    let mut answers: Vec<Result<StartResult, StoreError>> = starts
         .iter()
         .map(|waiting| match by_seq.get(&waiting.seq) {
             Some(row) => classify(waiting, row, &known, now),
-            None => Ok(Begun::Stale),
+            None => Ok(StartResult::Stale),
         })
         .collect();
-    end_what_may_not_start(database, term, begins, &by_seq, &known, now, &mut answers).await?;
+    end_what_may_not_start(database, term, starts, &by_seq, &known, now, &mut answers).await?;
     Ok(answers)
 }
 
@@ -327,20 +338,20 @@ fn classify(
     row: &Row,
     known: &HashMap<i64, Arc<Contract>>,
     now: Timestamp,
-) -> Result<Begun, StoreError> {
+) -> Result<StartResult, StoreError> {
     if rows::moment(row, "open_started_at")? == Some(now) {
         let id: i64 = rows::need(row, "contract_id")?;
         let contract = known.get(&id).cloned();
         let contract = contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?;
         let payload = rows::bytes(row, "payload")?.unwrap_or_default();
         let attempt = rows::open_attempt(row, contract, rows::trace(row)?)?;
-        return Ok(Begun::Started { attempt, payload, due: waiting.due });
+        return Ok(StartResult::Started { attempt, payload, due: waiting.due });
     }
     match rows::moment(row, "next_attempt_at")? {
         Some(due) if rows::attempts(row, "attempt_count")? == waiting.attempt_count && due > now => {
-            Ok(Begun::NotDue { due, now })
+            Ok(StartResult::NotDue { due, now })
         }
-        _ => Ok(Begun::Stale),
+        _ => Ok(StartResult::Stale),
     }
 }
 
@@ -349,15 +360,15 @@ fn classify(
 async fn end_what_may_not_start(
     database: &Database,
     term: &Term,
-    begins: &[Waiting],
+    starts: &[Waiting],
     by_seq: &HashMap<IntentSeq, &Row>,
     known: &HashMap<i64, Arc<Contract>>,
     now: Timestamp,
-    answers: &mut [Result<Begun, StoreError>],
+    answers: &mut [Result<StartResult, StoreError>],
 ) -> Result<(), StoreError> {
     let mut items = Vec::new();
-    for (waiting, answer) in begins.iter().zip(answers.iter_mut()) {
-        let Some(row) = by_seq.get(&waiting.seq).filter(|_| matches!(answer, Ok(Begun::Stale))) else { continue };
+    for (waiting, answer) in starts.iter().zip(answers.iter_mut()) {
+        let Some(row) = by_seq.get(&waiting.seq).filter(|_| matches!(answer, Ok(StartResult::Stale))) else { continue };
         let waits = rows::moment(row, "next_attempt_at")?.is_some();
         if !waits || rows::attempts(row, "attempt_count")? != waiting.attempt_count {
             continue;
@@ -368,7 +379,7 @@ async fn end_what_may_not_start(
             Some(Err(reason)) => items
                 .push(json!({ "seq": waiting.seq.0, "attempts": waiting.attempt_count, "reason": reason.as_str() })),
             // Nothing else keeps one from beginning that waits, is due and may start.
-            Some(Ok(())) => *answer = Ok(Begun::Paused),
+            Some(Ok(())) => *answer = Ok(StartResult::Paused),
             None => {}
         }
     }
@@ -380,9 +391,9 @@ async fn end_what_may_not_start(
     let sql = statements::writes(Parts { fenced: true, exhaust: true, ..Parts::default() });
     let mut results = Results::new(database.run(Batch { sql: sql.into(), values }).await?)?;
     let ended = intents(&results.next()?)?;
-    for (waiting, answer) in begins.iter().zip(answers) {
+    for (waiting, answer) in starts.iter().zip(answers) {
         if let Some(intent) = ended.iter().find(|intent| intent.seq == waiting.seq) {
-            *answer = Ok(Begun::Ended(intent.clone()));
+            *answer = Ok(StartResult::Ended(intent.clone()));
         }
     }
     Ok(())
@@ -419,9 +430,9 @@ fn postpone_value(postpones: &[PostponeAttempt]) -> Value {
 fn finished(
     attempts: impl Iterator<Item = IntentSeq>,
     rows: &[Row],
-) -> Result<Vec<Result<Finished, StoreError>>, StoreError> {
+) -> Result<Vec<Result<FinishResult, StoreError>>, StoreError> {
     let recorded: HashSet<IntentSeq> = rows.iter().map(rows::seq).collect::<Result<_, _>>()?;
-    let answer = |seq| if recorded.contains(&seq) { Finished::Recorded } else { Finished::NotOpen };
+    let answer = |seq| if recorded.contains(&seq) { FinishResult::Recorded } else { FinishResult::NotOpen };
     Ok(attempts.map(|seq| Ok(answer(seq))).collect())
 }
 

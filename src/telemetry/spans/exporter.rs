@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::otlp::{self, Resource};
 use super::{Posted, Span};
 use crate::domain::contract::GatewayUrl;
-use crate::http_client::{Caller, quoted};
+use crate::http_client::{HttpClient, quoted};
 use crate::telemetry::metrics::Metrics;
 
 /// Spans in one request: about half a megabyte.
@@ -30,14 +30,14 @@ pub struct Collector {
 
 /// Until everyone who could record a span is gone.
 pub async fn run(collector: Collector, mut queue: mpsc::Receiver<Posted>, metrics: &Metrics) {
-    let caller = Caller::new("collector", TIMEOUT, collector.tls);
+    let client = HttpClient::new("collector", TIMEOUT, collector.tls);
     let url = format!("{}/v1/traces", collector.endpoint);
     let resource = Resource { instance: collector.instance };
     let mut works = true;
     while let Some(first) = queue.recv().await {
         let (spans, flushed) = batch(first, &mut queue).await;
         if !spans.is_empty() {
-            let sent = send(&caller, &url, &resource, &spans).await;
+            let sent = send(&client, &url, &resource, &spans).await;
             metrics.spans(if sent.is_ok() { "exported" } else { "failed" }, spans.len());
             match &sent {
                 Err(why) if works => log::warn!("spans_not_exported collector={url} error={why:?}"),
@@ -74,10 +74,10 @@ async fn batch(first: Posted, queue: &mut mpsc::Receiver<Posted>) -> (Vec<Span>,
     }
 }
 
-async fn send(caller: &Caller, url: &str, resource: &Resource, spans: &[Span]) -> Result<(), String> {
+async fn send(client: &HttpClient, url: &str, resource: &Resource, spans: &[Span]) -> Result<(), String> {
     let body = otlp::request(resource, spans).to_string();
-    let request = caller.post(url).header("Content-Type", "application/json");
-    match caller.send(request, body.into()).await {
+    let request = client.post(url).header("Content-Type", "application/json");
+    match client.send(request, body.into()).await {
         Ok(answer) if (200..300).contains(&answer.status) => Ok(()),
         Ok(answer) => Err(format!("answered HTTP {}{}", answer.status, quoted(&answer.body.unwrap_or_default()))),
         Err(error) => Err(error.to_string()),

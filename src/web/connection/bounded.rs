@@ -9,17 +9,18 @@ use tokio::time::{Sleep, sleep_until};
 use super::{Closed, Connection};
 use crate::platform::clock::monotonic;
 
-/// A future that serves a connection, with the deadlines of that connection. Dropping it closes the socket.
-pub(in crate::web) struct Bounded<F> {
-    serving: Pin<Box<F>>,
+/// Serves a connection within its deadlines. The future that does so is in the [`Connection`], so that it can be dropped,
+/// with all its buffers, from outside of its task. Dropping it closes the socket.
+pub(in crate::web) struct Bounded {
     connection: Rc<Connection>,
     timer: Pin<Box<Sleep>>,
 }
 
-impl<F> Bounded<F> {
-    pub(in crate::web) fn new(serving: F, connection: Rc<Connection>) -> Self {
+impl Bounded {
+    pub(in crate::web) fn new(serving: impl Future<Output = ()> + 'static, connection: Rc<Connection>) -> Self {
+        *connection.serving.borrow_mut() = Some(Box::pin(serving));
         let timer = Box::pin(sleep_until(connection.deadline().0));
-        Self { serving: Box::pin(serving), connection, timer }
+        Self { connection, timer }
     }
 
     fn keep_waker(&self, cx: &Context<'_>) {
@@ -30,12 +31,23 @@ impl<F> Bounded<F> {
     }
 }
 
-impl<F: Future> Future for Bounded<F> {
+/// The connection and the future that serves it refer to each other; this ends that.
+impl Drop for Bounded {
+    fn drop(&mut self) {
+        self.connection.serving.take();
+    }
+}
+
+impl Future for Bounded {
     /// Why the server closed it, unless it ended by itself.
     type Output = Option<Closed>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.serving.as_mut().poll(cx).is_ready() {
+        let ended = match &mut *self.connection.serving.borrow_mut() {
+            Some(serving) => serving.as_mut().poll(cx).is_ready(),
+            None => false,
+        };
+        if ended {
             return Poll::Ready(None);
         }
         self.keep_waker(cx);

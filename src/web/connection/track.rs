@@ -1,40 +1,81 @@
-//! Tells a connection when a request on it starts, when its body was read to the end, and when it is answered.
+//! Tells a connection when a request on it starts, when its body was read to the end, and when it is answered; and gives
+//! the answer to actix in small pieces.
 
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use actix_web::body::MessageBody;
+use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
 use actix_web::error::PayloadError;
+use actix_web::http::header;
 use actix_web::middleware::Next;
 use actix_web::web::Bytes;
 use actix_web::{Error, HttpMessage};
 use futures_util::Stream;
 
-use super::Connection;
+use super::{Connection, PIECE};
 use crate::platform::clock::monotonic;
 
 /// Middleware; the outermost one, so that all the time that a request takes is seen.
 pub(in crate::web) async fn requests(
     mut request: ServiceRequest,
-    next: Next<impl MessageBody>,
-) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<BoxBody>, Error> {
     let Some(connection) = request.conn_data::<Rc<Connection>>().cloned() else {
-        return next.call(request).await;
+        return Ok(next.call(request).await?.map_into_boxed_body());
     };
     let body = match request.take_payload() {
         Payload::None => None,
         inner => Some(inner),
     };
-    connection.request_started(body.is_some(), monotonic());
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    connection.request_started(body.is_some().then_some(length), monotonic());
     if let Some(inner) = body {
         let payload = Box::pin(TrackedBody { inner, connection: Rc::clone(&connection) });
         request.set_payload(Payload::Stream { payload });
     }
     let response = next.call(request).await;
     connection.answered(monotonic());
-    response
+    let pieces = |body: BoxBody| {
+        if let BodySize::Sized(length) = body.size() {
+            connection.unsent.set(usize::try_from(length).unwrap_or(usize::MAX));
+        }
+        Pieces { inner: body, rest: Bytes::new(), connection }
+    };
+    Ok(response?.map_into_boxed_body().map_body(|_, body| pieces(body).boxed()))
+}
+
+/// The body of an answer in small pieces. actix copies each piece as a whole into a buffer that it keeps, so whole answers
+/// would stay in memory twice, and up to 128 KiB with every idle connection.
+struct Pieces {
+    inner: BoxBody,
+    rest: Bytes,
+    connection: Rc<Connection>,
+}
+
+impl MessageBody for Pieces {
+    type Error = <BoxBody as MessageBody>::Error;
+
+    fn size(&self) -> BodySize {
+        self.inner.size()
+    }
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        while self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.inner).poll_next(cx)) {
+                Some(Ok(bytes)) => self.rest = bytes,
+                end => {
+                    self.connection.unsent.set(0);
+                    return Poll::Ready(end);
+                }
+            }
+        }
+        let length = self.rest.len().min(PIECE);
+        let piece = self.rest.split_to(length);
+        self.connection.unsent.set(self.rest.len());
+        Poll::Ready(Some(Ok(piece)))
+    }
 }
 
 /// A request body that tells its connection when it was read to the end.

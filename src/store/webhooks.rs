@@ -11,7 +11,7 @@ use crate::domain::webhook::{EventStatus, ReceiverId, Round, TryOutcome, Verdict
 
 /// How many webhook events may be tried now.
 #[derive(Clone, Debug)]
-pub struct WebhookLook {
+pub struct DueWebhooksQuery {
     /// Over all receivers.
     pub limit: usize,
     /// For one receiver.
@@ -46,7 +46,7 @@ impl DueWebhooks {
     }
 }
 
-impl WebhookLook {
+impl DueWebhooksQuery {
     /// How many events of this receiver may be tried.
     pub fn places(&self, receiver: ReceiverId) -> usize {
         self.except.iter().find(|(known, _)| *known == receiver).map_or(self.per_receiver, |(_, places)| *places)
@@ -55,7 +55,7 @@ impl WebhookLook {
 
 /// A try that was written down as begun and not yet as finished.
 #[derive(Clone, Debug)]
-pub struct OpenTry {
+pub struct OpenWebhookTry {
     pub receiver: ReceiverId,
     pub intent: Intent,
     pub contract: Arc<Contract>,
@@ -66,8 +66,8 @@ pub struct OpenTry {
 
 /// How an open try ended and what that makes of its event.
 #[derive(Clone, Debug)]
-pub struct FinishTry {
-    pub open: OpenTry,
+pub struct FinishWebhookTry {
+    pub open: OpenWebhookTry,
     pub finished_at: Timestamp,
     pub outcome: TryOutcome,
     pub verdict: Verdict,

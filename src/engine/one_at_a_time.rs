@@ -1,0 +1,51 @@
+//! A query of an actor that runs one at a time and is repeated if it was asked for meanwhile.
+
+/// Whether the query runs, and whether it was asked for again while it ran.
+#[derive(Default)]
+pub struct OneAtATime {
+    running: bool,
+    again: bool,
+}
+
+impl OneAtATime {
+    /// Asks for the query. Returns whether to run it now; otherwise it is run again after the one that runs.
+    pub fn request(&mut self) -> bool {
+        if self.running {
+            self.again = true;
+            return false;
+        }
+        self.running = true;
+        self.again = false;
+        true
+    }
+
+    /// The query ended. Returns whether it was asked for again meanwhile.
+    pub fn finish(&mut self) -> bool {
+        self.running = false;
+        std::mem::take(&mut self.again)
+    }
+
+    /// Makes [`OneAtATime::finish`] return true.
+    pub fn repeat(&mut self) {
+        self.again = true;
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_while_the_query_runs_repeats_it_once() {
+        let mut query = OneAtATime::default();
+        assert!(query.request(), "nothing runs");
+        assert!(!query.request() && !query.request(), "one runs");
+        assert!(query.finish(), "it was asked for meanwhile");
+        assert!(query.request());
+        assert!(!query.finish(), "nobody asked again");
+    }
+}

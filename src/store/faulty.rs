@@ -1,0 +1,107 @@
+//! A store for tests that fails, delays or refuses calls on request. Calls are named as in the contract; a commit is `finish`,
+//! `start` or `submit`, by what is in it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{BatchResults, Store, StoreError, StoreFailure, StoreFuture, WriteBatch, WriteStore};
+
+#[derive(Clone, Copy)]
+pub enum Fault {
+    /// The call fails and has no effect.
+    Fail,
+    /// The call takes effect, and its caller gets an error.
+    FailAfter,
+    /// The call takes effect, and its answer takes this long.
+    SlowAnswer(Duration),
+}
+
+/// The faults to inject, for each call in the order of its next uses.
+#[derive(Clone, Default)]
+pub struct Faults(Arc<Mutex<HashMap<&'static str, Vec<Fault>>>>);
+
+impl Faults {
+    pub fn add(&self, call: &'static str, times: usize, fault: Fault) {
+        self.0.lock().unwrap().entry(call).or_default().extend(std::iter::repeat_n(fault, times));
+    }
+
+    pub fn left(&self, call: &'static str) -> usize {
+        self.0.lock().unwrap().get(call).map_or(0, Vec::len)
+    }
+
+    pub fn clear(&self, call: &'static str) {
+        self.0.lock().unwrap().remove(call);
+    }
+
+    fn take(&self, call: &'static str) -> Option<Fault> {
+        self.0.lock().unwrap().get_mut(call)?.pop()
+    }
+}
+
+pub struct FaultyStore {
+    pub inner: Arc<dyn Store>,
+    pub faults: Faults,
+}
+
+impl FaultyStore {
+    /// Makes the call, with the next fault that was asked for.
+    pub(super) fn inject<T: Send + 'static, E: StoreFailure>(
+        &self,
+        call: &'static str,
+        run: impl FnOnce(&dyn Store) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send>>,
+    ) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send>> {
+        let unavailable = |why: &str| Err(StoreError::Unavailable(why.to_owned()).into());
+        match self.faults.take(call) {
+            None => run(&*self.inner),
+            Some(Fault::Fail) => Box::pin(async move { unavailable("told to fail") }),
+            Some(Fault::FailAfter) => {
+                let running = run(&*self.inner);
+                Box::pin(async move {
+                    running.await?;
+                    unavailable("told to fail afterwards")
+                })
+            }
+            Some(Fault::SlowAnswer(duration)) => {
+                let running = run(&*self.inner);
+                Box::pin(async move {
+                    let answer = running.await;
+                    tokio::time::timeout(duration, std::future::pending::<()>()).await.unwrap_err();
+                    answer
+                })
+            }
+        }
+    }
+}
+
+impl WriteStore for FaultyStore {
+    fn commit(&self, mut batch: WriteBatch) -> StoreFuture<BatchResults> {
+        let starts = batch.fenced.as_mut().map(|writes| &mut writes.starts).filter(|starts| !starts.is_empty());
+        if let Some(starts) = starts
+            && self.faults.take("start alone").is_some()
+        {
+            let refused = std::mem::take(starts).len();
+            let rest = self.inner.commit(batch);
+            return Box::pin(async move {
+                let mut results = rest.await?;
+                if let Ok(fenced) = &mut results.fenced {
+                    let refusal = || Err(StoreError::Unexpected("told to refuse".to_owned()));
+                    fenced.starts = (0..refused).map(|_| refusal()).collect();
+                }
+                Ok(results)
+            });
+        }
+        let call = match &batch.fenced {
+            Some(writes) if !writes.finishes.is_empty() => "finish",
+            Some(writes) if !writes.starts.is_empty() => "start",
+            _ => "submit",
+        };
+        self.inject(call, |store| store.commit(batch))
+    }
+
+    fn budget(&self) -> Duration {
+        self.inner.budget()
+    }
+}
