@@ -318,6 +318,31 @@ fn every_page_is_in_the_book() {
     }
 }
 
+/// Every list of rejection reasons in a schema of the registry. Tests beside the code compare the schemas with the code.
+fn reasons_in(schema: &Value) -> Vec<Vec<String>> {
+    match schema {
+        Value::Array(values) if values.contains(&Value::from("duplicate_reference")) => {
+            vec![values.iter().filter_map(|reason| reason.as_str().map(str::to_owned)).collect()]
+        }
+        Value::Array(values) => values.iter().flat_map(reasons_in).collect(),
+        Value::Object(fields) => fields.values().flat_map(reasons_in).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn every_rejection_reason_is_documented() {
+    let read = |file: &str| std::fs::read_to_string(root().join("registry").join(file)).unwrap();
+    let readme = read("README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let schemas = ["submission_targets.schema.json", "management_nodes.schema.json"];
+    let reasons = schemas.iter().flat_map(|file| reasons_in(&serde_json::from_str(&read(file)).unwrap()));
+    let lists: Vec<_> = reasons.map(|reasons| format!("`{}`.", reasons.join("`, `"))).collect();
+    assert_eq!(lists.len(), 3, "{lists:?}");
+    for list in lists {
+        assert!(readme.contains(&list), "registry/README.md does not list {list}");
+    }
+}
+
 #[actix::test]
 async fn the_configuration_of_the_readme_is_valid() {
     let (site, _gateway) = site();
