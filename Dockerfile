@@ -1,16 +1,16 @@
 # syntax=docker/dockerfile:1
-# The service as an image: built with its dependencies cached, run as nobody in particular, on a read-only root.
+# The service as an image. Dependencies are cached as a layer; it runs as an unprivileged user on a read-only root.
 #
 #   docker build --build-arg VERSION="$(cargo pkgid | sed 's/.*[#@]//')" -t submission-manager .
 #   docker run --read-only -p 127.0.0.1:8082:8082 -v submissions:/data -v ./registry:/registry:ro \
 #     -e SM_CONSOLE_AUTH submission-manager
 #
-# The registry in it is the sample, whose gateways are nowhere; the console is closed without SM_CONSOLE_AUTH.
+# It contains the sample registry, whose gateways do not exist. The console is closed without SM_CONSOLE_AUTH.
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /source
 COPY Cargo.toml Cargo.lock ./
-# Dependencies alone first: they change seldom, and are most of the work.
+# Dependencies first: they change seldom and take most of the time.
 RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
     && cargo build --release --locked && rm -r src
 COPY src src
@@ -18,7 +18,7 @@ COPY schema schema
 COPY registry registry
 COPY templates templates
 RUN touch src/lib.rs src/main.rs && cargo build --release --locked
-# What the user of the image owns; the second stage has nothing to make it with but cp.
+# Folders of the image. They are created here because the second stage runs no commands.
 RUN mkdir -p /image/data /image/registry && cp registry/*.json /image/registry/ \
     && chown -R 65532:65532 /image/data
 
@@ -30,7 +30,7 @@ LABEL org.opencontainers.image.title="Submission Manager" \
       org.opencontainers.image.licenses="MIT OR Apache-2.0"
 COPY --from=build /source/target/release/submission-manager /usr/local/bin/submission-manager
 COPY --from=build /image /
-# A number, so that platforms can see that it is not root.
+# A numeric id, so that platforms can check that it is not root.
 USER 65532:65532
 WORKDIR /
 ENV SM_LISTEN=0.0.0.0:8082 \
@@ -40,6 +40,6 @@ ENV SM_LISTEN=0.0.0.0:8082 \
 VOLUME /data
 EXPOSE 8082
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["submission-manager", "health"]
-# The process itself is number one, so signals reach it: SIGTERM stops in order, SIGHUP reloads the registry.
+# The service is process 1, so signals reach it: SIGTERM stops in order, SIGHUP reloads the registry.
 ENTRYPOINT ["submission-manager"]
 CMD ["serve"]

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Holds clients and examples to a running service: that they are generated from its OpenAPI document, that they compile,
-# and that they do what they say. Starts no service; give it one, best `submission-manager demo`:
+# Tests clients and examples against a running service: that they are generated from its OpenAPI document, compile, and do
+# what they say. It starts no service; run `submission-manager demo` first:
 #
 #   SM_URL=http://127.0.0.1:8082 SM_TOKEN=smt_... clients/test.sh
 #
-# Needs bash, curl and python3. What needs more (mypy, npm and node, mcs and mono) is left out where that is not there,
-# and says so in a line; with SM_REQUIRE_CLIENTS=1 that is a failure. Leaves nothing behind in the repository that is not
-# ignored by git.
+# Needs bash, curl and python3. Parts that need mypy, npm and node, or mcs and mono are skipped with a message if these are
+# missing; with SM_REQUIRE_CLIENTS=1 that is a failure. Creates only files that git ignores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -56,7 +55,7 @@ quiet_npm() { npm "$@" --no-package-lock --no-audit --no-fund --loglevel=error >
 if ! have npm node; then
   skip TypeScript "there is no $missing"
 elif ! [ -x "$client/node_modules/.bin/tsc" ] && ! (cd "$client" && quiet_npm install); then
-  # Most likely there is no network, which says nothing about the client.
+  # Most likely there is no network; that is no error of the client.
   skip TypeScript "npm cannot install the compiler: $(head -n 1 "$scratch/npm")"
 else
   part 'TypeScript'

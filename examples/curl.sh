@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What a Submission Manager answers, call by call, with nothing but curl. Prints what it does and what comes back, and
-# exits 1 when anything is not as promised.
+# Calls a Submission Manager with curl, step by step. Prints each call and its answer, and exits with 1 if an answer is
+# not as promised.
 #
 #   examples/curl.sh
 #
-# SM_URL says where the service is (http://127.0.0.1:8082 if not set). With SM_TOKEN, a job is submitted too. Meant for
+# SM_URL is the address of the service (http://127.0.0.1:8082 by default). With SM_TOKEN, a job is submitted too. Made for
 # `submission-manager demo`.
 set -euo pipefail
 
@@ -14,7 +14,7 @@ run="example-curl-$(date +%s)-$$-$RANDOM"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# The token stands in a file that only this user can read: arguments are there for everyone to see.
+# The token is in a file that only this user can read, because arguments are visible to everyone.
 auth=()
 if [ -n "${SM_TOKEN:-}" ]; then
   (umask 077 && printf 'header = "Authorization: Bearer %s"\n' "$SM_TOKEN" >"$scratch/auth")

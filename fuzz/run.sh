@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Lets libFuzzer look for inputs that break a property, one target after the other: SECONDS_EACH=30, or only the targets
-# that are named. Begins with the seeds and with what earlier runs found worth keeping (fuzz/corpus, which nobody needs
-# to keep). Needs cargo-fuzz, and no other toolchain than the project's: nothing here is for a sanitizer to find.
+# Runs libFuzzer on each target for SECONDS_EACH=30 seconds, or only on the named targets. Starts from the seeds and from
+# inputs that earlier runs kept (fuzz/corpus, which may be deleted). Needs cargo-fuzz and the project's own toolchain: the
+# code is safe Rust, so no sanitizer is used.
 #
 #   SECONDS_EACH=300 fuzz/run.sh gateway_answer query
 set -euo pipefail
@@ -23,7 +23,7 @@ for target in "${targets[@]}"; do
   fi
 done
 
-# All at once, so that the seconds of a target are spent on fuzzing.
+# Builds all targets first, so that the seconds of a target are spent on fuzzing.
 cargo fuzz build --sanitizer none
 
 failed=()
@@ -37,7 +37,7 @@ for target in "${targets[@]}"; do
     grep '^Done ' "$log"
   else
     failed+=("$target")
-    # What was panicked with, or that it took too long or too much; not the input, which may be long and binary.
+    # Shows the panic message, timeout or memory limit; not the input, which may be long and binary.
     sed -n '/panicked at/,/^note: /p; /^SUMMARY/p; /^error/p' "$log" | cut -c 1-500 | head -n 20 >&2
   fi
 done

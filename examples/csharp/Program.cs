@@ -1,11 +1,11 @@
-// Hands an intent to a Submission Manager in C# and follows what becomes of it, step by step.
+// Submits an intent to a Submission Manager in C# and follows it, step by step.
 //
 //   dotnet run --project examples/csharp
 //   mcs -r:System.Net.Http -r:System.Runtime.Serialization -out:submit.exe examples/csharp/Program.cs && mono submit.exe
 //
-// SM_URL says where the service is (http://127.0.0.1:8082 if not set). With SM_TOKEN, a job is submitted too. Meant for
-// `submission-manager demo`, whose gateways do what "simulate" in a payload asks for. Exits 1 when anything is not as
-// promised. One file that .NET 8 and Mono both take: C# 7, and the JSON serializer that both have.
+// SM_URL is the address of the service (http://127.0.0.1:8082 by default). With SM_TOKEN, a job is submitted too. Made for
+// `submission-manager demo`, whose gateways answer as "simulate" in a payload says. Exits with 1 if an answer is not as
+// promised. One file for .NET 8 and Mono: C# 7, and the JSON serializer that both have.
 
 using System;
 using System.Collections.Generic;
@@ -17,7 +17,7 @@ using System.Runtime.Serialization;
 using System.Runtime.Serialization.Json;
 using System.Threading.Tasks;
 
-// The JSON of requests and answers, as far as it is needed here. A serializer that has no use for a field leaves it out.
+// The JSON of requests and answers, with the fields that are used here.
 
 [DataContract]
 public class SubmitRequest
@@ -27,7 +27,7 @@ public class SubmitRequest
     [DataMember(Name = "payload", Order = 3)] public Message Payload { get; set; }
 }
 
-/// <summary>What the gateway gets: yours to define.</summary>
+/// <summary>The payload for the gateway; you define its fields.</summary>
 [DataContract]
 public class Message
 {
@@ -135,7 +135,7 @@ public class ErrorDetails
     [DataMember(Name = "conflictingFields")] public string[] ConflictingFields { get; set; }
 }
 
-/// <summary>The service said no, or nothing.</summary>
+/// <summary>The service answered with an error, or not at all.</summary>
 public class SubmissionManagerException : Exception
 {
     public int Status { get; }
@@ -149,7 +149,7 @@ public class SubmissionManagerException : Exception
     }
 }
 
-/// <summary>Makes calls, and makes them again where that helps: ids make it safe.</summary>
+/// <summary>Makes calls and retries them; ids make that safe.</summary>
 public sealed class SubmissionManager : IDisposable
 {
     const int Tries = 5;
@@ -161,13 +161,13 @@ public sealed class SubmissionManager : IDisposable
     readonly HttpClient http;
     readonly string url;
 
-    /// <summary>Whether the last answer was about something that had been there before.</summary>
+    /// <summary>Whether the last answer showed an intent that existed before.</summary>
     public bool Replayed { get; private set; }
 
     public SubmissionManager(string url, string token)
     {
         this.url = url.TrimEnd('/');
-        // A redirect would hand the token to whoever it leads to.
+        // A redirect would send the token to another host.
         http = new HttpClient(new HttpClientHandler { AllowAutoRedirect = false });
         // Longer than the longest waitSeconds, which is 30.
         http.Timeout = TimeSpan.FromSeconds(40);
@@ -190,7 +190,7 @@ public sealed class SubmissionManager : IDisposable
 
     public Task<T> Post<T>(string path, object body)
     {
-        // Once, so that every repetition has the same bytes: the service compares them.
+        // Serialized once, so that every retry sends the same bytes: the service compares them.
         using (var stream = new MemoryStream())
         {
             new DataContractJsonSerializer(body.GetType()).WriteObject(stream, body);
@@ -223,7 +223,7 @@ public sealed class SubmissionManager : IDisposable
                             return Read<T>(answer) is T read ? read : throw Refusal((int)response.StatusCode, null);
                         }
                         failure = Refusal((int)response.StatusCode, Read<ErrorAnswer>(answer));
-                        // A little later than asked, so that not everybody comes back at once.
+                        // A little later than requested, so that not all clients come back at once.
                         pause += response.Headers.RetryAfter?.Delta ?? TimeSpan.Zero;
                     }
                 }
@@ -243,7 +243,7 @@ public sealed class SubmissionManager : IDisposable
         }
     }
 
-    /// <summary>Null if it is not JSON.</summary>
+    /// <summary>Returns null if the text is not JSON.</summary>
     static object Read<T>(byte[] answer)
     {
         try
@@ -266,7 +266,7 @@ public sealed class SubmissionManager : IDisposable
 
 public static class Program
 {
-    /// <summary>Longer than the contract of sms.realtime gives an intent, which is 30 s.</summary>
+    /// <summary>Longer than the deadline of sms.realtime, which is 30 s.</summary>
     static readonly TimeSpan Patience = TimeSpan.FromSeconds(60);
 
     public static int Main()
@@ -276,7 +276,7 @@ public static class Program
         Uri parsed;
         if (!Uri.TryCreate(url, UriKind.Absolute, out parsed) || !parsed.Scheme.StartsWith("http", StringComparison.Ordinal))
         {
-            Console.Error.WriteLine("SM_URL is not where a service can be; give a URL such as http://127.0.0.1:8082");
+            Console.Error.WriteLine("SM_URL is not a URL of a service; use one such as http://127.0.0.1:8082");
             return 1;
         }
         try
@@ -327,7 +327,7 @@ public static class Program
     {
         var request = new SubmitRequest
         {
-            // Your key: the same id again is the same intent, however often it is sent.
+            // Your key: submitting the same id again returns the same intent.
             IntentId = run + "-hello",
             SubmissionTarget = "sms.realtime",
             Payload = new Message { To = "+46700000001", Text = "Hello" },
@@ -382,7 +382,7 @@ public static class Program
         Expect(ids == run + "-hello, " + run + "-stubborn", "both intents in the list");
     }
 
-    /// <summary>Asks until the intent has ended. A webhook saves the asking: examples/webhook.</summary>
+    /// <summary>Polls until the intent has ended. A webhook makes polling unnecessary: see examples/webhook.</summary>
     static async Task<Intent> UntilTerminal(SubmissionManager service, string intentId)
     {
         var deadline = DateTime.UtcNow + Patience;

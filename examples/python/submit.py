@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hands an intent to a Submission Manager in Python and follows what becomes of it, step by step.
+"""Submits an intent to a Submission Manager in Python and follows it, step by step.
 
     python3 examples/python/submit.py
 
@@ -22,14 +22,14 @@ from submission_manager import Client, SubmissionManagerError, models  # noqa: E
 
 URL = os.environ.get("SM_URL") or "http://127.0.0.1:8082"
 TOKEN = os.environ.get("SM_TOKEN") or None
-# Longer than the contract of sms.realtime gives an intent, which is 30 s.
+# Longer than the deadline of sms.realtime, which is 30 s.
 PATIENCE_SECONDS = 60
 
 replayed: List[bool] = []
 
 
 def seen(_method: str, _url: str, _status: int, headers: Mapping[str, str]) -> None:
-    """The body of an answer does not say whether the intent was there before; this header does."""
+    """Tells by a header of the answer whether the intent existed before."""
     replayed.append(headers.get("idempotent-replayed") == "true")
 
 
@@ -39,7 +39,7 @@ def expect(promised: bool, what: str) -> None:
 
 
 def wait_until_terminal(client: Client, intent_id: str) -> models.Intent:
-    """Asks until the intent has ended. A webhook saves the asking: examples/webhook."""
+    """Polls until the intent has ended. A webhook makes polling unnecessary: see examples/webhook."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         intent = client.get_intent(intent_id)
@@ -50,7 +50,7 @@ def wait_until_terminal(client: Client, intent_id: str) -> models.Intent:
 
 
 def submit(client: Client, run: str) -> None:
-    # Your key: the same id again is the same intent, however often it is sent.
+    # Your key: submitting the same id again returns the same intent.
     request: models.SubmitRequest = {
         "intentId": f"{run}-hello",
         "submissionTarget": "sms.realtime",

@@ -1,17 +1,17 @@
-// Hands an intent to a Submission Manager in TypeScript and follows what becomes of it, step by step.
+// Submits an intent to a Submission Manager in TypeScript and follows it, step by step.
 //
-// SM_URL says where the service is (http://127.0.0.1:8082 if not set). With SM_TOKEN, a job is submitted too. Meant for
-// `submission-manager demo`, whose gateways do what "simulate" in a payload asks for. Exits 1 when anything is not as
+// SM_URL is the address of the service (http://127.0.0.1:8082 by default). With SM_TOKEN, a job is submitted too. Made for
+// `submission-manager demo`, whose gateways answer as "simulate" in a payload says. Exits with 1 if an answer is not as
 // promised.
 
 import { Client, SubmissionManagerError, type models } from "submission-manager-client";
 
-// All that is needed of Node here; a project would have @types/node.
+// The part of Node that is used here; a project would install @types/node.
 declare const process: { env: Record<string, string | undefined>; exitCode: number };
 
 const url = process.env["SM_URL"] || undefined;
 const token = process.env["SM_TOKEN"] || undefined;
-/** Longer than the contract of sms.realtime gives an intent, which is 30 s. */
+/** Longer than the deadline of sms.realtime, which is 30 s. */
 const PATIENCE_MS = 60_000;
 
 /** The body of an answer does not say whether the intent was there before; this header does. */
@@ -38,7 +38,7 @@ async function untilTerminal(client: Client, intentId: string): Promise<models.I
 
 async function submit(client: Client, run: string): Promise<void> {
   const request: models.SubmitRequest = {
-    // Your key: the same id again is the same intent, however often it is sent.
+    // Your key: submitting the same id again returns the same intent.
     intentId: `${run}-hello`,
     submissionTarget: "sms.realtime",
     payload: { to: "+46700000001", message: "Hello" },

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Receives the webhooks of a Submission Manager and believes only those that are signed, with the standard library.
+"""Receives webhooks of a Submission Manager and accepts only signed ones, with the standard library.
 
     WEBHOOK_SECRET=whsec_... python3 examples/webhook/receiver.py [port]
     python3 examples/webhook/receiver.py --self-test
@@ -22,7 +22,7 @@ MOST_BYTES = 64 * 1024  # an event is an intent, without its payload
 
 
 def is_signed(secrets: str, headers: Mapping[str, str], body: bytes, now: float) -> bool:
-    """Whether one of the secrets (several while one is being changed) signed exactly this, recently."""
+    """Whether one of the secrets (several while one is being replaced) signed exactly this body, recently."""
     event_id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not timestamp.isdecimal() or abs(now - int(timestamp)) > TOLERANCE_SECONDS:
         return False
@@ -30,7 +30,7 @@ def is_signed(secrets: str, headers: Mapping[str, str], body: bytes, now: float)
         key = base64.b64decode(secret[len("whsec_"):] if secret.startswith("whsec_") else secret)
         digest = hmac.new(key, f"{event_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
         expected = b"v1," + base64.b64encode(digest)
-        # In constant time, so that nobody can guess it byte by byte.
+        # Compares in constant time, so that nobody can guess the signature byte by byte.
         if any(hmac.compare_digest(expected, given.encode()) for given in headers.get("webhook-signature", "").split()):
             return True
     return False
@@ -48,7 +48,7 @@ class Receiver(BaseHTTPRequestHandler):
         if not is_signed(os.environ["WEBHOOK_SECRET"], headers, body, time.time()):
             return self.answer(401)
         event = json.loads(body)
-        # The same event may come again: an answer may have been lost.
+        # The same event may arrive again, for example if an answer was lost.
         news = "again" if event["eventId"] in self.known else "is"
         self.known.add(event["eventId"])
         print(f"{event['eventId']}: {event['intent']['intentId']} {news} {event['intent']['status']}", flush=True)

@@ -7,8 +7,8 @@ CREATE TABLE IF NOT EXISTS submission_gateways (
     gateway_url TEXT NOT NULL UNIQUE
 ) STRICT;
 
--- Contract snapshots, each distinct one once. Rows are never changed: an intent that refers to
--- one keeps its contract whatever becomes of the registry.
+-- Contract snapshots, each distinct one once. Rows are never changed, so an intent keeps its
+-- contract when the registry changes.
 CREATE TABLE IF NOT EXISTS submission_contracts (
     contract_id       INTEGER PRIMARY KEY,
     gateway_id        INTEGER NOT NULL REFERENCES submission_gateways,
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS submission_intents (
     -- Set while the intent waits for an attempt, and only then.
     next_attempt_at  INTEGER,
     deadline_at      INTEGER,
-    -- Set while an attempt is under way, and only then: who began it and when.
+    -- Set while an attempt is open, and only then: the term that started it, and when.
     open_lease_epoch INTEGER,
     open_started_at  INTEGER,
     created_at       INTEGER NOT NULL,
@@ -54,7 +54,7 @@ CREATE INDEX IF NOT EXISTS submission_intents_completed
 CREATE INDEX IF NOT EXISTS submission_intents_by_status ON submission_intents (status);
 CREATE INDEX IF NOT EXISTS submission_intents_by_contract ON submission_intents (contract_id);
 
--- Apart from the intent, so that writing an attempt does not write the payload again.
+-- A table of their own, so that starting and finishing an attempt does not write the payload again.
 CREATE TABLE IF NOT EXISTS submission_payloads (
     intent_seq INTEGER PRIMARY KEY REFERENCES submission_intents,
     payload    BLOB NOT NULL
@@ -84,8 +84,8 @@ CREATE TABLE IF NOT EXISTS submission_manager_leases (
     expires_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The store's clock: each transaction moves it on, also when the host's clock does not. So no two
--- transactions share a timestamp, and none gets an earlier one than a transaction before it.
+-- The store's clock. Each transaction advances it, even if the host's clock stands still. So no two
+-- transactions share a timestamp, and timestamps follow the order of transactions.
 CREATE TABLE IF NOT EXISTS submission_clock (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     last_at  INTEGER NOT NULL

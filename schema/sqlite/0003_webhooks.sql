@@ -1,7 +1,7 @@
--- Webhook events that are owed for ended intents, and every try to deliver them.
+-- Webhook events of ended intents, and every try to deliver them.
 -- Run inside one transaction; safe to run again.
 
--- Receivers by number: scheme, host and port of a webhook, up or down as a whole.
+-- Receivers by number. A receiver is the scheme, host and port of a webhook.
 CREATE TABLE IF NOT EXISTS submission_webhook_receivers (
     receiver_id INTEGER PRIMARY KEY,
     origin      TEXT NOT NULL UNIQUE
@@ -13,18 +13,18 @@ CREATE TABLE IF NOT EXISTS submission_contract_receivers (
     receiver_id INTEGER NOT NULL REFERENCES submission_webhook_receivers
 ) STRICT;
 
--- At most one for an intent, written in the transaction that ends it.
+-- At most one event for an intent, inserted by the transaction that ends it.
 CREATE TABLE IF NOT EXISTS submission_webhook_events (
     intent_seq       INTEGER PRIMARY KEY REFERENCES submission_intents,
     receiver_id      INTEGER NOT NULL REFERENCES submission_webhook_receivers,
     status           TEXT    NOT NULL CHECK (status IN ('pending', 'delivered', 'failed')),
-    -- When it came to be owed, or was asked for again, and how many tries had been made by then.
+    -- When the event became pending, or was requested again, and how many tries had been made by then.
     owed_since       INTEGER NOT NULL,
     tries_before     INTEGER NOT NULL DEFAULT 0,
     tries            INTEGER NOT NULL DEFAULT 0,
     -- Set while the event waits for a try, and only then.
     next_try_at      INTEGER,
-    -- Set while a try is under way, and only then: who began it and when.
+    -- Set while a try is open, and only then: the term that started it, and when.
     open_lease_epoch INTEGER,
     open_started_at  INTEGER,
     CHECK ((status = 'pending') = ((next_try_at IS NULL) <> (open_lease_epoch IS NULL)))

@@ -1,4 +1,4 @@
--- Inbox submissions whose payload is application/x-www-form-urlencoded; that of all others is read as JSON.
+-- Inbox submissions whose payload is application/x-www-form-urlencoded. The payload of all others is read as JSON.
 -- Run inside one transaction; safe to run again.
 
 CREATE TABLE IF NOT EXISTS inbox_forms (

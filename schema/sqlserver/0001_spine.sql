@@ -1,7 +1,7 @@
 -- Intents, their attempts and the lease. DATETIME2(6) is UTC by the server's clock.
 -- One batch; safe to run again. Names are compared byte for byte, hence the binary collation; an
 -- id has up to 200 characters, each up to two UTF-16 units. Primary keys are clustered and unique
--- keys are not, as is the default: rows stand in order of arrival, ids are an index.
+-- keys are not, which is the default: rows are in the order of arrival, and ids have an index.
 
 -- Gateways by number. A URL is too long for a key.
 IF OBJECT_ID('submission_gateways') IS NULL
@@ -13,8 +13,8 @@ BEGIN
     );
 END;
 
--- Contract snapshots, each distinct one once. Rows are never changed: an intent that refers to
--- one keeps its contract whatever becomes of the registry.
+-- Contract snapshots, each distinct one once. Rows are never changed, so an intent keeps its
+-- contract when the registry changes.
 IF OBJECT_ID('submission_contracts') IS NULL
 BEGIN
     CREATE TABLE submission_contracts (
@@ -44,7 +44,7 @@ BEGIN
         -- Set while the intent waits for an attempt, and only then.
         next_attempt_at  DATETIME2(6)   NULL,
         deadline_at      DATETIME2(6)   NULL,
-        -- Set while an attempt is under way, and only then: who began it and when.
+        -- Set while an attempt is open, and only then: the term that started it, and when.
         open_lease_epoch BIGINT         NULL,
         open_started_at  DATETIME2(6)   NULL,
         created_at       DATETIME2(6)   NOT NULL,
@@ -106,8 +106,8 @@ BEGIN
     );
 END;
 
--- The store's clock: every transaction that writes intents moves it on first, so their timestamps
--- are in the order of their commits and no two share one.
+-- The store's clock. Every transaction that writes intents advances it first, so timestamps are in
+-- the order of commits and no two transactions share one.
 IF OBJECT_ID('submission_clock') IS NULL
 BEGIN
     CREATE TABLE submission_clock (

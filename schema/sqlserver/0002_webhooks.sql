@@ -1,7 +1,7 @@
--- Webhook events that are owed for ended intents, and every try to deliver them.
+-- Webhook events of ended intents, and every try to deliver them.
 -- One batch; safe to run again.
 
--- Receivers by number: scheme, host and port of a webhook, up or down as a whole.
+-- Receivers by number. A receiver is the scheme, host and port of a webhook.
 IF OBJECT_ID('submission_webhook_receivers') IS NULL
 BEGIN
     CREATE TABLE submission_webhook_receivers (
@@ -20,20 +20,20 @@ BEGIN
     );
 END;
 
--- At most one for an intent, written in the transaction that ends it.
+-- At most one event for an intent, inserted by the transaction that ends it.
 IF OBJECT_ID('submission_webhook_events') IS NULL
 BEGIN
     CREATE TABLE submission_webhook_events (
         intent_seq       BIGINT       NOT NULL CONSTRAINT submission_webhook_events_pk PRIMARY KEY,
         receiver_id      BIGINT       NOT NULL,
         status           VARCHAR(10) COLLATE Latin1_General_100_BIN2 NOT NULL,
-        -- When it came to be owed, or was asked for again, and how many tries had been made by then.
+        -- When the event became pending, or was requested again, and how many tries had been made by then.
         owed_since       DATETIME2(6) NOT NULL,
         tries_before     BIGINT       NOT NULL,
         tries            BIGINT       NOT NULL,
         -- Set while the event waits for a try, and only then.
         next_try_at      DATETIME2(6) NULL,
-        -- Set while a try is under way, and only then: who began it and when.
+        -- Set while a try is open, and only then: the term that started it, and when.
         open_lease_epoch BIGINT       NULL,
         open_started_at  DATETIME2(6) NULL,
         CONSTRAINT submission_webhook_events_state CHECK (

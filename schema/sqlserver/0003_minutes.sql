@@ -1,4 +1,4 @@
--- What became of attempts, minute by minute, for the console. Kept for a day.
+-- Attempts and ended intents by minute, for the console. Kept for a day.
 -- One batch; safe to run again.
 IF OBJECT_ID('submission_minutes') IS NULL
 BEGIN
@@ -8,12 +8,12 @@ BEGIN
         contract_id BIGINT       NOT NULL,
         -- accepted, rejected or error; none for intents that ended without an attempt.
         outcome     VARCHAR(10) COLLATE Latin1_General_100_BIN2 NOT NULL,
-        -- Why, in few words.
+        -- The cause, in a few words.
         cause       NVARCHAR(120) COLLATE Latin1_General_100_BIN2 NOT NULL,
-        -- The status that the intents then had.
+        -- The status of the intents after that.
         status      VARCHAR(10) COLLATE Latin1_General_100_BIN2 NOT NULL,
         attempts    BIGINT       NOT NULL,
-        -- How long the attempts took together, in microseconds.
+        -- Total duration of the attempts, in microseconds.
         micros      BIGINT       NOT NULL,
         CONSTRAINT submission_minutes_pk PRIMARY KEY (minute, contract_id, outcome, cause, status)
     );

@@ -1,4 +1,4 @@
--- Which intent a gateway's message id belongs to, for whoever has only that. Longer ids are not kept here.
+-- Finds the intent of a gateway's message id. Longer ids are not kept here.
 -- One batch; safe to run again.
 IF OBJECT_ID('submission_gateway_messages') IS NULL
 BEGIN

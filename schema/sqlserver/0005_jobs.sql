@@ -1,7 +1,7 @@
--- Jobs of tenants, the traces that submissions belong to, and which nodes are gone.
+-- Jobs of tenants, the traces of intents, and management nodes that do not answer.
 -- One batch; safe to run again.
 
--- What a job is besides an intent. Written in the transaction of its intent, never changed.
+-- What a job has besides its intent. Inserted by the transaction of its intent, never changed.
 IF OBJECT_ID('submission_jobs') IS NULL
 BEGIN
     CREATE TABLE submission_jobs (
@@ -16,14 +16,14 @@ BEGIN
         management_node_id NVARCHAR(400) COLLATE Latin1_General_100_BIN2 NOT NULL,
         accepted_at        DATETIME2(6) NOT NULL
     );
-    -- Lists go by time and id, not by number: a number would tell one tenant how much others submit.
+    -- Lists are ordered by time and id, not by number: a number would tell one tenant how much others submit.
     CREATE INDEX submission_jobs_of_tenant ON submission_jobs (tenant_id, accepted_at, submission_id);
     -- A tenant's own id need not be unique, but few jobs share one.
     CREATE INDEX submission_jobs_by_job ON submission_jobs (tenant_id, job_id);
     CREATE INDEX submission_jobs_by_time ON submission_jobs (accepted_at, submission_id);
 END;
 
--- The traceparent that came with a submission, where one did.
+-- The traceparent of intents that had one.
 IF OBJECT_ID('submission_traces') IS NULL
 BEGIN
     CREATE TABLE submission_traces (
@@ -32,7 +32,7 @@ BEGIN
     );
 END;
 
--- Management nodes that did not answer: how often in a row, and when one was last tried or let be tried.
+-- Management nodes that did not answer: how often in a row, and when the last attempt or probe was.
 -- A node that answers has no row.
 IF OBJECT_ID('submission_gateway_reach') IS NULL
 BEGIN

@@ -1,4 +1,4 @@
--- Inbox submissions whose payload is application/x-www-form-urlencoded; that of all others is read as JSON.
+-- Inbox submissions whose payload is application/x-www-form-urlencoded. The payload of all others is read as JSON.
 -- One batch; safe to run again.
 
 IF OBJECT_ID('inbox_forms') IS NULL

@@ -377,16 +377,44 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_documented_in_the_help_and_in_the_readme() {
-        let readme = include_str!("../../README.md");
-        for (flag, variable, least, most) in numbers() {
+    fn bounds_are_documented_in_the_help() {
+        for (flag, _, least, most) in numbers() {
             let arg = command().get_arguments().find(|arg| format!("--{}", arg.get_long().unwrap()) == flag).cloned();
             let help = arg.unwrap().get_help().unwrap().to_string();
-            let row = readme.lines().find(|line| line.starts_with(&format!("| `{variable}` |"))).unwrap();
-            for text in [&help, row] {
-                assert!(text.contains(&format!("{least} to {most}")), "{variable} is {least} to {most}: {text}");
-            }
+            assert!(help.contains(&format!("{least} to {most}")), "{flag} is {least} to {most}: {help}");
         }
+    }
+
+    /// The reference has one row for each setting, in the form `| variable | flag | default | bounds | meaning |`.
+    #[test]
+    fn the_reference_agrees_with_the_code() {
+        let reference = include_str!("../../docs/settings.md");
+        let rows: Vec<Vec<&str>> = reference
+            .lines()
+            .filter(|line| line.starts_with("| `SM_"))
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+            .filter(|cells: &Vec<&str>| cells.len() == 5)
+            .collect();
+        let bounds: Vec<_> = numbers().into_iter().map(|(flag, _, least, most)| (flag, least, most)).collect();
+        let settings = Config::augment_args(clap::Command::new("test"));
+        let mut documented = 0;
+        for arg in settings.get_arguments() {
+            let (flag, variable) = (format!("--{}", arg.get_long().unwrap()), arg.get_env().unwrap().to_str().unwrap());
+            let row = rows.iter().find(|row| row[0] == format!("`{variable}`"));
+            let row = row.unwrap_or_else(|| panic!("docs/settings.md has no row for {variable}"));
+            assert_eq!(row[1], format!("`{flag}`"), "{variable}");
+            // A setting without a default value says in words what holds without it.
+            match arg.get_default_values().first().and_then(|value| value.to_str()).filter(|value| !value.is_empty()) {
+                Some(default) => assert_eq!(row[2], format!("`{default}`"), "{variable}"),
+                None => assert!(!row[2].is_empty(), "{variable} has no default"),
+            }
+            if let Some((_, least, most)) = bounds.iter().find(|(of, _, _)| *of == flag) {
+                assert_eq!(row[3], format!("{least} to {most}"), "{variable}");
+            }
+            assert!(row[4].ends_with('.'), "{variable} has no meaning");
+            documented += 1;
+        }
+        assert_eq!(documented, rows.len(), "docs/settings.md names a setting that does not exist");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lets schemathesis hold a running service to its OpenAPI document: the demo, with its token. What a request
-# asks for may be unknown here (a target, a node), so a well-formed one may be refused; nothing else is excused.
+# Tests a running demo against its OpenAPI document with schemathesis. A well-formed request may be refused because it names
+# an unknown target or node; every other difference is an error.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 venv=target/schemathesis

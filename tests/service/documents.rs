@@ -1,6 +1,7 @@
-//! What the documents say can be done. Every fenced block is of a kind that is looked at here: JSON, SQL and code parse,
-//! requests are answered by the demo, commands exist with the flags that are shown, and the fleet of processes runs as
-//! it stands there. A block or a command of a kind that nobody looks at is a failure.
+//! Checks the documents. Every fenced block is of a kind that is checked here: JSON, SQL and code parse, requests are
+//! answered by the demo, commands exist with the flags that are shown, and the fleet of processes runs as shown. A
+//! block or a command of an unknown kind is a failure. Links, heading anchors, files and tests that the documents name
+//! exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -19,7 +20,8 @@ fn root() -> PathBuf {
 
 /// Every document for readers, with its text.
 fn documents() -> Vec<(PathBuf, String)> {
-    let folders = ["", "docs", "registry", "schema", "clients", "examples"].map(|folder| root().join(folder));
+    let folders =
+        ["", "docs", "docs/decisions", "registry", "schema", "clients", "examples"].map(|folder| root().join(folder));
     let entries =
         folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
     let documents = entries.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
@@ -88,6 +90,11 @@ fn every_block_is_of_a_kind_that_is_looked_at() {
                 assert!(head.lines().next().unwrap().ends_with(" HTTP/1.1"), "{here}");
                 assert!(head.lines().skip(1).all(|line| line.contains(": ")), "{here}");
                 assert!(serde_json::from_str::<Value>(body).is_ok(), "{here}");
+            }
+            "mermaid" => {
+                let kind = text.split_whitespace().next().unwrap();
+                assert!(["flowchart", "sequenceDiagram", "stateDiagram-v2"].contains(&kind), "{here}");
+                assert_eq!(text.matches(['(', '[', '{']).count(), text.matches([')', ']', '}']).count(), "{here}");
             }
             // Looked at below (promql), or for people (text); nobody compiles these few lines (ts, js).
             "promql" | "ts" | "js" | "text" => {}
@@ -213,18 +220,138 @@ fn every_line_of_the_leader_is_explained() {
     }
 }
 
+/// The text of a document without its fenced blocks.
+fn prose(text: &str) -> String {
+    format!("\n{text}").split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
+}
+
+/// The anchors that GitHub and mdBook make of the headings of a document.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    for heading in prose(text).lines().filter(|line| line.starts_with('#')) {
+        let words = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        let anchor: String = kept.map(|c| if c == ' ' { '-' } else { c }).collect();
+        // A repeated heading gets a number.
+        let repeated = (1..).map(|number| format!("{anchor}-{number}"));
+        let free = std::iter::once(anchor.clone()).chain(repeated).find(|anchor| !anchors.contains(anchor));
+        anchors.extend(free);
+    }
+    anchors
+}
+
 #[test]
-fn links_lead_somewhere() {
+fn links_lead_to_files_and_headings() {
+    let mut anchored = 0;
     for (path, text) in documents() {
         let folder = path.parent().unwrap_or(Path::new("."));
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = target.split('#').next().unwrap();
-            if file.is_empty() || file.starts_with("http") || target.contains(' ') {
+        for target in prose(&text).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.starts_with("http") || target.contains(' ') {
                 continue;
             }
-            assert!(folder.join(file).exists(), "{} links to {target}", path.display());
+            let (file, anchor) = target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)));
+            let file = if file.is_empty() { path.clone() } else { folder.join(file) };
+            assert!(file.exists(), "{} links to {target}", path.display());
+            if let Some(anchor) = anchor {
+                let anchors = anchors(&std::fs::read_to_string(&file).unwrap());
+                assert!(anchors.contains(anchor), "{} links to {target}, but there are {anchors:?}", path.display());
+                anchored += 1;
+            }
         }
     }
+    assert!(anchored >= 10, "{anchored}");
+}
+
+/// What documents show as code within their sentences, with the document.
+fn code_spans() -> Vec<(PathBuf, String)> {
+    let spans = |(path, text): (PathBuf, String)| {
+        let spans: Vec<_> = prose(&text).split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        spans.into_iter().map(move |span| (path.clone(), span))
+    };
+    documents().into_iter().flat_map(spans).collect()
+}
+
+#[test]
+fn tests_that_are_named_exist() {
+    let (mut named, mut missing) = (0, Vec::new());
+    for (path, span) in code_spans() {
+        let is_source = span.starts_with("src/") || span.starts_with("tests/");
+        let Some((file, test)) = span.split_once("::").filter(|_| is_source) else { continue };
+        let source = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+        if !source.contains(&format!("fn {test}(")) {
+            missing.push(format!("{} names {span}", path.display()));
+        }
+        named += 1;
+    }
+    assert!(named >= 50 && missing.is_empty(), "{named} tests are named, and these do not exist: {missing:#?}");
+}
+
+#[test]
+fn files_that_are_named_exist() {
+    let folders = ["src/", "tests/", "docs/", "deploy/", "registry/", "schema/", "clients/", "examples/", "fuzz/"];
+    let is_path = |span: &str| span.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    for (path, span) in code_spans() {
+        let inside = folders.iter().any(|folder| span.starts_with(folder));
+        assert!(!inside || !is_path(&span) || root().join(&span).exists(), "{} names {span}", path.display());
+    }
+}
+
+#[test]
+fn every_page_is_in_the_book() {
+    let summary = std::fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    for (path, _) in documents() {
+        let page = path.strip_prefix(root()).unwrap().display().to_string();
+        let link = page.strip_prefix("docs/").map_or_else(|| format!("](../{page})"), |page| format!("]({page})"));
+        assert!(page == "docs/SUMMARY.md" || summary.contains(&link), "docs/SUMMARY.md does not list {page}");
+    }
+    // The index of decisions lists each of them under its title.
+    let index = std::fs::read_to_string(root().join("docs/decisions/README.md")).unwrap();
+    for (path, text) in documents().into_iter().filter(|(path, _)| !path.ends_with("README.md")) {
+        if path.parent().is_some_and(|folder| folder.ends_with("decisions")) {
+            let (title, file) = (text.lines().next().unwrap().trim_start_matches("# "), path.file_name().unwrap());
+            let line = format!("- [{title}]({})", file.to_str().unwrap());
+            assert!(index.contains(&line) && summary.contains(title), "not listed: {line}");
+            for part in ["\n## Context\n", "\n## Decision\n", "\n## Consequences\n"] {
+                assert!(text.contains(part), "{title} has no {part:?}");
+            }
+        }
+    }
+}
+
+/// Every list of rejection reasons in a schema of the registry. Tests beside the code compare the schemas with the code.
+fn reasons_in(schema: &Value) -> Vec<Vec<String>> {
+    match schema {
+        Value::Array(values) if values.contains(&Value::from("duplicate_reference")) => {
+            vec![values.iter().filter_map(|reason| reason.as_str().map(str::to_owned)).collect()]
+        }
+        Value::Array(values) => values.iter().flat_map(reasons_in).collect(),
+        Value::Object(fields) => fields.values().flat_map(reasons_in).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn every_rejection_reason_is_documented() {
+    let read = |file: &str| std::fs::read_to_string(root().join("registry").join(file)).unwrap();
+    let readme = read("README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let schemas = ["submission_targets.schema.json", "management_nodes.schema.json"];
+    let reasons = schemas.iter().flat_map(|file| reasons_in(&serde_json::from_str(&read(file)).unwrap()));
+    let lists: Vec<_> = reasons.map(|reasons| format!("`{}`.", reasons.join("`, `"))).collect();
+    assert_eq!(lists.len(), 3, "{lists:?}");
+    for list in lists {
+        assert!(readme.contains(&list), "registry/README.md does not list {list}");
+    }
+}
+
+#[actix::test]
+async fn the_configuration_of_the_readme_is_valid() {
+    let (site, _gateway) = site();
+    let shown = |block: &Block| block.place == "README.md" && block.text.contains("\"targets\"");
+    let registry = blocks("json").into_iter().find(shown).unwrap().text;
+    std::fs::write(site.registry(), registry).unwrap();
+    let mut command = Command::new(BINARY);
+    command.arg("check").env("SM_REGISTRY", site.registry()).env("SM_STORE", site.store());
+    assert_fine(&command.output().unwrap(), "submission-manager check");
 }
 
 /// Requests as the documents show them: where, method, path and body.

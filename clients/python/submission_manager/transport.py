@@ -1,4 +1,4 @@
-"""How a request gets to the service and its answer back: token, timeout, repetition, errors.
+"""Sends requests and reads answers: token, timeout, retries, errors.
 
 Written by hand; what can be asked is generated (operations.py). It never follows a redirect, because that would
 hand the token to whoever it leads to, and never repeats what the service has refused for good.
@@ -22,15 +22,15 @@ from . import models
 
 # Longer than the longest waitSeconds, which is 30.
 DEFAULT_TIMEOUT = 40.0
-# 0.25 + 0.5 + 1 + 2 s between five tries at most: longer than an instance takes to be followed by another behind a
+# 0.25 + 0.5 + 1 + 2 s between at most five tries: longer than replacing an instance takes behind a
 # proxy, shorter than people wait.
 DEFAULT_TRIES = 5
 FIRST_PAUSE = 0.25
-# A service that wants to be left alone for longer than this is left alone: the caller decides.
+# If Retry-After is longer than this, the client raises the error instead of waiting.
 LONGEST_PAUSE = 30.0
-# Too much at once, and what a service that is being replaced or a proxy in front of it says.
+# Overload, and what a proxy or an instance that is being replaced answers.
 WORTH_REPEATING = frozenset((429, 502, 503, 504))
-# How much of an answer that is not from the service is shown.
+# How much of an unexpected answer an error shows.
 SHOWN_CHARACTERS = 200
 
 # Scheme, a name or an address in brackets, perhaps a port and a path: a query would end up in the middle.
@@ -45,7 +45,7 @@ Answer = Tuple[int, Dict[str, str], bytes]
 
 
 class SubmissionManagerError(Exception):
-    """The service said no, or nothing.
+    """The service answered with an error, or not at all.
 
     status: of the answer; 0 if there was none
     code: what programs decide by, such as `idempotency_conflict`; `unreachable` if there was no answer,
@@ -78,7 +78,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class Transport:
-    """Makes the calls. One may be used by several threads at once."""
+    """A client of the service. Several threads may use one at the same time."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Transport:
         tls: for certificate authorities of your own
         """
         if not re.fullmatch(SERVICE_URL, url):
-            raise ValueError(f"{url!r} is not where a service can be; give a URL such as http://127.0.0.1:8082")
+            raise ValueError(f"{url!r} is not a URL of a service; use one such as http://127.0.0.1:8082")
         if tries < 1:
             raise ValueError("tries must be at least 1")
         if token is not None and not re.fullmatch(HEADER_VALUE, token):
@@ -130,19 +130,19 @@ class Transport:
             request.add_header("Authorization", f"Bearer {self._token}")
         for name, value in (headers or {}).items():
             if value is None and name.lower() == "idempotency-key":
-                # Without one, a repetition would be something new.
+                # Without a key, a retry would create a second submission.
                 value = str(uuid.uuid4())
             if value is not None:
                 request.add_header(name, _header(name, str(value)))
         if content_type:
-            # Once, so that every repetition has the same bytes: the service compares them.
+            # Serialized once, so that every retry sends the same bytes: the service compares them.
             request.data = _encoded(body, content_type)
             request.add_header("Content-Type", content_type)
         return _decoded(self._answer(request), expects)
 
     def _answer(self, request: urllib.request.Request) -> Answer:
-        """The answer, if it is a good one. Everything this API does may be repeated: submissions by their ids, the
-        rest because it ends the same."""
+        """Returns the answer, or raises the error. Every call may be retried: submissions are safe by their ids, and the
+        others have the same effect when repeated."""
         for number in range(1, self._tries + 1):
             pause = FIRST_PAUSE * 2 ** (number - 1) * random.uniform(0.5, 1.0)
             try:
@@ -159,7 +159,7 @@ class Transport:
                     return status, headers, body
                 failure = _refusal(status, headers, body)
                 repeat = status in WORTH_REPEATING
-                # A little later than asked, so that not everybody comes back at once.
+                # A little later than requested, so that not all clients come back at once.
                 pause += failure.retry_after or 0.0
             if not repeat or number == self._tries or pause > LONGEST_PAUSE:
                 raise failure
@@ -212,7 +212,7 @@ def _text(value: Any) -> Any:
 def _encoded(body: Any, content_type: str) -> bytes:
     try:
         if content_type == "application/json":
-            # As other languages write it, so that a repetition from there has the same bytes.
+            # As other languages write JSON, so that the same payload from there has the same bytes.
             return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         if content_type == "application/x-www-form-urlencoded":
             return urllib.parse.urlencode(body).encode()
@@ -234,7 +234,7 @@ def _decoded(answer: Answer, expects: str) -> Any:
 
 
 def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> SubmissionManagerError:
-    # A date is not understood; the pause is then as long as without.
+    # Dates are not understood; the client then waits as if there were no Retry-After.
     said = headers.get("retry-after", "").strip()
     retry_after = float(said) if said.isascii() and said.isdigit() else None
     try:

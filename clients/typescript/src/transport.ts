@@ -1,4 +1,4 @@
-// How a request gets to the service and its answer back: token, timeout, repetition, errors.
+// Sends requests and reads answers: token, timeout, retries, errors.
 //
 // Written by hand; what can be asked is generated (operations.ts). It never follows a redirect, because that would
 // hand the token to whoever it leads to, and never repeats what the service has refused for good.
@@ -8,16 +8,16 @@ import type * as models from "./models.js";
 /** Longer than the longest waitSeconds, which is 30. */
 const DEFAULT_TIMEOUT_MS = 40_000;
 /**
- * 0.25 + 0.5 + 1 + 2 s between five tries at most: longer than an instance takes to be followed by another behind a
+ * 0.25 + 0.5 + 1 + 2 s between at most five tries: longer than replacing an instance takes behind a
  * proxy, shorter than people wait.
  */
 const DEFAULT_TRIES = 5;
 const FIRST_PAUSE_MS = 250;
-/** A service that wants to be left alone for longer than this is left alone: the caller decides. */
+/** If `Retry-After` is longer than this, the client raises the error instead of waiting. */
 const LONGEST_PAUSE_MS = 30_000;
-/** Too much at once, and what a service that is being replaced or a proxy in front of it says. */
+/** Overload, and what a proxy or an instance that is being replaced answers. */
 const WORTH_REPEATING = new Set([429, 502, 503, 504]);
-/** How much of an answer that is not from the service is shown. */
+/** How much of an unexpected answer an error shows. */
 const SHOWN_CHARACTERS = 200;
 
 /** Scheme, a name or an address in brackets, perhaps a port and a path: a query would end up in the middle. */
@@ -26,38 +26,38 @@ const SERVICE_URL = /^https?:\/\/([^/?#@:[\]\s]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?(\
 export interface ClientOptions {
   /** Where the service listens, such as https://submissions.example; http://127.0.0.1:8082 if left out. */
   url?: string | undefined;
-  /** A bearer token, where the service asks for one. */
+  /** A bearer token, if the service requires one. */
   token?: string | undefined;
   /** How long one try may take. */
   timeoutMs?: number | undefined;
-  /** How often a call is made at most, if there is no answer or one that asks to come back. */
+  /** Tries of a call at most, if there is no answer or one that asks for a retry. */
   tries?: number | undefined;
-  /** Told of every answer, for logs, or to see headers such as `idempotent-replayed`. */
+  /** Called for every answer: for logs, or to read headers such as `idempotent-replayed`. */
   onAnswer?: ((method: string, url: string, status: number, headers: Headers) => void) | undefined;
 }
 
 export interface CallOptions {
-  /** Gives up the call, also while it waits to be repeated. The promise is rejected with the signal's reason. */
+  /** Aborts the call, also while it waits for a retry. The promise is rejected with the signal's reason. */
   signal?: AbortSignal | undefined;
 }
 
-/** The service said no, or nothing. */
+/** The service answered with an error, or not at all. */
 export class SubmissionManagerError extends Error {
   override readonly name = "SubmissionManagerError";
 
   constructor(
-    /** Of the answer; 0 if there was none. */
+    /** The HTTP status; 0 if there was no answer. */
     readonly status: number,
     /**
      * What programs decide by, such as `idempotency_conflict`; `unreachable` if there was no answer, and
      * `unexpected_answer` if it is not how a Submission Manager answers.
      */
     readonly code: string,
-    /** For people. */
+    /** A message for people. */
     message: string,
-    /** What else the service said for programs, such as `conflictingFields`. */
+    /** Further facts for programs, such as `conflictingFields`. */
     readonly details: Record<string, unknown> = {},
-    /** After how many seconds the service wants to be asked again, if it said so. */
+    /** `Retry-After` of the answer in seconds, if there was one. */
     readonly retryAfter: number | undefined = undefined,
   ) {
     super(message);
@@ -85,7 +85,7 @@ export class Transport {
   constructor(options: ClientOptions = {}) {
     const url = options.url ?? "http://127.0.0.1:8082";
     if (!SERVICE_URL.test(url)) {
-      throw new TypeError(`"${url}" is not where a service can be; give a URL such as http://127.0.0.1:8082`);
+      throw new TypeError(`"${url}" is not a URL of a service; use one such as http://127.0.0.1:8082`);
     }
     this.#url = url.replace(/\/+$/, "");
     this.#token = options.token;
@@ -110,7 +110,7 @@ export class Transport {
       headers["Authorization"] = `Bearer ${this.#token}`;
     }
     for (const [name, given] of Object.entries(request.headers ?? {})) {
-      // Without a key, a repetition would be something new.
+      // Without a key, a retry would create a second submission.
       const value = given ?? (name.toLowerCase() === "idempotency-key" ? randomKey() : undefined);
       if (value !== undefined) {
         headers[name] = String(value);
@@ -119,7 +119,7 @@ export class Transport {
     const init: RequestInit = { method, headers, redirect: "manual" };
     if (request.contentType !== undefined) {
       headers["Content-Type"] = request.contentType;
-      // Once, so that every repetition has the same bytes: the service compares them.
+      // Serialized once, so that every retry sends the same bytes: the service compares them.
       init.body = encoded(request.body, request.contentType);
     }
     const { status, text } = await this.#answer(url, init, options.signal);
@@ -146,7 +146,7 @@ export class Transport {
           return answer;
         }
         failure = refusal(answer);
-        // A little later than asked, so that not everybody comes back at once.
+        // A little later than requested, so that not all clients come back at once.
         pauseMs += (failure.retryAfter ?? 0) * 1000;
       }
       const repeat = failure.status === 0 ? failure.code === "unreachable" : WORTH_REPEATING.has(failure.status);
@@ -250,7 +250,7 @@ function parsed(status: number, text: string): unknown {
 }
 
 function refusal({ status, headers, text }: Answer): SubmissionManagerError {
-  // A date is not understood; the pause is then as long as without.
+  // Dates are not understood; the client then waits as if there were no Retry-After.
   const said = headers.get("retry-after")?.trim() ?? "";
   const retryAfter = /^[0-9]+$/.test(said) ? Number(said) : undefined;
   try {
@@ -259,7 +259,7 @@ function refusal({ status, headers, text }: Answer): SubmissionManagerError {
       return new SubmissionManagerError(status, error.code, error.message, error.details ?? {}, retryAfter);
     }
   } catch {
-    // Then it is not the service that said this.
+    // Not an answer of the service.
   }
   return unexpected(status, text, retryAfter);
 }

@@ -162,7 +162,8 @@ async fn assert_fenced(fixture: &Fixture, stale: &Term) {
     if let Some(open) = &open {
         let finishes = vec![finished(open, accepted(), now)];
         assert!(fixture.fenced(FencedWrites { finishes, ..writes(stale) }).await.is_none(), "finish");
-        assert!(fixture.intent("open").await.attempt_open);
+        let history = fixture.history("open").await;
+        assert!(history.intent.attempt_open && history.attempts.is_empty(), "finish: {history:?}");
     }
     assert_eq!(fixture.store.purge(stale.clone(), purge_all()).await, Err(FencedError::TermOver), "purge");
     assert_eq!(fixture.store.renew_lease(stale.clone(), LONG).await, Err(FencedError::TermOver), "renew");

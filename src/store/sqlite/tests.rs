@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::domain::contract::fixtures::{max_attempts, one_shot};
+use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
 use crate::domain::time::Timestamp;
-use crate::store::Submitted;
 use crate::store::conformance::{self, Fixture, Passing, new_intent, submit_to};
+use crate::store::{FencedWrites, FinishResult, Submitted};
 
 /// A fresh file with two stores on it, and a clock that moves only when told to: every transaction
 /// of a case would have the same timestamp, were it not for the store's own clock.
@@ -113,6 +113,78 @@ async fn after_a_clock_jumped_ahead_and_back_time_goes_on_and_leases_expire() {
     store.probe(1).await.unwrap();
     let state = store.lease_state().await.unwrap();
     assert_eq!((state.clock_ahead, state.now.micros()), (Duration::ZERO, host.load(Ordering::SeqCst)));
+}
+
+/// Makes every write of one kind to a table fail, in every transaction, until it is dropped.
+struct FailingWrites(Connection);
+
+impl FailingWrites {
+    fn on(fixture: &Fixture, write: &str) -> Self {
+        let connection = Connection::open(path_in(fixture)).unwrap();
+        let trigger = format!("CREATE TRIGGER failing_write BEFORE {write} BEGIN SELECT RAISE(ABORT, 'as told'); END");
+        connection.execute_batch(&trigger).unwrap();
+        Self(connection)
+    }
+}
+
+impl Drop for FailingWrites {
+    fn drop(&mut self) {
+        self.0.execute_batch("DROP TRIGGER failing_write").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_finish_takes_effect_as_a_whole_or_not_at_all() {
+    let fixture = open().await;
+    let term = fixture.lead("me").await;
+    let contract = with_webhook("http://here.test/events", one_shot());
+    for (number, write) in [
+        "UPDATE ON submission_intents",
+        "INSERT ON submission_attempts",
+        "INSERT ON submission_webhook_events",
+        "INSERT ON submission_gateway_messages",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = format!("intent-{number}");
+        let attempt = fixture.begin_due(&term, &fixture.submit(&id, &contract).await).await;
+        let before = fixture.history(&id).await;
+        let failing = FailingWrites::on(&fixture, write);
+        let finishes = vec![conformance::finished(&attempt, conformance::accepted(), fixture.now().await)];
+        let receipt = fixture.fenced(FencedWrites { finishes, ..conformance::writes(&term) }).await.unwrap();
+        assert!(receipt.finishes[0].is_err(), "{write}");
+        drop(failing);
+        assert!(before.attempts.is_empty() && before.intent.attempt_open && before.webhook.is_none());
+        assert_eq!(fixture.history(&id).await, before, "{write} failed");
+        assert_eq!(fixture.finish(&term, &attempt, conformance::accepted()).await, Some(FinishResult::Recorded));
+        let after = fixture.history(&id).await;
+        assert_eq!((after.attempts.len(), after.webhook.is_some()), (1, true), "{write} works again");
+    }
+}
+
+#[tokio::test]
+async fn a_pending_intent_either_waits_or_has_an_open_attempt() {
+    let fixture = open().await;
+    fixture.submit("a", &one_shot()).await;
+    let connection = Connection::open(path_in(&fixture)).unwrap();
+    for (status, completed, next_attempt, open_epoch, allowed) in [
+        ("pending", "NULL", "1", "NULL", true),
+        ("pending", "NULL", "NULL", "1", true),
+        ("pending", "NULL", "NULL", "NULL", false),
+        ("pending", "NULL", "1", "1", false),
+        ("accepted", "1", "NULL", "NULL", true),
+        ("accepted", "1", "1", "NULL", false),
+        ("accepted", "1", "NULL", "1", false),
+        ("accepted", "NULL", "NULL", "NULL", false),
+        ("pending", "1", "1", "NULL", false),
+    ] {
+        let row = format!(
+            "UPDATE submission_intents SET status = '{status}', completed_at = {completed},
+                 next_attempt_at = {next_attempt}, open_lease_epoch = {open_epoch}"
+        );
+        assert_eq!(connection.execute(&row, []).is_ok(), allowed, "{row}");
+    }
 }
 
 #[tokio::test]
