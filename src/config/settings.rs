@@ -10,7 +10,7 @@ use clap::Args;
 use crate::config::registry::RegistryFiles;
 use crate::domain::contract::GatewayUrl;
 use crate::domain::lease::{LeaseTiming, UnsafeTiming};
-use crate::store::choice::{DEFAULT_STORE, StoreChoice};
+use crate::store::choice::{Credentials, DEFAULT_STORE, StoreChoice};
 use crate::store::sqlserver::PoolSettings;
 
 use super::values::{auth_mode, collector, name, origins, switch};
@@ -60,6 +60,11 @@ pub struct StoreConfig {
     #[arg(long, env = "SM_STORE_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
     store_password: Option<String>,
 
+    /// File with an Entra ID access token for the SQL Server, instead of a user and a password in the connection string. It
+    /// is read again for each new connection
+    #[arg(long, env = "SM_STORE_TOKEN_FILE", value_name = "FILE")]
+    store_token_file: Option<PathBuf>,
+
     /// Maximum number of connections to a SQL Server, 2 to 1000
     #[arg(long, env = "SM_STORE_CONNECTIONS", default_value = "8", value_parser = whole(STORE_CONNECTIONS.0, STORE_CONNECTIONS.1), value_name = "N")]
     store_connections: u32,
@@ -94,7 +99,9 @@ impl StoreConfig {
     /// The store that the settings name. An error does not contain the value, which may hold a password.
     pub fn choice(&self) -> Result<StoreChoice, ConfigError> {
         let pool = PoolSettings { size: self.store_connections, timeout: self.store_timeout };
-        StoreChoice::parse(&self.store, self.store_password.as_deref(), pool).map_err(ConfigError::Store)
+        let credentials =
+            Credentials { password: self.store_password.as_deref(), token_file: self.store_token_file.as_deref() };
+        StoreChoice::parse(&self.store, credentials, pool).map_err(ConfigError::Store)
     }
 }
 

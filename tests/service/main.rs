@@ -27,6 +27,7 @@ mod raw_server;
 mod secrets;
 mod slow;
 mod sqlserver;
+mod sqlserver_token;
 mod support;
 mod targets;
 mod tracing;

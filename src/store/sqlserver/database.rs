@@ -89,10 +89,7 @@ impl Database {
     /// used.
     pub fn new(settings: &Settings, name: &'static str, size: u32, metrics: Arc<Metrics>) -> Self {
         let faults = watch::Sender::default();
-        let (mut config, timeout) = (settings.config().clone(), settings.pool.timeout);
-        // A text that a statement cuts may end within a pair of surrogates. That must not make its row unreadable.
-        config.lossy_utf16_decoding(true);
-        let manager = Manager { config, timeout, faults: faults.clone() };
+        let manager = Manager { settings: settings.clone(), faults: faults.clone() };
         let pool = Pool::builder()
             .max_size(size)
             .connection_timeout(settings.pool.timeout)
@@ -299,23 +296,26 @@ impl From<Failure> for StoreError {
     }
 }
 
-type Tds = Client<Compat<TcpStream>>;
+/// A connection as the driver has it.
+pub type Tds = Client<Compat<TcpStream>>;
 
 pub struct Manager {
-    config: Config,
-    timeout: Duration,
+    settings: Settings,
     faults: watch::Sender<String>,
 }
 
 impl Manager {
     async fn make(&self) -> Result<Connection, Error> {
-        let mut client = connect(self.config.clone()).await?;
-        // Errors undo the whole batch, nobody waits for a lock for ever, counts are not wanted.
-        let millis = self.timeout.as_millis();
-        let setup = format!("SET XACT_ABORT ON; SET NOCOUNT ON; SET LOCK_TIMEOUT {millis};");
-        client.simple_query(setup).await?.into_results().await?;
+        let mut client = connect(&self.settings).await?;
+        client.simple_query(setup(self.settings.lock_timeout)).await?.into_results().await?;
         Ok(Connection { client, dirty: false, used: monotonic() })
     }
+}
+
+/// What every connection is told first: errors undo the whole batch, counts are not wanted, nobody waits for a lock for
+/// ever.
+fn setup(lock_timeout: Duration) -> String {
+    format!("SET XACT_ABORT ON; SET NOCOUNT ON; SET LOCK_TIMEOUT {};", lock_timeout.as_millis())
 }
 
 pub struct Connection {
@@ -339,7 +339,7 @@ impl ManageConnection for Manager {
 
     async fn connect(&self) -> Result<Connection, Error> {
         // A little less than whoever waits for it has, so that they hear of it.
-        let timeout = self.timeout * 9 / 10;
+        let timeout = self.settings.pool.timeout * 9 / 10;
         let late = |_| {
             let message = format!("the server did not answer within {timeout:?}");
             Err(Error::Io { kind: std::io::ErrorKind::TimedOut, message })
@@ -366,7 +366,8 @@ impl ManageConnection for Manager {
 }
 
 /// Connects, following the one redirection that Azure SQL may ask for.
-async fn connect(config: Config) -> Result<Tds, Error> {
+pub async fn connect(settings: &Settings) -> Result<Tds, Error> {
+    let config = settings.config().await?;
     match connect_to(config.clone()).await {
         Err(Error::Routing { host, port }) => {
             let mut redirected = config;

@@ -6,6 +6,7 @@
 //! `Unavailable`.
 
 mod attempts;
+mod connection_string;
 mod contracts;
 mod counts;
 mod database;

@@ -171,6 +171,25 @@ async fn a_schema_that_is_missing_or_newer_is_refused() {
     assert!(matches!(test.store().probe(1).await, Err(StoreError::Unavailable(_))));
 }
 
+/// A lock that is not granted is the server's own error, which says that nothing was done, and not a timeout of the
+/// command, which leaves that unknown.
+#[tokio::test]
+async fn a_lock_that_is_not_granted_ends_before_the_command_times_out() {
+    let Some(test) = TestDatabase::create().await else { return };
+    let pool = PoolSettings { size: 2, timeout: Duration::from_secs(4) };
+    let text = format!("{};Database={}", test.server, test.name);
+    let database = Database::new(&Settings::parse(&text, None, pool).unwrap(), "test", 2, metrics());
+    let run = |sql: &'static str| database.run(unlisted(sql));
+    run("CREATE TABLE t (n INT); INSERT INTO t VALUES (1);").await.unwrap();
+    let mut holder = database::connect(&settings(&test.server, &test.name)).await.unwrap();
+    let hold = "BEGIN TRANSACTION; UPDATE t SET n = 2;";
+    holder.simple_query(hold).await.unwrap().into_results().await.unwrap();
+    let refused = run("UPDATE t SET n = 3").await.unwrap_err();
+    assert!(refused.to_string().to_lowercase().contains("lock"), "{refused}");
+    holder.simple_query("ROLLBACK TRANSACTION;").await.unwrap().into_results().await.unwrap();
+    run("UPDATE t SET n = 3").await.unwrap();
+}
+
 /// A future dropped in the middle of a transaction must not hand it, or its answer, to the next user.
 #[tokio::test]
 async fn a_call_that_is_given_up_leaves_nothing_behind() {
