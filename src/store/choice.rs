@@ -103,7 +103,7 @@ impl StoreChoice {
         }
     }
 
-    /// Whether the store can be used as it is, in a line; makes and changes nothing.
+    /// Whether the store can be used as it is, in a line, with a line for each warning; makes and changes nothing.
     pub async fn check(&self, metrics: Arc<Metrics>) -> Result<String, ChoiceError> {
         match self {
             Self::Sqlite(path) if !path.exists() => {
@@ -122,8 +122,9 @@ impl StoreChoice {
             }
             Self::SqlServer(settings) => {
                 let store = SqlServerStore::new(settings, false, metrics);
-                store.prepare().await.map_err(|source| refused(settings, source))?;
-                Ok(format!("store {}: answers, schema up to date", settings.name()))
+                let warnings = store.examine().await.map_err(|source| refused(settings, source))?;
+                let warnings = warnings.iter().map(|warning| format!("\nwarning: {}", warning.text));
+                Ok(format!("store {}: answers, schema up to date{}", settings.name(), warnings.collect::<String>()))
             }
         }
     }

@@ -339,6 +339,26 @@ async fn a_database_that_is_gone_for_ten_seconds_costs_those_seconds_and_nothing
     assert_eq!(instance.wait().code(), Some(0));
 }
 
+#[actix::test]
+async fn check_prints_what_should_be_changed_on_the_server() {
+    let Some(database) = TestDatabase::create() else { return };
+    let (server, name) = (database.server.clone(), database.name.clone());
+    let gateway = StandIn::start(true).unwrap();
+    let site = Site::with_database(&gateway.url, Some(database));
+    let run = |subcommand: &str| {
+        let output = site.command().arg(subcommand).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run("migrate");
+    let said = run("check");
+    assert!(said.contains("schema up to date") && !said.contains("ahead of the server's clock"), "{said}");
+    let ahead = format!("UPDATE {name}.dbo.submission_clock SET last_at = DATEADD(HOUR, 1, SYSUTCDATETIME())");
+    administer(&server, ahead).unwrap();
+    let said = run("check");
+    assert!(said.contains("\nwarning: stored times are 35"), "{said}");
+}
+
 /// No server is needed for this: nobody is there, or somebody who says nothing.
 #[actix::test]
 async fn whoever_asks_while_there_is_no_server_is_told_so_without_standing_in_line() {

@@ -6,6 +6,7 @@
 //! `Unavailable`.
 
 mod attempts;
+mod checks;
 mod connection_string;
 mod contracts;
 mod counts;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 
+pub use checks::Warning;
 pub use settings::{PoolSettings, Settings};
 
 use self::contracts::Contracts;
@@ -96,27 +98,37 @@ impl SqlServerStore {
 
     /// Runs the migrations that are missing; how many that were.
     pub async fn migrate(&self) -> Result<usize, StoreError> {
+        checks::level(&self.database).await?;
         self.refuse_newer(migrate::state(&self.database).await?)?;
         migrate::run(&self.database, &self.migrations).await
     }
 
-    /// Whether the schema is the one this program was made for; migrates first if told to.
+    /// Whether the server and the schema can be used; migrates first if told to. Done once, and what is not as it
+    /// should be is logged then.
     pub async fn prepare(&self) -> Result<(), StoreError> {
         let prepare = async || {
             if self.migrate {
                 let ran = self.migrate().await?;
                 log::info!("schema_ready store={} migrations_run={ran}", self.name);
-                return Ok(());
             }
-            match migrate::state(&self.database).await? {
-                SchemaState::Current => Ok(()),
-                SchemaState::Behind(missing) => Err(StoreError::Unexpected(format!(
-                    "the schema lacks {missing} migrations; run 'submission-manager migrate' first"
-                ))),
-                newer => self.refuse_newer(newer),
+            for Warning { name, text } in self.examine().await? {
+                log::warn!("{name} store={} next={text:?}", self.name);
             }
+            Ok(())
         };
         self.ready.get_or_try_init(prepare).await.copied()
+    }
+
+    /// Whether the server and the schema can be used as they are, and what is not as it should be.
+    pub async fn examine(&self) -> Result<Vec<Warning>, StoreError> {
+        checks::level(&self.database).await?;
+        match migrate::state(&self.database).await? {
+            SchemaState::Current => checks::warnings(&self.database).await,
+            SchemaState::Behind(missing) => Err(StoreError::Unexpected(format!(
+                "the schema lacks {missing} migrations; run 'submission-manager migrate' first"
+            ))),
+            newer => self.refuse_newer(newer).map(|()| Vec::new()),
+        }
     }
 
     fn refuse_newer(&self, state: SchemaState) -> Result<(), StoreError> {

@@ -17,7 +17,7 @@ use super::super::contracts::{self, ContractRow, Contracts};
 use super::super::database::{Batch, Database, Value};
 use super::super::statements::{self, Part};
 use super::super::submit::Submits;
-use super::super::{inbox, insight, jobs, migrate, purge, targets, webhooks, write};
+use super::super::{checks, inbox, insight, jobs, migrate, purge, targets, webhooks, write};
 use super::{metrics, settings};
 use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
 use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
@@ -240,6 +240,7 @@ pub fn all() -> Vec<Batch> {
     let look = RefreshRequest { cursor, limit: 10, pages: Vec::new() };
     let seqs = [IntentSeq(1)];
     let not_allowed = [NotAllowed { seq: IntentSeq(1), attempts: 1, reason: ExhaustedReason::OneShot.as_str() }];
+    let checks = [checks::LEVEL, checks::JSON, checks::ISOLATION, checks::CLOCK];
     let mut all = vec![
         contracts::ensure_contract("http://x", "{}", "t", 1),
         contracts::ensure_receiver("http://x", 1),
@@ -282,6 +283,7 @@ pub fn all() -> Vec<Batch> {
         Batch::new(migrate::VERSION, Vec::new()),
         Batch::new(migrate::MAKE_VERSIONS, Vec::new()),
     ];
+    all.extend(checks.map(|sql| Batch::new(sql, Vec::new())));
     all.extend(
         (0..migrate::MIGRATIONS.len()).map(|number| Batch::new(migrate::migration(number), vec![Value::Number(1)])),
     );

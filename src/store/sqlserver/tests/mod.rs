@@ -171,6 +171,54 @@ async fn a_schema_that_is_missing_or_newer_is_refused() {
     assert!(matches!(test.store().probe(1).await, Err(StoreError::Unavailable(_))));
 }
 
+#[tokio::test]
+async fn a_clock_that_is_ahead_is_found_at_start_and_the_rest_is_fine() {
+    let Some(test) = TestDatabase::create().await else { return };
+    let store = test.store();
+    store.migrate().await.unwrap();
+    let clock = async || {
+        let found = store.examine().await.unwrap();
+        found.into_iter().filter(|warning| warning.name == "store_clock_ahead").collect::<Vec<_>>()
+    };
+    assert_eq!(clock().await, []);
+    let direct = Database::new(&settings(&test.server, &test.name), "test", 1, metrics());
+    let ahead = "UPDATE submission_clock SET last_at = DATEADD(HOUR, 1, SYSUTCDATETIME())";
+    direct.run(unlisted(ahead)).await.unwrap();
+    let found = clock().await;
+    assert!(found.len() == 1 && found[0].text.contains("submission-manager lease reset"), "{found:?}");
+    assert_eq!(store.prepare().await, Ok(()), "a warning is no error");
+}
+
+/// Not every server that speaks the protocol has these settings; the real product does.
+#[tokio::test]
+async fn a_database_with_the_wrong_settings_is_refused_or_warned_of() {
+    let Some(test) = TestDatabase::create().await else { return };
+    let store = test.store();
+    store.migrate().await.unwrap();
+    let set =
+        async |setting: &str| administer(&test.server, format!("ALTER DATABASE {} SET {setting}", test.name)).await;
+    if let Err(refused) = set("COMPATIBILITY_LEVEL = 120").await {
+        eprintln!("not run: this server has no compatibility levels: {refused}");
+        return;
+    }
+    let refused = store.examine().await.unwrap_err().to_string();
+    let command = format!("ALTER DATABASE [{}] SET COMPATIBILITY_LEVEL = 130", test.name);
+    assert!(refused.contains(&command), "{refused}");
+    assert!(store.migrate().await.is_err(), "nothing is changed in such a database");
+    set("COMPATIBILITY_LEVEL = 130").await.unwrap();
+    for (setting, warned) in [("OFF", true), ("ON", false)] {
+        set(&format!("READ_COMMITTED_SNAPSHOT {setting} WITH ROLLBACK IMMEDIATE")).await.unwrap();
+        // Its connections were cut, which the first call on each may notice.
+        let examined = match store.examine().await {
+            Err(StoreError::Unavailable(_)) => store.examine().await,
+            examined => examined,
+        };
+        let found = examined.unwrap();
+        let texts: Vec<_> = found.iter().filter(|warning| warning.name == "read_committed_snapshot_off").collect();
+        assert_eq!(!texts.is_empty(), warned, "{found:?}");
+    }
+}
+
 /// A lock that is not granted is the server's own error, which says that nothing was done, and not a timeout of the
 /// command, which leaves that unknown.
 #[tokio::test]
