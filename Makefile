@@ -17,6 +17,8 @@ test: ## Run all tests
 	cargo test --locked
 
 test-sqlserver: ## Run the store and service tests on the server that SM_TEST_SQLSERVER names
+	@test -n "$$SM_TEST_SQLSERVER" || { echo 'set SM_TEST_SQLSERVER to a connection string without a database, such as'; \
+		echo "  Server=tcp:localhost,1433;User Id=sa;Password='…';TrustServerCertificate=true"; exit 1; }
 	SM_REQUIRE_SQLSERVER=1 cargo test --locked --lib sqlserver
 	SM_REQUIRE_SQLSERVER=1 SM_TEST_SERVICE_STORE=sqlserver cargo test --locked --test service -- --test-threads=2
 

@@ -101,6 +101,24 @@ fn the_compose_file_agrees_with_the_code() {
     assert!(bcrypt::verify("submission", &hash).unwrap());
 }
 
+#[test]
+fn the_workflow_runs_targets_that_exist_with_the_toolchain_of_the_package() {
+    let workflow = yaml(".github/workflows/ci.yml");
+    let runs = |job: &str| -> String {
+        let steps = workflow["jobs"][job]["steps"].as_array().unwrap();
+        steps.iter().filter_map(|step| step["run"].as_str()).collect::<Vec<_>>().join("\n")
+    };
+    let makefile = text("Makefile");
+    for (job, target) in [("check", "check"), ("sqlserver", "test-sqlserver")] {
+        assert!(runs(job).lines().any(|line| line == format!("make {target}")), "{job}");
+        assert!(makefile.contains(&format!("\n{target}:")), "{target}");
+    }
+    let cargo = text("Cargo.toml");
+    let version = cargo.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
+    assert_eq!(string(&workflow["jobs"]["check"]["container"]), format!("rust:{version}-bookworm"));
+    assert!(runs("sqlserver").contains(&format!("rustup default {version}\n")));
+}
+
 #[actix::test]
 async fn prometheus_and_grafana_ask_for_what_there_is() {
     let prometheus = yaml("deploy/prometheus.yml");
