@@ -64,7 +64,8 @@ enum Command {
     /// Measure the throughput and latency of a deployment, or of one that it starts itself
     #[command(
         after_help = "Examples:\n  submission-manager bench\n  submission-manager bench --suite --json bench.json\n  \
-        submission-manager bench --rate 4000 --gateway-millis 50"
+        submission-manager bench --rate 4000 --gateway-millis 50\n  \
+        submission-manager bench --store 'Server=tcp:db.example,1433;User Id=bench;Encrypt=true'"
     )]
     Bench(bench::BenchArgs),
     /// Show an intent with all its attempts

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::clients::{self, Load, Pace};
 use super::gateway::BenchGateway;
+use super::sqlserver::{self, Server};
 use crate::platform::clock::monotonic;
 use crate::store::sqlite::SqliteStore;
 
@@ -28,16 +29,27 @@ pub struct Ceilings {
     pub http_in: f64,
     /// awc sends the payload to a gateway and reads the response.
     pub http_out: f64,
-    /// SQLite commits the rows of accepted intents in groups, and syncs each commit.
+    /// SQLite commits the rows of accepted intents in groups, and syncs each commit; or one connection does so on a SQL
+    /// Server.
     pub store: f64,
 }
 
 impl Ceilings {
-    /// Measures all three parts. `parent` is the directory for the store.
-    pub async fn measure(payload: usize, clients: usize, parent: Option<&Path>) -> Result<Self, String> {
+    /// Measures all three parts, with the kind of store that the service is measured with: a file below `parent`, or a server.
+    pub async fn measure(
+        payload: usize,
+        clients: usize,
+        parent: Option<&Path>,
+        server: Option<&Server>,
+    ) -> Result<Self, String> {
         eprintln!("measuring ceilings: what this machine can do without the service");
         let http_in = http_in(payload, clients).await?;
         let http_out = http_out(payload, clients).await?;
+        if let Some(server) = server {
+            let store = sqlserver::measure_ceiling(server, payload, ROWS, DURATION).await;
+            let store = store.map_err(|error| format!("cannot measure the server: {error}"))?;
+            return Ok(Self { http_in, http_out, store });
+        }
         let directory = match parent {
             Some(parent) => tempfile::tempdir_in(parent),
             None => tempfile::tempdir(),

@@ -12,6 +12,7 @@ mod pages;
 mod report;
 mod retention;
 mod service;
+mod sqlserver;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -23,7 +24,8 @@ use self::ceilings::Ceilings;
 use self::clients::{Load, Pace};
 use self::gateway::BenchGateway;
 use self::report::{Case, Held, Latencies};
-use self::service::{Deployment, Fill, Hung, Site};
+use self::service::{Deployment, Fill, Hung, Place, Site};
+use self::sqlserver::Server;
 use crate::config::settings::{duration, whole};
 use crate::platform::clock::monotonic;
 
@@ -49,6 +51,17 @@ pub struct BenchArgs {
     /// With --url: the target to submit to
     #[arg(long, value_name = "TARGET", requires = "url")]
     target: Option<String>,
+    /// Create the stores on this SQL Server instead of in files: its connection string without a Database. The login must be
+    /// allowed to create databases
+    // Checked later: an error of clap would repeat the value, which may hold a password.
+    #[arg(long, value_name = "STORE", conflicts_with_all = ["url", "suite", "directory"])]
+    store: Option<String>,
+    /// Replaces the password in that string, so that the string holds no secret
+    #[arg(long, env = "SM_STORE_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
+    store_password: Option<String>,
+    /// File with an access token to log in with, instead of a user and a password
+    #[arg(long, env = "SM_STORE_TOKEN_FILE", value_name = "FILE")]
+    store_token_file: Option<PathBuf>,
     /// How long to submit intents
     #[arg(long, default_value = "8s", value_parser = duration(LEAST_DURATION, MOST_DURATION), value_name = "TIME")]
     duration: Duration,
@@ -116,10 +129,12 @@ pub async fn run(args: BenchArgs) -> Result<(), String> {
     if args.retention {
         return retention::run(&args).await;
     }
+    let server = args.server()?;
     let ceilings = if args.no_ceilings || args.url.is_some() {
         None
     } else {
-        Some(Ceilings::measure(args.payload, args.connections, args.directory.as_deref()).await?)
+        let place = args.directory.as_deref();
+        Some(Ceilings::measure(args.payload, args.connections, place, server.as_ref()).await?)
     };
     if let Some(ceilings) = &ceilings {
         print!("{ceilings}");
@@ -149,6 +164,22 @@ fn cases_of(args: &BenchArgs) -> Vec<Case> {
             let named = |name: &str, hung| Case { name: name.to_owned(), hung, ..asked.clone() };
             vec![named("all gateways respond", 0), named("some gateways hang", hung)]
         }
+    }
+}
+
+impl BenchArgs {
+    /// The SQL Server that stores are made on, if there is one.
+    fn server(&self) -> Result<Option<Server>, String> {
+        let server = |text: &String| Server::new(text, self.store_password.clone(), self.store_token_file.clone());
+        self.store.as_ref().map(server).transpose()
+    }
+
+    /// Where stores are made.
+    fn place(&self) -> Result<Place, String> {
+        Ok(match self.server()? {
+            Some(server) => Place::Server(server),
+            None => Place::Directory(self.directory.clone()),
+        })
     }
 }
 
@@ -206,11 +237,11 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
         Some(url) => Deployment::at(url, args.target.as_deref().unwrap_or("sms.realtime")),
         None => {
             let hung = Hung { url: silent_url, gateways: case.hung };
-            let site = Site::fill(&gateway.url, webhook.as_deref(), hung, &case.fill, args.directory.as_deref())?;
+            let site = Site::fill(&gateway.url, webhook.as_deref(), hung, &case.fill, args.place()?).await?;
             Deployment::start(site, None).await?
         }
     };
-    let before = deployment.usage();
+    let (before, spent_before) = (deployment.usage(), deployment.spent().await?);
     let load = Load {
         url: deployment.url.clone(),
         targets: deployment.targets.clone(),
@@ -219,8 +250,9 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
         duration: args.duration,
     };
     let submitted = clients::drive(load, progress()).await?;
+    let ended_with_load = deployment.ended().await?;
     let end_to_end = deployment.until_terminal(&submitted, progress()).await?;
-    let usage = deployment.usage();
+    let (usage, spent) = (deployment.usage(), deployment.spent().await?);
     let to_terminal = deployment.times_to_terminal(&submitted).await?;
     let held = Held {
         case: case.clone(),
@@ -231,10 +263,17 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
         submit: Latencies::of(submitted.latencies()),
         first_attempt: args.url.is_none().then(|| Latencies::of(submitted.to_first_attempt(&gateway.arrivals))),
         to_terminal: Latencies::of(to_terminal),
+        ended_with_load,
+        spent: spent.zip(spent_before).map(|((after, round_trips), (before, round_trips_before))| {
+            after.since(&before, round_trips.saturating_sub(round_trips_before), submitted.answered())
+        }),
         cost: usage.zip(before).map(|(after, before)| after.since(&before, submitted.answered())),
         leader_ready: deployment.leader_ready,
         gateway_latency: (case.gateway_millis > 0).then(|| gateway.mean_latency()),
         ratio: ceilings.map(|ceilings| ceilings.ratio(submitted.answered() as f64 / end_to_end.as_secs_f64())),
+        store_ratio: ceilings
+            .filter(|_| args.store.is_some())
+            .map(|ceilings| submitted.answered() as f64 / end_to_end.as_secs_f64() / ceilings.store),
     };
     let pages = if args.pages { pages::text(&pages::measure(&deployment).await?) } else { String::new() };
     deployment.stop();

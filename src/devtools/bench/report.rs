@@ -8,6 +8,7 @@ use super::Receiver;
 use super::ceilings::Ceilings;
 use super::clients::Pace;
 use super::service::{Cost, Fill};
+use super::sqlserver::Spent;
 
 /// One load that is measured.
 #[derive(Clone, Debug)]
@@ -111,6 +112,8 @@ pub struct Held {
     pub case: Case,
     pub submitted: usize,
     pub errors: usize,
+    /// Had ended when the last one was submitted.
+    pub ended_with_load: Option<usize>,
     pub submit_rate: f64,
     pub end_to_end_rate: f64,
     pub submit: Latencies,
@@ -118,9 +121,13 @@ pub struct Held {
     pub first_attempt: Option<Latencies>,
     pub to_terminal: Latencies,
     pub cost: Option<Cost>,
+    /// What a SQL Server had to do.
+    pub spent: Option<Spent>,
     pub leader_ready: Option<Duration>,
     /// The ratio to the composed ceiling.
     pub ratio: Option<f64>,
+    /// The ratio to what a SQL Server does without the service.
+    pub store_ratio: Option<f64>,
     /// The measured duration of a gateway call, if the gateways are the bottleneck.
     pub gateway_latency: Option<Duration>,
 }
@@ -139,11 +146,16 @@ impl Held {
         lines.extend(self.first_attempt.map(|first| format!("  first attempt   {} after the response", first.text())));
         lines.push(format!("  to terminal     {}", self.to_terminal.text()));
         lines.extend(self.cost.map(|cost| {
-            let (kib, idle, peak) =
-                (cost.disk_bytes / 1024.0, cost.idle_memory as f64 / MIB, cost.peak_memory as f64 / MIB);
+            let (idle, peak) = (cost.idle_memory as f64 / MIB, cost.peak_memory as f64 / MIB);
+            let disk = cost.disk_bytes.map(|bytes| format!(", {:.0} KiB of disk", bytes / 1024.0)).unwrap_or_default();
             let cpu = cost.cpu_seconds;
-            format!("  per thousand    {cpu:.3} CPU seconds, {kib:.0} KiB of disk; memory {idle:.0} MiB idle, {peak:.0} at most")
+            format!("  per thousand    {cpu:.3} CPU seconds{disk}; memory {idle:.0} MiB idle, {peak:.0} at most")
         }));
+        lines.extend(self.spent.map(|spent| format!("  server          {} per thousand", spent.text())));
+        lines.extend(
+            self.share_ended_with_load()
+                .map(|share| format!("  keeps pace      {:.0}% had ended when the load ended", share * 100.0)),
+        );
         lines.extend(
             self.leader_ready.map(|time| format!("  leader          ready {time:.0?} after acquiring the lease")),
         );
@@ -155,7 +167,14 @@ impl Held {
             )
         }));
         lines.extend(self.ratio.map(|ratio| format!("  ratio           {ratio:.2} of the composed ceiling")));
+        lines.extend(self.store_ratio.map(|ratio| format!("  ratio           {ratio:.2} of the server's own ceiling")));
         lines.join("\n") + "\n"
+    }
+
+    /// How much of what was submitted had ended with the load. The one that is sent before the others may be among them.
+    fn share_ended_with_load(&self) -> Option<f64> {
+        let ended = self.ended_with_load?.min(self.submitted);
+        (self.submitted > 0).then(|| ended as f64 / self.submitted as f64)
     }
 
     fn json(&self) -> Value {
@@ -173,11 +192,17 @@ impl Held {
             "submit": self.submit.json(), "firstAttemptAfterAnswer": self.first_attempt.map(|first| first.json()),
             "toTerminal": self.to_terminal.json(),
             "cpuSecondsPerThousand": self.cost.map(|cost| cost.cpu_seconds),
-            "diskBytesPerThousand": self.cost.map(|cost| cost.disk_bytes),
+            "diskBytesPerThousand": self.cost.and_then(|cost| cost.disk_bytes),
+            "endedWithLoad": self.ended_with_load,
+            "serverPerThousand": self.spent.map(|spent| json!({
+                "roundTrips": spent.round_trips, "statements": spent.statements, "transactions": spent.transactions,
+                "logWrites": spent.log_writes,
+            })),
             "idleMemoryBytes": self.cost.map(|cost| cost.idle_memory),
             "peakMemoryBytes": self.cost.map(|cost| cost.peak_memory),
             "leaderReadyMillis": self.leader_ready.map(|time| time.as_millis() as u64),
             "ratioToComposedCeiling": self.ratio,
+            "ratioToServerCeiling": self.store_ratio,
             "gatewayMicrosInTruth": self.gateway_latency.map(|latency| latency.as_micros() as u64),
         })
     }

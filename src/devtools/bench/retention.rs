@@ -35,7 +35,7 @@ pub async fn run(args: &BenchArgs) -> Result<(), String> {
     }
     eprintln!("retention: {}", case.describe());
     let gateway = BenchGateway::start(Duration::from_millis(case.gateway_millis), case.retried)?;
-    let mut site = Site::fill(&gateway.url, None, Hung::none(), &case.fill, args.directory.as_deref())?;
+    let mut site = Site::fill(&gateway.url, None, Hung::none(), &case.fill, args.place()?).await?;
     let mut phases = Vec::new();
     for (name, retention) in [("without", None), ("with purging", Some(RETENTION)), ("without", None)] {
         let deployment = Deployment::start(site, retention).await?;

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::clients::Submitted;
 use super::fill;
+use super::sqlserver::{self, BenchDatabase, Counters, Server};
 use crate::config::registry::Registry;
 use crate::config::variables::Variables;
 use crate::domain::intent::TargetName;
@@ -67,28 +68,37 @@ impl Drop for Process {
     }
 }
 
-/// A directory with a registry and a filled store, removed when dropped.
+/// Where a store is created.
+pub enum Place {
+    /// A file in this directory, or in the directory for temporary files.
+    Directory(Option<PathBuf>),
+    Server(Server),
+}
+
+/// A directory with a registry, and a filled store in it or on a server; both removed when dropped.
 pub struct Site {
     directory: TempDir,
+    /// The store, unless it is a file.
+    database: Option<BenchDatabase>,
     targets: Vec<String>,
     /// The number of additional targets whose gateways hang.
     hung: u32,
 }
 
 impl Site {
-    pub fn fill(
+    pub async fn fill(
         gateway: &str,
         webhook: Option<&str>,
         hung: Hung,
         fill: &Fill,
-        parent: Option<&Path>,
+        place: Place,
     ) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut builder = tempfile::Builder::new();
         builder.prefix("submission-manager-bench-");
-        let directory = match parent {
-            Some(parent) => builder.tempdir_in(parent),
-            None => builder.tempdir(),
+        let directory = match &place {
+            Place::Directory(Some(parent)) => builder.tempdir_in(parent),
+            Place::Directory(None) | Place::Server(_) => builder.tempdir(),
         }
         .map_err(text)?;
         let targets: Vec<_> = (0..fill.targets).map(|number| format!("bench.{number}")).collect();
@@ -108,18 +118,41 @@ impl Site {
                 "terminalOutcomes": ["invalid_recipient"] })
         }));
         let registry = json!({ "allowUnsignedWebhooks": true, "targets": entries });
-        let site = Self { directory, targets, hung: hung.gateways };
+        let mut site = Self { directory, database: None, targets, hung: hung.gateways };
         std::fs::write(site.registry(), registry.to_string()).map_err(text)?;
         let contracts =
             Registry::parse(&registry.to_string(), &Variables::of_process()).map_err(|errors| format!("{errors:?}"))?;
         let first = TargetName::parse(&site.targets[0]).ok().and_then(|name| contracts.contract(&name));
         let contract = first.ok_or("the registry has no target")?;
-        fill::fill(&site.store(), fill, &contract).map_err(|error| format!("cannot fill the store: {error}"))?;
+        let unfilled = |error: String| format!("cannot fill the store: {error}");
+        match place {
+            Place::Directory(_) => fill::fill(&site.file(), fill, &contract).map_err(unfilled)?,
+            Place::Server(server) => {
+                let database = server.create().await.map_err(unfilled)?;
+                sqlserver::fill(&database, fill, &contract).await.map_err(unfilled)?;
+                site.database = Some(database);
+            }
+        }
         Ok(site)
     }
 
-    fn store(&self) -> PathBuf {
+    fn file(&self) -> PathBuf {
         self.directory.path().join("bench.db")
+    }
+
+    /// Tells a service which store it has.
+    fn name_store(&self, command: &mut Command) {
+        let Some(database) = &self.database else {
+            command.env("SM_STORE", format!("sqlite:{}", self.file().display()));
+            return;
+        };
+        command.env("SM_STORE", database.connection_string());
+        if let Some(password) = &database.server.password {
+            command.env("SM_STORE_PASSWORD", password);
+        }
+        if let Some(file) = &database.server.token_file {
+            command.env("SM_STORE_TOKEN_FILE", file);
+        }
     }
 
     fn registry(&self) -> PathBuf {
@@ -141,7 +174,6 @@ impl Deployment {
         command
             .arg("serve")
             .env("SM_LISTEN", "127.0.0.1:0")
-            .env("SM_STORE", format!("sqlite:{}", site.store().display()))
             .env("SM_REGISTRY", site.registry())
             .env_remove("RUST_LOG")
             .env_remove("SM_API_CLIENTS")
@@ -149,6 +181,7 @@ impl Deployment {
             .env_remove("SM_RETENTION")
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
+        site.name_store(&mut command);
         if let Some(retention) = retention {
             command.env("SM_RETENTION", retention);
         }
@@ -193,7 +226,24 @@ impl Deployment {
     /// What the process has used so far; `None` if the bench did not start it.
     pub fn usage(&self) -> Option<Usage> {
         let own = self.own.as_ref()?;
-        Usage::of(own.child.0.id(), own.site.directory.path())
+        let files = own.site.database.is_none().then(|| own.site.directory.path());
+        Usage::of(own.child.0.id(), files)
+    }
+
+    /// What its SQL Server has counted so far, and the round trips to it; `None` if it has none.
+    pub async fn spent(&self) -> Result<Option<(Counters, usize)>, String> {
+        // Each call waits for a connection once.
+        const ROUND_TRIPS: &str = "submission_store_connection_wait_seconds_count";
+        let Some(database) = self.own.as_ref().and_then(|own| own.site.database.as_ref()) else { return Ok(None) };
+        Ok(Some((Counters::read(database).await?, self.total(ROUND_TRIPS).await?)))
+    }
+
+    /// How many intents have ended by now; `None` if the process is not ours and may have others.
+    pub async fn ended(&self) -> Result<Option<usize>, String> {
+        match self.own {
+            Some(_) => self.terminal_total().await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Waits until all submitted intents have ended, and returns the time since the start of the run.
@@ -302,17 +352,17 @@ fn watch_start(log: impl std::io::Read + Send + 'static) -> Result<(String, Dura
     Err(format!("the service did not start: {seen}"))
 }
 
-/// The resources that a process and its files use.
+/// The resources that a process and its files, if it keeps any, use.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub cpu: Duration,
     pub peak_memory: u64,
     pub memory: u64,
-    pub disk: u64,
+    pub disk: Option<u64>,
 }
 
 impl Usage {
-    fn of(pid: u32, directory: &Path) -> Option<Self> {
+    fn of(pid: u32, directory: Option<&Path>) -> Option<Self> {
         /// The unit of CPU time in `/proc` on Linux.
         const TICKS_PER_SECOND: u64 = 100;
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -323,8 +373,8 @@ impl Usage {
             let line = status.lines().find(|line| line.starts_with(name))?;
             line.split_whitespace().nth(1)?.parse::<u64>().ok()
         };
-        let files = std::fs::read_dir(directory).ok()?;
-        let disk = files.filter_map(|file| file.ok()?.metadata().ok()).map(|file| file.len()).sum();
+        let files = directory.and_then(|directory| std::fs::read_dir(directory).ok());
+        let disk = files.map(|files| files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum());
         Some(Self {
             cpu: Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND),
             peak_memory: kib("VmHWM:")? * 1024,
@@ -338,7 +388,10 @@ impl Usage {
         let thousands = (intents as f64 / 1000.0).max(f64::MIN_POSITIVE);
         Cost {
             cpu_seconds: (self.cpu.saturating_sub(before.cpu)).as_secs_f64() / thousands,
-            disk_bytes: self.disk.saturating_sub(before.disk) as f64 / thousands,
+            disk_bytes: self
+                .disk
+                .zip(before.disk)
+                .map(|(after, before)| after.saturating_sub(before) as f64 / thousands),
             idle_memory: before.memory,
             peak_memory: self.peak_memory,
         }
@@ -349,7 +402,8 @@ impl Usage {
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     pub cpu_seconds: f64,
-    pub disk_bytes: f64,
+    /// `None` if the store is not a file.
+    pub disk_bytes: Option<f64>,
     pub idle_memory: u64,
     pub peak_memory: u64,
 }

@@ -34,6 +34,7 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 
 pub use checks::Warning;
+pub use database::{Tds, connect};
 pub use settings::{PoolSettings, Settings};
 
 use self::contracts::Contracts;

@@ -229,7 +229,7 @@ async fn a_lock_that_is_not_granted_ends_before_the_command_times_out() {
     let database = Database::new(&Settings::parse(&text, None, pool).unwrap(), "test", 2, metrics());
     let run = |sql: &'static str| database.run(unlisted(sql));
     run("CREATE TABLE t (n INT); INSERT INTO t VALUES (1);").await.unwrap();
-    let mut holder = database::connect(&settings(&test.server, &test.name)).await.unwrap();
+    let mut holder = connect(&settings(&test.server, &test.name)).await.unwrap();
     let hold = "BEGIN TRANSACTION; UPDATE t SET n = 2;";
     holder.simple_query(hold).await.unwrap().into_results().await.unwrap();
     let refused = run("UPDATE t SET n = 3").await.unwrap_err();
