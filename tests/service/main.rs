@@ -11,6 +11,7 @@ mod cli;
 mod clients;
 mod connections;
 mod console;
+mod contract;
 mod crash;
 mod dashboard;
 mod deployment;
