@@ -1,6 +1,6 @@
 # 'make' without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint test test-sqlserver tsql model chaos accessibility conformance deny fuzz book run demo
+.PHONY: help check fmt lint test test-sqlserver tsql model chaos attack accessibility conformance deny fuzz book run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -28,6 +28,11 @@ tsql: ## Write every statement that the SQL Server store can send to target/tsql
 chaos: ## Run a fleet under load and inject faults: SECONDS_EACH=60 RUNS=1 SEED=<number>
 	SM_CHAOS_SECONDS=$(or $(SECONDS_EACH),60) SM_CHAOS_RUNS=$(or $(RUNS),1) $(if $(SEED),SM_CHAOS_SEED=$(SEED)) \
 		cargo test --locked --test service fleet::chaos -- --nocapture
+
+attack: ## Attack a running instance with hostile gateways and clients: SECONDS_EACH=60 SEED=<number>
+	SM_ATTACK_SECONDS=$(or $(SECONDS_EACH),60) $(if $(SEED),SM_ATTACK_SEED=$(SEED)) \
+		cargo test --locked --test service -- --nocapture --test-threads=2 \
+		hostile:: attack:: connections:: memory:: http_answers:: slow:: access:: overload::
 
 model: ## Explore the model of lease and attempt further than the tests do
 	cargo test --locked --release --lib domain::model -- --include-ignored --nocapture

@@ -1,13 +1,11 @@
 //! `/v1/intents`: submit an intent, get it with its history, list intents.
 
-use std::time::Duration;
-
 use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::json::{CommonErrors, ErrorJson, HistoryJson, IntentListJson, SubmitRequest};
-use super::wait::{self, MAX_WAIT_SECONDS};
+use super::wait;
 use crate::domain::client::Scope;
 use crate::domain::intent::{Intent, IntentId, Payload, Status, TargetName};
 use crate::domain::intent_json::{IntentJson, StatusName};
@@ -70,8 +68,7 @@ pub async fn submit(
         }
     };
     if let (Some(seconds), Some(watch)) = (wait_seconds, watch) {
-        let limit = Duration::from_secs(seconds.min(MAX_WAIT_SECONDS));
-        intent = wait::for_first_attempt(&deps, intent, &watch, limit).await;
+        intent = wait::for_first_attempt(&deps, intent, &watch, wait::limit(seconds)).await;
     }
     let mut response = HttpResponse::Ok();
     if replayed {

@@ -10,11 +10,16 @@ use crate::platform::clock::monotonic;
 use crate::store::watchers::Watch;
 use crate::web::WebDeps;
 
-pub const MAX_WAIT_SECONDS: u64 = 30;
+const MAX_WAIT_SECONDS: u64 = 30;
 
 /// The time between two polls of the store. It starts small, because most attempts are quick, and doubles up to the maximum.
 const FIRST_POLL: Duration = Duration::from_millis(50);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long a client waits that asks for this many seconds.
+pub fn limit(seconds: u64) -> Duration {
+    Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))
+}
 
 /// Waits until the first attempt of the intent has finished, but at most for `limit`. Returns the intent as it is then.
 pub async fn for_first_attempt(deps: &WebDeps, mut intent: Intent, watch: &Watch, limit: Duration) -> Intent {
@@ -34,4 +39,16 @@ pub async fn for_first_attempt(deps: &WebDeps, mut intent: Intent, watch: &Watch
         interval = (interval * 2).min(MAX_POLL_INTERVAL);
     }
     intent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_longer_than_thirty_seconds() {
+        for (asked, waits) in [(0, 0), (1, 1), (30, 30), (31, 30), (u64::MAX, 30)] {
+            assert_eq!(limit(asked), Duration::from_secs(waits));
+        }
+    }
 }

@@ -91,3 +91,61 @@ pub fn of(detail: &IntentDetail) -> Timeline {
 fn round(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::contract::fixtures::max_attempts;
+    use crate::domain::intent::{Intent, IntentId, IntentSeq, State};
+    use crate::domain::outcome::Outcome;
+    use crate::store::{Attempt, History};
+
+    const CREATED: Timestamp = Timestamp::from_micros(1_000_000);
+
+    fn at(seconds: u64) -> Timestamp {
+        CREATED + Duration::from_secs(seconds)
+    }
+
+    /// An intent with attempts that lasted from and to these seconds.
+    fn detail(attempts: &[(u64, u64)], state: State, next_attempt_at: Option<Timestamp>) -> IntentDetail {
+        let contract = max_attempts(9);
+        let attempts = (1..).zip(attempts).map(|(attempt_number, (from, to))| Attempt {
+            attempt_number,
+            lease_epoch: 1,
+            started_at: at(*from),
+            finished_at: at(*to),
+            outcome: Outcome::error("gateway answered HTTP 500"),
+        });
+        let attempts: Vec<_> = attempts.collect();
+        let intent = Intent {
+            seq: IntentSeq(1),
+            id: IntentId::parse("a").unwrap(),
+            target: contract.target.clone(),
+            created_at: CREATED,
+            state,
+            attempt_count: u32::try_from(attempts.len()).unwrap(),
+            attempt_open: false,
+        };
+        let history = History { intent, attempts, webhook: None };
+        IntentDetail { now: at(20), history, contract, next_attempt_at, open_since: None, paused_at: None }
+    }
+
+    #[test]
+    fn attempts_and_waits_are_drawn_to_scale() {
+        let drawn = of(&detail(&[(0, 10), (15, 20)], State::Accepted { at: at(20) }, None));
+        let bars: Vec<_> = drawn.bars.iter().map(|bar| (bar.x, bar.width)).collect();
+        assert_eq!(bars, [(LEFT, WIDTH / 2.0), (LEFT + WIDTH * 0.75, WIDTH / 4.0)]);
+        let waits: Vec<_> = drawn.waits.iter().map(|wait| (wait.from, wait.to)).collect();
+        assert_eq!(waits, [(LEFT + WIDTH / 2.0, LEFT + WIDTH * 0.75)]);
+        assert!(drawn.label.contains("attempt 2: error, took 5"), "{}", drawn.label);
+        // While it waits, the drawing ends where the next attempt is due.
+        let drawn = of(&detail(&[(0, 10)], State::Pending, Some(at(40))));
+        assert_eq!((drawn.bars[0].width, drawn.due), (WIDTH / 4.0, Some(LEFT + WIDTH)));
+        assert_eq!((drawn.waits[0].from, drawn.waits[0].to), (LEFT + WIDTH / 4.0, LEFT + WIDTH));
+        // What is too short to be seen is drawn a little wider, and stays within the drawing.
+        let drawn = of(&detail(&[(0, 0), (1000, 1000)], State::Accepted { at: at(1000) }, None));
+        assert_eq!((drawn.bars[0].width, drawn.bars[1].x), (MIN_WIDTH, LEFT + WIDTH - MIN_WIDTH));
+    }
+}

@@ -203,3 +203,23 @@ impl ResponseError for ApiError {
         self.head().json(self.json())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_went_wrong_inside_is_not_told() {
+        for (error, status, code) in [
+            (StoreError::Unexpected("no such table: secrets".to_owned()), 500, "internal_error"),
+            (StoreError::Unavailable("login failed for sa".to_owned()), 503, "store_unavailable"),
+            (StoreError::Overloaded, 503, "overloaded"),
+        ] {
+            let error = ApiError::from(error);
+            let json = error.json();
+            assert_eq!((error.status_code().as_u16(), &json["error"]["code"]), (status, &code.into()));
+            assert!(json["error"].get("details").is_none(), "absent details are left out: {json}");
+            assert!(!json.to_string().contains("secrets") && !json.to_string().contains("sa\""), "{json}");
+        }
+    }
+}

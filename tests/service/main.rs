@@ -18,6 +18,7 @@ mod deployment;
 mod documents;
 mod fleet;
 mod gateway;
+mod hostile;
 mod http_answers;
 mod inbox;
 mod jobs;
