@@ -9,6 +9,10 @@ use crate::domain::outcome::Outcome;
 use crate::domain::raw_json::{Object, text_of};
 use crate::http_client::{quoted, shown};
 
+/// How much of a value is kept. Known reasons and usual ids are far shorter, and a history of thousands of attempts with values as
+/// long as a response may be would not fit into memory.
+const MAX_VALUE_CHARS: usize = 1000;
+
 /// The outcome that a response means.
 pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     if !(200..300).contains(&http_status) {
@@ -36,11 +40,12 @@ pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     }
 }
 
-/// The text of a string or number, or `None` if it is blank. Control characters become spaces, because not every store can
-/// store them.
+/// The text of a string or number, shortened to [`MAX_VALUE_CHARS`], or `None` if it is blank. Control characters become
+/// spaces, because not every store can store them.
 fn non_blank_text(value: Option<&RawValue>) -> Option<String> {
     let text = text_of(value?)?.replace(char::is_control, " ");
-    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    let kept: String = text.trim().chars().take(MAX_VALUE_CHARS).collect();
+    Some(kept).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -108,6 +113,14 @@ mod tests {
         for body in [r#"{"status":"accepted"} {}"#, r#"{"status":"accepted","x":[}"#, r#"{"status":"accepted""#] {
             assert!(matches!(read(200, body.as_bytes()), Outcome::Error { .. }), "{body}");
         }
+    }
+
+    #[test]
+    fn long_values_are_shortened() {
+        let long = "é".repeat(30_000);
+        let kept = "é".repeat(MAX_VALUE_CHARS);
+        let body = format!(r#"{{"status":"rejected","reason":"{long}","gatewayMessageId":"{long}"}}"#);
+        assert_eq!(read(200, body.as_bytes()), rejected(&kept, Some(kept.clone())));
     }
 
     #[test]
