@@ -198,6 +198,21 @@ async fn the_kubernetes_manifests_agree_with_the_code() {
     }
 }
 
+/// A proxy that gives up before the service or a gateway does turns good answers into unknown outcomes.
+#[test]
+fn haproxy_waits_longer_than_the_service_does() {
+    let proxy = text("deploy/haproxy.cfg");
+    let seconds = |name: &str| {
+        let value = proxy.lines().find_map(|line| line.trim().strip_prefix(&format!("timeout {name} ")));
+        value.and_then(|value| value.strip_suffix('s')?.parse::<u64>().ok()).unwrap_or_else(|| panic!("no {name}"))
+    };
+    // waitSeconds ends at 30 s, an attempt at 35 s.
+    assert!(help("serve").contains("[env: SM_ATTEMPT_TIMEOUT=] [default: 35s]"));
+    assert!(seconds("server") > 35, "timeout server");
+    // Idle connections are closed by the service after 75 s; the proxy must not use one that is being closed.
+    assert!(seconds("client") <= 75, "timeout client");
+}
+
 #[test]
 fn the_image_runs_what_there_is() {
     let dockerfile = text("Dockerfile");

@@ -122,6 +122,8 @@ pub(super) struct Connection {
     body_unread: Cell<bool>,
     /// How many bytes of that body have not arrived yet, if its length is known.
     body_left: Cell<Option<usize>>,
+    /// How many bytes of that body arrived together with the head.
+    body_with_head: Cell<usize>,
     /// How many bytes have arrived that belong to later requests.
     read_ahead: Cell<usize>,
     /// How many bytes of an incomplete head the parser holds.
@@ -154,6 +156,7 @@ impl Connection {
             since: Cell::new(now),
             body_unread: Cell::new(false),
             body_left: Cell::new(None),
+            body_with_head: Cell::new(0),
             read_ahead: Cell::new(0),
             head_bytes: Cell::new(0),
             leftover_bytes: Cell::new(0),
@@ -213,10 +216,16 @@ impl Connection {
         self.set_held(head.saturating_mul(2).saturating_add(ahead));
     }
 
+    /// Call when the parser gets this many bytes of a body together with the head.
+    fn passed_with_head(&self, bytes: usize) {
+        self.body_with_head.set(bytes);
+    }
+
     /// Call when a request starts. `body` is `None` if it has no body, and `Some(None)` if the length of its body is unknown.
     fn request_started(&self, body: Option<Option<usize>>, now: Instant) {
+        let passed = self.body_with_head.take();
         self.body_unread.set(body.is_some());
-        self.body_left.set(body.flatten());
+        self.body_left.set(body.flatten().map(|length| length.saturating_sub(passed)));
         self.served.set(true);
         self.head_bytes.set(0);
         self.set_held(self.read_ahead.get());
