@@ -46,7 +46,9 @@ enum Told {
 
 /// What reached the gateway: by intent and attempt, what it told each time. More than once is a failure.
 #[derive(Clone, Default)]
-struct Record(Arc<Mutex<HashMap<(String, u32), Vec<Told>>>>);
+struct Record(Arc<Mutex<Received>>);
+
+type Received = HashMap<(String, u32), Vec<Told>>;
 
 impl Record {
     fn note(&self, key: &str, attempt: u32, told: Told) {
