@@ -212,7 +212,7 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
         created_after: query.get("createdAfter", MOMENT, Timestamp::parse)?,
         created_before: query.get("createdBefore", MOMENT, Timestamp::parse)?,
         limit: page_limit(&query)?,
-        behind,
+        after: behind,
     })
 }
 

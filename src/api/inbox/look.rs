@@ -200,7 +200,7 @@ pub fn inbox_query(text: &str, known: &[&str]) -> Result<InboxQuery, ApiError> {
         state: query.get("state", states, InboxSubmissionState::parse)?,
         contact_id: query.get("contact_id", "the number of a contact", |text| text.parse().ok())?,
         limit: page_limit(&query)?,
-        behind: query.get("cursor", "the nextCursor of a page before", cursor_of)?,
+        after: query.get("cursor", "the nextCursor of a page before", cursor_of)?,
     })
 }
 

@@ -142,7 +142,7 @@ pub fn list_query(text: &str) -> Result<JobQuery, ApiError> {
         job_id: name("job_id", "a tenant's id of a job")?,
         status: query.get("status", "pending, accepted, rejected or exhausted", Status::parse)?,
         limit: page_limit(&query)?,
-        behind: query.get("cursor", "the next_cursor of a page before", cursor_of)?,
+        after: query.get("cursor", "the next_cursor of a page before", cursor_of)?,
     })
 }
 

@@ -1,11 +1,11 @@
-//! The lease row: taken, prolonged and given back, each in one transaction by the store's clock.
+//! Acquires, renews and releases the lease. Each call is one transaction and uses the store's clock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-use super::connection::{begin, is_ahead, read_now};
+use super::connection::{begin_transaction, is_ahead, read_now};
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
@@ -18,13 +18,13 @@ pub fn acquire(
     holder: Arc<str>,
     duration: Duration,
 ) -> Result<Option<Lease>, rusqlite::Error> {
-    // A follower asks every second: look first, so that it does not write as often. While the store's clock is ahead of the host's
-    // it does write, because that clock goes on only with transactions.
+    // Followers request the lease every second. They read it first, so that they write only if it has expired. While the store's
+    // clock is ahead of the host's they do write, because that clock advances only with transactions.
     let now = read_now(connection, clock)?;
     if latest(connection)?.expires_at > now && !is_ahead(now, clock.now()) {
         return Ok(None);
     }
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     let latest = latest(&transaction)?;
     if latest.expires_at > now {
         transaction.commit()?;
@@ -50,7 +50,7 @@ pub fn renew(
     term: Term,
     duration: Duration,
 ) -> Result<Option<Lease>, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     let expires_at = now + duration;
     let renewed = transaction.execute(
         "UPDATE submission_manager_leases SET renewed_at = ?4, expires_at = ?5
@@ -62,7 +62,7 @@ pub fn renew(
 }
 
 pub fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> Result<(), rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     transaction.execute(
         "UPDATE submission_manager_leases SET expires_at = ?4
          WHERE lease_name = ?1 AND holder_id = ?2 AND lease_epoch = ?3 AND expires_at > ?4",
@@ -98,7 +98,7 @@ pub fn reset(
     epoch: i64,
     renewed_at: Timestamp,
 ) -> Result<bool, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     let reset = transaction.execute(
         "UPDATE submission_manager_leases SET expires_at = ?3
          WHERE lease_epoch = ?1 AND renewed_at = ?2 AND expires_at > ?3",
@@ -108,8 +108,8 @@ pub fn reset(
     Ok(reset == 1)
 }
 
-/// The fence: whether `term` holds the lease. Inside a write transaction nobody can take it away
-/// before that transaction commits.
+/// The fence: whether `term` holds the lease. Within a write transaction no other instance can acquire it before that transaction
+/// commits.
 pub fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Result<bool, rusqlite::Error> {
     transaction
         .prepare_cached(
@@ -119,8 +119,8 @@ pub fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Resu
         .exists(params![term.lease_name, term.holder_id, term.epoch, now.micros()])
 }
 
-/// The highest epoch and the latest end of any lease: one store has one executor, also when
-/// instances do not agree on the name of its lease.
+/// The highest epoch and the latest expiry of all leases. One store has one leader, even if instances are configured with different
+/// lease names.
 struct Latest {
     epoch: i64,
     expires_at: Timestamp,

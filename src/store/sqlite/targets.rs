@@ -1,11 +1,11 @@
-//! Targets: which are paused, and what a lane of the schedule is.
+//! Targets and whether they are paused, and the lanes of the schedule.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
-use super::connection::begin;
+use super::connection::begin_transaction;
 use super::read::parsed;
 use crate::domain::intent::TargetName;
 use crate::domain::schedule::{GatewayId, Lane, LaneId};
@@ -13,7 +13,7 @@ use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::StoredTarget;
 
-/// Those that nothing may begin for, as of this transaction.
+/// Returns the targets of which no attempt may start, as of this transaction.
 pub fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT submission_target FROM submission_target_pauses")?
@@ -26,7 +26,7 @@ pub fn pause(
     clock: &WallClock,
     target: &TargetName,
 ) -> Result<Timestamp, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     transaction.execute(
         "INSERT OR IGNORE INTO submission_target_pauses (submission_target, paused_at) VALUES (?1, ?2)",
         params![target.as_str(), now.micros()],
@@ -61,7 +61,7 @@ pub fn all(connection: &Connection) -> Result<Vec<StoredTarget>, rusqlite::Error
         .collect()
 }
 
-/// The lanes of contracts, each looked up once.
+/// Looks up the lanes of contracts, each of them once.
 pub struct Lanes<'a> {
     connection: &'a Connection,
     known: HashMap<i64, Arc<Lane>>,

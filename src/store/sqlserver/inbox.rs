@@ -361,9 +361,9 @@ impl Listing {
         let mut values = vec![Value::Number(i64::try_from(limit).unwrap_or(i64::MAX))];
         values.extend(query.client_slug.clone().map(Value::Text));
         values.extend(query.contact_id.map(Value::Number));
-        values.extend(query.behind.map(Value::Number));
+        values.extend(query.after.map(Value::Number));
         let (client, contact) = (query.client_slug.is_some(), query.contact_id.is_some());
-        run(database, self.statement(query.state, client, contact, query.behind.is_some()), values).await
+        run(database, self.statement(query.state, client, contact, query.after.is_some()), values).await
     }
 }
 

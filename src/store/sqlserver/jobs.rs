@@ -186,7 +186,7 @@ pub async fn list(database: &Database, query: &JobQuery) -> Result<JobPage, Stor
     }));
     values.extend(query.job_id.clone().map(Value::Text));
     values.extend(query.status.map(|status| Value::Text(status.as_str().to_owned())));
-    if let Some(place) = &query.behind {
+    if let Some(place) = &query.after {
         values.extend([Value::Text(json_moment(place.accepted_at)), Value::Text(place.id.to_string())]);
     }
     let parts = ListParts {
@@ -194,7 +194,7 @@ pub async fn list(database: &Database, query: &JobQuery) -> Result<JobPage, Stor
         workspaces: query.workspaces.is_some(),
         job_id: query.job_id.is_some(),
         status: query.status.is_some(),
-        behind: query.behind.is_some(),
+        behind: query.after.is_some(),
     };
     let results = database.run(Batch { sql: list_statement(parts).into(), values }).await?;
     let jobs = results.iter().flatten().map(job).collect::<Result<_, _>>()?;

@@ -223,12 +223,12 @@ pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, S
         let intents = list_part(database, &query, Part::All, wanted).await?;
         return Ok(IntentPage::of_newest(&query, intents));
     };
-    let by_message = match &query.behind {
+    let by_message = match &query.after {
         Some(PageCursor::Id(_)) => Vec::new(),
         _ => list_part(database, &query, Part::ByMessage(text), wanted).await?,
     };
     let mut by_id = Vec::new();
-    for range in IdRange::of(text, query.behind.as_ref()) {
+    for range in IdRange::of(text, query.after.as_ref()) {
         let left = wanted - by_message.len() - by_id.len();
         if left == 0 {
             break;
@@ -256,7 +256,7 @@ async fn list_part(
     limit: usize,
 ) -> Result<Vec<Intent>, StoreError> {
     let moment = |moment: Timestamp| Value::Text(json_moment(moment));
-    let newer = match (&query.behind, &part) {
+    let newer = match (&query.after, &part) {
         (Some(PageCursor::Newer { created_at, id }), Part::All)
         | (Some(PageCursor::Message { created_at, id }), Part::ByMessage(_)) => {
             Some([moment(*created_at), Value::Text(id.to_string())])
@@ -271,7 +271,7 @@ async fn list_part(
         newer: newer.is_some(),
         message: matches!(part, Part::ByMessage(_)),
         ids: match &part {
-            Part::ById(_, ids) => Some(IdParts { behind: ids.behind, before: ids.before.is_some() }),
+            Part::ById(_, ids) => Some(IdParts { behind: ids.excludes_from, before: ids.before.is_some() }),
             Part::All | Part::ByMessage(_) => None,
         },
     };

@@ -21,7 +21,7 @@ use crate::domain::lease::Term;
 use crate::domain::policy;
 use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
-use crate::store::columns::StateColumns;
+use crate::store::column_values::StateColumns;
 use crate::store::{
     BatchResults, FencedError, FencedResults, FencedWrites, FinishAttempt, FinishResult, NewIntent, NewJob,
     PostponeAttempt, StartResult, StoreError, StoredIntent, Submitted, WriteBatch, minute_of,
