@@ -1,14 +1,14 @@
--- Intents, their attempts and the lease. Times are microseconds since 1970 UTC, by the store's clock.
--- Run inside one transaction; safe to run again.
+-- Intents, their attempts and the lease. Times are microseconds since 1970 UTC by the store's clock.
+-- It runs within one transaction and can be repeated.
 
--- Gateways by number.
+-- Gateways and their numbers.
 CREATE TABLE IF NOT EXISTS submission_gateways (
     gateway_id  INTEGER PRIMARY KEY,
     gateway_url TEXT NOT NULL UNIQUE
 ) STRICT;
 
--- Contract snapshots, each distinct one once. Rows are never changed: an intent that refers to
--- one keeps its contract whatever becomes of the registry.
+-- Contract snapshots. Each distinct contract has one row, and rows are never changed: an intent keeps
+-- its contract when the registry changes.
 CREATE TABLE IF NOT EXISTS submission_contracts (
     contract_id       INTEGER PRIMARY KEY,
     gateway_id        INTEGER NOT NULL REFERENCES submission_gateways,
@@ -25,10 +25,10 @@ CREATE TABLE IF NOT EXISTS submission_intents (
     payload_sha256   BLOB    NOT NULL,
     status           TEXT    NOT NULL CHECK (status IN ('pending', 'accepted', 'rejected', 'exhausted')),
     attempt_count    INTEGER NOT NULL DEFAULT 0,
-    -- Set while the intent waits for an attempt, and only then.
+    -- Set only while the intent waits for an attempt.
     next_attempt_at  INTEGER,
     deadline_at      INTEGER,
-    -- Set while an attempt is under way, and only then: who began it and when.
+    -- Set only while an attempt is under way: the epoch of the term that started it, and when.
     open_lease_epoch INTEGER,
     open_started_at  INTEGER,
     created_at       INTEGER NOT NULL,
@@ -54,13 +54,13 @@ CREATE INDEX IF NOT EXISTS submission_intents_completed
 CREATE INDEX IF NOT EXISTS submission_intents_by_status ON submission_intents (status);
 CREATE INDEX IF NOT EXISTS submission_intents_by_contract ON submission_intents (contract_id);
 
--- Apart from the intent, so that writing an attempt does not write the payload again.
+-- A table of its own, so that updating an intent does not write the payload again.
 CREATE TABLE IF NOT EXISTS submission_payloads (
     intent_seq INTEGER PRIMARY KEY REFERENCES submission_intents,
     payload    BLOB NOT NULL
 ) STRICT;
 
--- The audit log: appended when an attempt is finished, never counted, never changed.
+-- The audit log. A row is inserted when an attempt is finished, in the same transaction, and never changed.
 CREATE TABLE IF NOT EXISTS submission_attempts (
     intent_seq         INTEGER NOT NULL REFERENCES submission_intents,
     attempt_number     INTEGER NOT NULL,
@@ -84,8 +84,8 @@ CREATE TABLE IF NOT EXISTS submission_manager_leases (
     expires_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The store's clock: each transaction moves it on, also when the host's clock does not. So no two
--- transactions share a timestamp, and none gets an earlier one than a transaction before it.
+-- The store's clock. Each transaction advances it, even if the host's clock does not move. So no two
+-- transactions have the same timestamp, and a later transaction has a later timestamp.
 CREATE TABLE IF NOT EXISTS submission_clock (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     last_at  INTEGER NOT NULL

@@ -1,30 +1,30 @@
--- Webhook events that are owed for ended intents, and every try to deliver them.
--- Run inside one transaction; safe to run again.
+-- Webhook events of ended intents, and every try to deliver them.
+-- It runs within one transaction and can be repeated.
 
--- Receivers by number: scheme, host and port of a webhook, up or down as a whole.
+-- Receivers and their numbers. A receiver is the scheme, host and port of a webhook URL.
 CREATE TABLE IF NOT EXISTS submission_webhook_receivers (
     receiver_id INTEGER PRIMARY KEY,
     origin      TEXT NOT NULL UNIQUE
 ) STRICT;
 
--- The receivers of contracts that have a webhook. Rows are never changed.
+-- The receiver of each contract that has a webhook. Rows are never changed.
 CREATE TABLE IF NOT EXISTS submission_contract_receivers (
     contract_id INTEGER PRIMARY KEY REFERENCES submission_contracts,
     receiver_id INTEGER NOT NULL REFERENCES submission_webhook_receivers
 ) STRICT;
 
--- At most one for an intent, written in the transaction that ends it.
+-- At most one event for each intent, inserted in the transaction that ends the intent.
 CREATE TABLE IF NOT EXISTS submission_webhook_events (
     intent_seq       INTEGER PRIMARY KEY REFERENCES submission_intents,
     receiver_id      INTEGER NOT NULL REFERENCES submission_webhook_receivers,
     status           TEXT    NOT NULL CHECK (status IN ('pending', 'delivered', 'failed')),
-    -- When it came to be owed, or was asked for again, and how many tries had been made by then.
+    -- When the event became pending or redelivery was requested, and how many tries had been made before.
     owed_since       INTEGER NOT NULL,
     tries_before     INTEGER NOT NULL DEFAULT 0,
     tries            INTEGER NOT NULL DEFAULT 0,
-    -- Set while the event waits for a try, and only then.
+    -- Set only while the event waits for a try.
     next_try_at      INTEGER,
-    -- Set while a try is under way, and only then: who began it and when.
+    -- Set only while a try is under way: the epoch of the term that started it, and when.
     open_lease_epoch INTEGER,
     open_started_at  INTEGER,
     CHECK ((status = 'pending') = ((next_try_at IS NULL) <> (open_lease_epoch IS NULL)))
@@ -36,7 +36,7 @@ CREATE INDEX IF NOT EXISTS submission_webhook_events_owed
 CREATE INDEX IF NOT EXISTS submission_webhook_events_open
     ON submission_webhook_events (open_lease_epoch) WHERE open_lease_epoch IS NOT NULL;
 
--- Appended when a try is finished, never changed.
+-- A row is inserted when a try is finished, and never changed.
 CREATE TABLE IF NOT EXISTS submission_webhook_tries (
     intent_seq  INTEGER NOT NULL REFERENCES submission_webhook_events,
     try_number  INTEGER NOT NULL,

@@ -1,5 +1,5 @@
--- Inbox submissions whose payload is application/x-www-form-urlencoded; that of all others is read as JSON.
--- Run inside one transaction; safe to run again.
+-- Inbox submissions whose payload is application/x-www-form-urlencoded. All other payloads are JSON.
+-- It runs within one transaction and can be repeated.
 
 CREATE TABLE IF NOT EXISTS inbox_forms (
     submission_seq INTEGER PRIMARY KEY REFERENCES inbox_submissions

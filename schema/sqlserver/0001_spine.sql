@@ -1,9 +1,9 @@
 -- Intents, their attempts and the lease. DATETIME2(6) is UTC by the server's clock.
--- One batch; safe to run again. Names are compared byte for byte, hence the binary collation; an
--- id has up to 200 characters, each up to two UTF-16 units. Primary keys are clustered and unique
--- keys are not, as is the default: rows stand in order of arrival, ids are an index.
+-- It is one batch and can be repeated. The binary collation compares names byte for byte. An id has up
+-- to 200 characters, each of up to two UTF-16 units. By default primary keys are clustered and unique
+-- keys are not: rows are stored in the order of arrival, and ids have an index.
 
--- Gateways by number. A URL is too long for a key.
+-- Gateways and their numbers. A URL is too long for a key, so its hash is unique.
 IF OBJECT_ID('submission_gateways') IS NULL
 BEGIN
     CREATE TABLE submission_gateways (
@@ -13,8 +13,8 @@ BEGIN
     );
 END;
 
--- Contract snapshots, each distinct one once. Rows are never changed: an intent that refers to
--- one keeps its contract whatever becomes of the registry.
+-- Contract snapshots. Each distinct contract has one row, and rows are never changed: an intent keeps
+-- its contract when the registry changes.
 IF OBJECT_ID('submission_contracts') IS NULL
 BEGIN
     CREATE TABLE submission_contracts (
@@ -22,7 +22,7 @@ BEGIN
         snapshot_sha256   BINARY(32)            NOT NULL CONSTRAINT submission_contracts_snapshot UNIQUE,
         gateway_id        BIGINT                NOT NULL,
         submission_target NVARCHAR(400) COLLATE Latin1_General_100_BIN2 NOT NULL,
-        -- Attempts that policy allows; NULL if it does not count them.
+        -- The number of attempts that the policy allows; NULL if it has no such limit.
         attempt_limit     BIGINT                NULL,
         snapshot          NVARCHAR(MAX)         NOT NULL
     );
@@ -41,10 +41,10 @@ BEGIN
         payload_sha256   BINARY(32)     NOT NULL,
         status           VARCHAR(10) COLLATE Latin1_General_100_BIN2 NOT NULL,
         attempt_count    BIGINT         NOT NULL,
-        -- Set while the intent waits for an attempt, and only then.
+        -- Set only while the intent waits for an attempt.
         next_attempt_at  DATETIME2(6)   NULL,
         deadline_at      DATETIME2(6)   NULL,
-        -- Set while an attempt is under way, and only then: who began it and when.
+        -- Set only while an attempt is under way: the epoch of the term that started it, and when.
         open_lease_epoch BIGINT         NULL,
         open_started_at  DATETIME2(6)   NULL,
         created_at       DATETIME2(6)   NOT NULL,
@@ -76,7 +76,7 @@ BEGIN
     CREATE INDEX submission_intents_by_contract ON submission_intents (contract_id, intent_seq);
 END;
 
--- The audit log: appended when an attempt is finished, never counted, never changed.
+-- The audit log. A row is inserted when an attempt is finished, in the same transaction, and never changed.
 IF OBJECT_ID('submission_attempts') IS NULL
 BEGIN
     CREATE TABLE submission_attempts (
@@ -106,8 +106,8 @@ BEGIN
     );
 END;
 
--- The store's clock: every transaction that writes intents moves it on first, so their timestamps
--- are in the order of their commits and no two share one.
+-- The store's clock. Every transaction that writes intents advances it first, so timestamps are in the
+-- order of commits, and no two transactions have the same timestamp.
 IF OBJECT_ID('submission_clock') IS NULL
 BEGIN
     CREATE TABLE submission_clock (

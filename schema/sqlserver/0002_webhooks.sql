@@ -1,7 +1,7 @@
--- Webhook events that are owed for ended intents, and every try to deliver them.
--- One batch; safe to run again.
+-- Webhook events of ended intents, and every try to deliver them.
+-- It is one batch and can be repeated.
 
--- Receivers by number: scheme, host and port of a webhook, up or down as a whole.
+-- Receivers and their numbers. A receiver is the scheme, host and port of a webhook URL.
 IF OBJECT_ID('submission_webhook_receivers') IS NULL
 BEGIN
     CREATE TABLE submission_webhook_receivers (
@@ -11,7 +11,7 @@ BEGIN
     );
 END;
 
--- The receivers of contracts that have a webhook. Rows are never changed.
+-- The receiver of each contract that has a webhook. Rows are never changed.
 IF OBJECT_ID('submission_contract_receivers') IS NULL
 BEGIN
     CREATE TABLE submission_contract_receivers (
@@ -20,20 +20,20 @@ BEGIN
     );
 END;
 
--- At most one for an intent, written in the transaction that ends it.
+-- At most one event for each intent, inserted in the transaction that ends the intent.
 IF OBJECT_ID('submission_webhook_events') IS NULL
 BEGIN
     CREATE TABLE submission_webhook_events (
         intent_seq       BIGINT       NOT NULL CONSTRAINT submission_webhook_events_pk PRIMARY KEY,
         receiver_id      BIGINT       NOT NULL,
         status           VARCHAR(10) COLLATE Latin1_General_100_BIN2 NOT NULL,
-        -- When it came to be owed, or was asked for again, and how many tries had been made by then.
+        -- When the event became pending or redelivery was requested, and how many tries had been made before.
         owed_since       DATETIME2(6) NOT NULL,
         tries_before     BIGINT       NOT NULL,
         tries            BIGINT       NOT NULL,
-        -- Set while the event waits for a try, and only then.
+        -- Set only while the event waits for a try.
         next_try_at      DATETIME2(6) NULL,
-        -- Set while a try is under way, and only then: who began it and when.
+        -- Set only while a try is under way: the epoch of the term that started it, and when.
         open_lease_epoch BIGINT       NULL,
         open_started_at  DATETIME2(6) NULL,
         CONSTRAINT submission_webhook_events_state CHECK (
@@ -50,7 +50,7 @@ BEGIN
         ON submission_webhook_events (open_lease_epoch) WHERE open_lease_epoch IS NOT NULL;
 END;
 
--- Appended when a try is finished, never changed.
+-- A row is inserted when a try is finished, and never changed.
 IF OBJECT_ID('submission_webhook_tries') IS NULL
 BEGIN
     CREATE TABLE submission_webhook_tries (

@@ -1,5 +1,5 @@
--- Which intent a gateway's message id belongs to, for whoever has only that. Longer ids are not kept here.
--- One batch; safe to run again.
+-- Index of gateway message ids, for searches. Longer message ids are not in it.
+-- It is one batch and can be repeated.
 IF OBJECT_ID('submission_gateway_messages') IS NULL
 BEGIN
     CREATE TABLE submission_gateway_messages (

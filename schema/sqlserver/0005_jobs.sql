@@ -1,12 +1,12 @@
--- Jobs of tenants, the traces that submissions belong to, and which nodes are gone.
--- One batch; safe to run again.
+-- Jobs of tenants, trace contexts of submissions, and management nodes that do not answer.
+-- It is one batch and can be repeated.
 
--- What a job is besides an intent. Written in the transaction of its intent, never changed.
+-- What is stored of a job besides its intent. A row is inserted together with its intent, and never changed.
 IF OBJECT_ID('submission_jobs') IS NULL
 BEGIN
     CREATE TABLE submission_jobs (
         intent_seq         BIGINT       NOT NULL CONSTRAINT submission_jobs_pk PRIMARY KEY,
-        -- The SHA-256 of tenant, workspace and idempotency key: what makes a submission unique.
+        -- The SHA-256 of tenant, workspace and idempotency key. It identifies a job.
         key_sha256         BINARY(32)   NOT NULL CONSTRAINT submission_jobs_key UNIQUE,
         submission_id      VARCHAR(36) COLLATE Latin1_General_100_BIN2 NOT NULL,
         tenant_id          NVARCHAR(400) COLLATE Latin1_General_100_BIN2 NOT NULL,
@@ -16,14 +16,14 @@ BEGIN
         management_node_id NVARCHAR(400) COLLATE Latin1_General_100_BIN2 NOT NULL,
         accepted_at        DATETIME2(6) NOT NULL
     );
-    -- Lists go by time and id, not by number: a number would tell one tenant how much others submit.
+    -- Lists are ordered by time and id, not by number: a number would reveal how much other tenants submit.
     CREATE INDEX submission_jobs_of_tenant ON submission_jobs (tenant_id, accepted_at, submission_id);
-    -- A tenant's own id need not be unique, but few jobs share one.
+    -- The job id of a tenant need not be unique, but few jobs share one.
     CREATE INDEX submission_jobs_by_job ON submission_jobs (tenant_id, job_id);
     CREATE INDEX submission_jobs_by_time ON submission_jobs (accepted_at, submission_id);
 END;
 
--- The traceparent that came with a submission, where one did.
+-- The traceparent header of a submission, if it had one.
 IF OBJECT_ID('submission_traces') IS NULL
 BEGIN
     CREATE TABLE submission_traces (
@@ -32,8 +32,8 @@ BEGIN
     );
 END;
 
--- Management nodes that did not answer: how often in a row, and when one was last tried or let be tried.
--- A node that answers has no row.
+-- Management nodes that did not answer: how often in a row, and when the node was last tried or a job was
+-- last admitted to try it. A node that answers has no row.
 IF OBJECT_ID('submission_gateway_reach') IS NULL
 BEGIN
     CREATE TABLE submission_gateway_reach (

@@ -1,7 +1,7 @@
--- Targets that are paused, and lanes of the schedule by contract instead of by gateway.
--- One batch; safe to run again.
+-- Paused targets, and lanes of the schedule by contract instead of by gateway.
+-- It is one batch and can be repeated.
 
--- Attempts of a target that stands here do not begin: every begin looks, in its own transaction.
+-- Paused targets. No attempt of them starts: the transaction that starts an attempt checks this table.
 IF OBJECT_ID('submission_target_pauses') IS NULL
 BEGIN
     CREATE TABLE submission_target_pauses (
@@ -13,7 +13,7 @@ BEGIN
         ON submission_intents (contract_id, next_attempt_at, intent_seq) INCLUDE (attempt_count)
         WHERE next_attempt_at IS NOT NULL;
     DROP INDEX submission_intents_lane ON submission_intents;
-    -- The same as before, and the contract: a look at changes reads nothing but this.
+    -- The index as before, with the contract, so that a refresh of the schedule reads nothing but this index.
     DROP INDEX submission_intents_changed ON submission_intents;
     CREATE INDEX submission_intents_changed ON submission_intents (last_modified_at, intent_id)
         INCLUDE (contract_id, gateway_id, next_attempt_at, attempt_count) WHERE next_attempt_at IS NOT NULL;

@@ -1,5 +1,5 @@
--- Inbox submissions whose payload is application/x-www-form-urlencoded; that of all others is read as JSON.
--- One batch; safe to run again.
+-- Inbox submissions whose payload is application/x-www-form-urlencoded. All other payloads are JSON.
+-- It is one batch and can be repeated.
 
 IF OBJECT_ID('inbox_forms') IS NULL
 BEGIN
