@@ -1,5 +1,5 @@
-//! Checks the properties of the fuzz targets with their seeds and with mutations of the seeds, without libFuzzer. So a bug that
-//! fuzzing found stays fixed, and `cargo test` shows a change that breaks a property.
+//! Checks the properties of the fuzz targets with their seeds and with mutations of the seeds, without libFuzzer. So a bug
+//! that fuzzing found stays fixed, and `cargo test` shows a change that breaks a property.
 //!
 //! The inputs are the same in every run. To search for new bugs, run `fuzz/run.sh`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

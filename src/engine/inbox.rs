@@ -1,12 +1,13 @@
 //! `InboxActor`: turns inbox submissions into contacts and messages, for one term.
 //!
-//! State: only its dependencies. It receives `Stop` from the leader, and sends `TermFailed` to the leader if the term is over. It
-//! takes due submissions in the order of their due times, parses them, and records the results in the store, fenced by its
-//! term. It runs when a submission came in on this instance, when one becomes due again, and twice a second for submissions
-//! that came in on other instances.
+//! State: only its dependencies. It receives `Stop` from the leader, and sends `TermFailed` to the leader if the term is
+//! over. It takes due submissions in the order of their due times, parses them, and records the results in the store,
+//! fenced by its term. It runs when a submission came in on this instance, when one becomes due again, and twice a second
+//! for submissions that came in on other instances.
 //!
-//! A submission that cannot be processed is put off and delays no other. A store call that fails is repeated, which is harmless:
-//! a submission becomes one message, however often its result is recorded. When the actor dies, the leader starts another one.
+//! A submission that cannot be processed is put off and delays no other. A store call that fails is repeated, which is
+//! harmless: a submission becomes one message, however often its result is recorded. When the actor dies, the leader starts
+//! another one.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,6 +36,7 @@ const BATCH: usize = 100;
 /// How often the store is queried if nothing else causes a query.
 const QUERY_INTERVAL: Duration = Duration::from_millis(500);
 
+/// What the inbox actor of a term needs.
 #[derive(Clone)]
 pub struct InboxDeps {
     pub term: Term,
@@ -45,6 +47,7 @@ pub struct InboxDeps {
     pub leader: Recipient<TermFailed>,
 }
 
+/// Processes inbox submissions during one term.
 pub struct InboxActor {
     deps: InboxDeps,
     _alive: Alive,

@@ -1,7 +1,7 @@
 //! How long this instance may assume that it holds the lease.
 //!
-//! The leader extends the trust with each renewal. Everything that must stop when the trust ends shares it and checks it. It is
-//! measured with the monotonic clock, so a change of the wall clock cannot extend it.
+//! The leader extends the trust with each renewal. Everything that must stop when the trust ends shares it and checks it.
+//! It is measured with the monotonic clock, so a change of the wall clock cannot extend it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +28,8 @@ pub enum RemainingTrust {
 }
 
 impl LeaseTrust {
-    /// Trusts the lease for `duration` after `requested_at`. The trust counts from the request and not from the answer, because
-    /// the store may have granted the lease right after the request.
+    /// Trusts the lease for `duration` after `requested_at`. The trust counts from the request and not from the answer,
+    /// because the store may have granted the lease right after the request.
     pub fn from(requested_at: Instant, duration: Duration) -> Self {
         Self { origin: requested_at, until: Arc::new(AtomicU64::new(nanos(duration))) }
     }
@@ -46,10 +46,12 @@ impl LeaseTrust {
         self.until.store(0, Ordering::SeqCst);
     }
 
+    /// Whether this instance may still act as the leader.
     pub fn holds(&self) -> bool {
         matches!(self.remaining(), RemainingTrust::For(_))
     }
 
+    /// Returns how much trust is left.
     pub fn remaining(&self) -> RemainingTrust {
         let (now, until) = (nanos(monotonic().duration_since(self.origin)), self.until.load(Ordering::SeqCst));
         match until.checked_sub(now) {

@@ -1,7 +1,7 @@
 //! The engine of one instance: the store actor, the leader and, while this instance leads, the actors of its term.
 //!
-//! [`Engine::start`] is the only place that starts the store actor and the leader and assigns actors to threads. The service and
-//! the tests start the same engine.
+//! [`Engine::start`] is the only place that starts the store actor and the leader and assigns actors to threads. The
+//! service and the tests start the same engine.
 
 pub mod executor;
 mod inbox;

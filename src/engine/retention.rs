@@ -32,6 +32,7 @@ const PASS_PAUSE: Duration = Duration::from_secs(5);
 /// The pause after a failure, because the store may be overloaded.
 const FAILURE_PAUSE: Duration = Duration::from_secs(60);
 
+/// Deletes old terminal intents during one term.
 pub struct RetentionActor {
     term: Term,
     store: StoreClient,

@@ -53,6 +53,7 @@ const MAX_EXPIRED: usize = 256;
 /// How often the whole backlog is counted. Counting scans an index.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What the scheduler of a term needs.
 pub struct SchedulerDeps {
     pub term: Term,
     pub trust: LeaseTrust,
@@ -70,6 +71,7 @@ pub struct SchedulerDeps {
     pub progress: Heartbeat,
 }
 
+/// Decides which attempt starts next during one term.
 pub struct SchedulerActor {
     deps: SchedulerDeps,
     schedule: SharedSchedule,
@@ -175,8 +177,8 @@ struct DueSlots {
 }
 
 impl DueSlots {
-    /// Makes attempts of intents that the schedule gave out. The caller keeps the schedule locked, so that an orderly stop sees
-    /// either the waiting intent or the attempt in flight.
+    /// Makes attempts of intents that the schedule gave out. The caller keeps the schedule locked, so that an orderly stop
+    /// sees either the waiting intent or the attempt in flight.
     fn attempts(self: &Arc<Self>, due: Vec<Waiting>) -> Vec<DueAttempt> {
         let attempt = |waiting: Waiting| {
             let (slots, released) = (Arc::clone(self), waiting.clone());

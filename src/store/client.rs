@@ -1,9 +1,10 @@
 //! `StoreClient`: typed calls of the store, which become messages to `StoreActor`.
 //!
 //! The calls of the contract are generated in [`super::contract`]; this file has batched writes, readiness and the ways in
-//! which calls are sent. No call waits for room in a queue: the actor answers `Overloaded` when its queues are full, and a dead
-//! actor is `Unavailable`. A call that a client waits for is `Unavailable` once the store's budget of time is used up, in the queue or in the
-//! store. The leader's own calls are bounded by the store, and by how long the leader trusts its lease.
+//! which calls are sent. No call waits for room in a queue: the actor answers `Overloaded` when its queues are full, and a
+//! dead actor is `Unavailable`. A call that a client waits for is `Unavailable` once the store's budget of time is used up,
+//! in the queue or in the store. The leader's own calls are bounded by the store, and by how long the leader trusts its
+//! lease.
 
 use std::future::Future;
 use std::pin::Pin;

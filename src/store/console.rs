@@ -53,6 +53,7 @@ pub const RECENT_MINUTES: i64 = 10;
 pub const MOST_FAILING: usize = 20;
 /// For how many minutes the counts of attempts are kept: a day and an hour.
 pub const KEPT_MINUTES: i64 = 25 * 60;
+/// Microseconds of a minute.
 pub const MINUTE_MICROS: i64 = 60_000_000;
 
 /// Returns the number of minutes from 1970 to this moment.

@@ -37,6 +37,7 @@ impl Faults {
         self.0.lock().unwrap().get(call).map_or(0, Vec::len)
     }
 
+    /// Removes all faults of a call that have not been injected yet.
     pub fn clear(&self, call: &'static str) {
         self.0.lock().unwrap().remove(call);
     }

@@ -155,6 +155,7 @@ pub struct InboxSubmission {
 }
 
 impl InboxSubmission {
+    /// Derives the state from the columns of the submission.
     pub fn state(&self) -> InboxSubmissionState {
         match (self.processed_at, self.next_try_at, self.tries) {
             (Some(_), _, _) => InboxSubmissionState::Processed,
@@ -231,7 +232,8 @@ pub struct InboxPage<T> {
 }
 
 impl<T> InboxPage<T> {
-    /// Makes a page of the rows that were found. Stores read one row more than the page has, to know whether there is a next page.
+    /// Makes a page of the rows that were found. Stores read one row more than the page has, to know whether there is a
+    /// next page.
     pub(super) fn of(query: &InboxQuery, mut rows: Vec<T>, number: impl Fn(&T) -> i64) -> Self {
         let limit = query.limit.max(1);
         let more = rows.len() > limit;

@@ -13,8 +13,8 @@ pub struct History {
     pub webhook: Option<WebhookHistory>,
 }
 
-/// Which intents to list. Intents of jobs are never listed, because only their tenants may see them. The newest come first; with a
-/// `prefix` the order is the one described there.
+/// Which intents to list. Intents of jobs are never listed, because only their tenants may see them. The newest come first;
+/// with a `prefix` the order is the one described there.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
     /// Searches by id: first come the intents to which a gateway gave exactly this message id, newest first, and then those
@@ -32,6 +32,7 @@ pub struct ListQuery {
 }
 
 impl ListQuery {
+    /// Returns how many intents a page has, at least one.
     pub(super) fn page_size(&self) -> usize {
         self.limit.max(1)
     }
@@ -98,8 +99,8 @@ impl IdRange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntentPage {
     pub intents: Vec<Intent>,
-    /// Set if there may be a next page. A page that is short or empty can have a next page, because a search examines a limited
-    /// number of intents for each page.
+    /// Set if there may be a next page. A page that is short or empty can have a next page, because a search examines a
+    /// limited number of intents for each page.
     pub next: Option<PageCursor>,
 }
 
@@ -136,7 +137,8 @@ impl IntentPage {
     }
 }
 
-/// Returns the smallest text, by code points, that is greater than all texts that start with `prefix`; `None` if there is none.
+/// Returns the smallest text, by code points, that is greater than all texts that start with `prefix`; `None` if there is
+/// none.
 fn after_prefix(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {

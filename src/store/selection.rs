@@ -33,8 +33,8 @@ pub enum StoreOpenError {
 }
 
 impl StoreChoice {
-    /// Parses the value of `SM_STORE`. The error message names what is expected and never repeats the value, which may contain a
-    /// password.
+    /// Parses the value of `SM_STORE`. The error message names what is expected and never repeats the value, which may
+    /// contain a password.
     pub fn parse(text: &str, password: Option<&str>, pool: PoolSettings) -> Result<Self, String> {
         if let Some(path) = sqlite::path_of(text) {
             return Ok(Self::Sqlite(path));
@@ -45,8 +45,8 @@ impl StoreChoice {
         Settings::parse(text, password, pool).map(|settings| Self::SqlServer(Box::new(settings)))
     }
 
-    /// Brings the schema up to date, and returns how many migrations were run. It creates no directory except that of the default
-    /// store, because otherwise a mistyped path would silently make a new store.
+    /// Brings the schema up to date, and returns how many migrations were run. It creates no directory except that of the
+    /// default store, because otherwise a mistyped path would silently make a new store.
     pub async fn migrate(&self, metrics: Arc<Metrics>) -> Result<usize, StoreOpenError> {
         match self {
             Self::Sqlite(path) => {

@@ -1,7 +1,7 @@
 //! Tells requests that wait for an intent (`waitSeconds`) that the intent has changed in this process.
 //!
-//! A notification carries no data: the waiting request reads the intent from the store again. Changes that other instances make
-//! cause no notification here, so waiting requests also read the store from time to time.
+//! A notification carries no data: the waiting request reads the intent from the store again. Changes that other instances
+//! make cause no notification here, so waiting requests also read the store from time to time.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +55,7 @@ impl IntentWatchers {
         self.lock().values().for_each(|watched| watched.changed.notify_waiters());
     }
 
+    /// Whether all waiting has ended for good.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }

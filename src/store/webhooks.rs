@@ -98,6 +98,7 @@ pub struct WebhookHistory {
     pub tries: Vec<WebhookTry>,
 }
 
+/// A finished try to deliver an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookTry {
     pub number: u32,

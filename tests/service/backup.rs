@@ -1,5 +1,5 @@
-//! Backup and restore of the embedded store with the commands of docs/operations.md: all intents that were answered before the backup
-//! are in it, and continue after the restore.
+//! Backup and restore of the embedded store with the commands of docs/operations.md: all intents that were answered before
+//! the backup are in it, and continue after the restore.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn backup(site: &Site, file: &Path) -> Output {
     site.command().arg("backup").arg(file).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -105,7 +105,7 @@ async fn a_backup_under_load_ends_and_shows_one_moment() {
         output
     };
     let (submitted, output) = tokio::join!(load, copying);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("copied ") && text.contains("verifying") && text.contains("verified"), "{text}");
     let names: Vec<_> =
@@ -143,7 +143,7 @@ async fn a_backup_under_load_ends_and_shows_one_moment() {
     instance.kill();
 
     let again = backup(&site, &copy);
-    assert!(!again.status.success() && said(&again).contains("exists already"), "{}", said(&again));
+    assert!(!again.status.success() && output_text(&again).contains("exists already"), "{}", output_text(&again));
     for suffix in ["", "-wal", "-shm"] {
         let _may_not_exist = std::fs::remove_file(format!("{}{suffix}", site.database().display()));
     }
@@ -167,7 +167,7 @@ fn a_failed_backup_reports_why_and_leaves_no_file() {
             .output()
             .unwrap();
         assert!(!output.status.success());
-        said(&output)
+        output_text(&output)
     };
     assert!(run("sqlite:missing.db", "copy.db").contains("no such file"));
     assert!(run("Server=db;Database=s;User Id=u;Password=p", "copy.db").contains("BACKUP DATABASE"));

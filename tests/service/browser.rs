@@ -1,7 +1,7 @@
 //! The operator console in a real Chromium, on a running demo.
 //!
-//! Uses the protocol of ChromeDriver directly. Screenshots of every page are saved in `target/screenshots`. If `SM_AXE` is the path
-//! of axe-core, that checks every page too; `make accessibility` sets it.
+//! Uses the protocol of ChromeDriver directly. Screenshots of every page are saved in `target/screenshots`. If `SM_AXE` is
+//! the path of axe-core, that checks every page too; `make accessibility` sets it.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! The deployment files agree with the code: image, compose file, Kubernetes manifests, Prometheus, Grafana, and the commands that
-//! containers run. Also serving over https.
+//! The deployment files agree with the code: image, compose file, Kubernetes manifests, Prometheus, Grafana, and the
+//! commands that containers run. Also serving over https.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! The examples in the documents work. Every fenced block is checked here: JSON, SQL and code parse, the demo answers the requests,
-//! commands exist with the flags that are shown, and the fleet of processes runs as documented. A block or a command of an unknown
-//! kind fails the tests.
+//! The examples in the documents work. Every fenced block is checked here: JSON, SQL and code parse, the demo answers the
+//! requests, commands exist with the flags that are shown, and the fleet of processes runs as documented. A block or a
+//! command of an unknown kind fails the tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -165,8 +165,8 @@ fn commands_exist_with_the_flags_that_are_shown() {
                     let folder = words.next().unwrap();
                     assert!(root().join(folder).is_dir(), "{place}: {folder}");
                 }
-                // The fleet runs below and the backup in backup.rs; the demo answers requests; clients/test.sh runs what npm, mcs
-                // and mono do; deployment.rs parses compose.yaml.
+                // The fleet runs below and the backup in backup.rs; the demo answers requests; clients/test.sh runs what
+                // npm, mcs and mono do; deployment.rs parses compose.yaml.
                 "haproxy" | "sqlite3" | "rm" | "cp" | "curl" | "npm" | "mcs" | "mono" | "docker" => {}
                 // Run below.
                 "echo" => {}

@@ -1,5 +1,5 @@
-//! The real gateway client against real sockets that misbehave: each case ends as an attempt error whose text tells an operator
-//! what happened.
+//! The real gateway client against real sockets that misbehave: each case ends as an attempt error whose text tells an
+//! operator what happened.
 
 use std::io::Write;
 use std::sync::Arc;

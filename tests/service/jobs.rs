@@ -12,7 +12,8 @@ use crate::support::{Answer, Api, BINARY, Instance, Site, site};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// A site with jobs. `node-a` belongs to acme and is shared with globex, `node-b` belongs to globex, and `drained` is draining.
+/// A site with jobs. `node-a` belongs to acme and is shared with globex, `node-b` belongs to globex, and `drained` is
+/// draining.
 pub struct Jobs {
     site: Site,
     node: StandIn,

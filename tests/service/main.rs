@@ -1,5 +1,5 @@
-//! Tests of the whole service: real processes, real HTTP, real databases, and a stand-in gateway that records the requests that
-//! reach it.
+//! Tests of the whole service: real processes, real HTTP, real databases, and a stand-in gateway that records the requests
+//! that reach it.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod access;

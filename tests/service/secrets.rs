@@ -1,5 +1,6 @@
-//! Sets a secret in every setting that takes one, makes calls that succeed and calls that fail, and then searches for the secrets
-//! everywhere a person could read them: logs, metrics, answers, pages, the command line, the database and its backups.
+//! Sets a secret in every setting that takes one, makes calls that succeed and calls that fail, and then searches for the
+//! secrets everywhere a person could read them: logs, metrics, answers, pages, the command line, the database and its
+//! backups.
 
 use serde_json::json;
 use sha2::{Digest, Sha256};

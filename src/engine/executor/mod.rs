@@ -49,6 +49,7 @@ const UNEXPECTED_PAUSE: Duration = Duration::from_secs(30);
 /// After this pause an attempt is made again for which this machine had no file descriptor, port or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 
+/// What the executor of a term needs.
 pub struct ExecutorDeps {
     pub term: Term,
     pub trust: LeaseTrust,
@@ -71,6 +72,7 @@ struct Attempts {
     rate_limiter: RateLimiter,
 }
 
+/// Makes the attempts of one term.
 pub struct ExecutorActor {
     attempts: Rc<Attempts>,
     _alive: Alive,
@@ -222,8 +224,8 @@ impl Attempts {
         recording.await;
     }
 
-    /// Returns an attempt that was not sent. Its number is free again, and the intent waits until `due`. `next_call` is when the
-    /// rate limit allows the next call of its target, if that is known.
+    /// Returns an attempt that was not sent. Its number is free again, and the intent waits until `due`. `next_call` is
+    /// when the rate limit allows the next call of its target, if that is known.
     async fn postpone(&self, attempt: OpenAttempt, due: Timestamp, next_call: Option<Timestamp>, slot: SlotGuard) {
         let postpone = PostponeAttempt { seq: attempt.seq, attempt_number: attempt.attempt_number, due };
         // The slot is released first: the schedule must have removed the intent before it reads it as waiting again.
@@ -275,8 +277,8 @@ impl Attempts {
         self.deps.leader.do_send(TermFailed::new(&self.deps.term, during, error));
     }
 
-    /// Reports the term as in doubt. The leader then drains it, and keeps renewing the lease meanwhile, so that the outcomes of
-    /// attempts under way can be recorded.
+    /// Reports the term as in doubt. The leader then drains it, and keeps renewing the lease meanwhile, so that the
+    /// outcomes of attempts under way can be recorded.
     fn doubt_term(&self, why: &str) {
         self.deps.leader.do_send(TermFailed::in_doubt(&self.deps.term, why));
     }

@@ -1,7 +1,7 @@
 //! Spaces the calls of a target evenly, if it has a rate limit.
 //!
-//! The schedule starts attempts a little early. This rate limiter decides exactly when each call is made, immediately before the
-//! call.
+//! The schedule starts attempts a little early. This rate limiter decides exactly when each call is made, immediately
+//! before the call.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -49,7 +49,8 @@ impl Queue {
     }
 }
 
-/// Permission to make the next call of a target. Dropping it without [`Reservation::leave`] gives the call to the next attempt.
+/// Permission to make the next call of a target. Dropping it without [`Reservation::leave`] gives the call to the next
+/// attempt.
 pub struct Reservation {
     last: OwnedMutexGuard<Option<Instant>>,
     queue: Rc<Queue>,

@@ -21,6 +21,7 @@ impl LeadershipBoard {
         self.lease.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Replaces the lease.
     pub(super) fn set(&self, lease: Option<Lease>) {
         *self.lease.write().unwrap_or_else(PoisonError::into_inner) = lease;
     }

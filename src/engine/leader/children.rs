@@ -47,6 +47,7 @@ impl Drop for Children {
 }
 
 impl Children {
+    /// Starts the actors of a prepared term.
     pub fn start(
         deps: &LeaderDeps,
         leadership: &LeadershipTerm,

@@ -1,8 +1,8 @@
 //! How the leader acquires the lease and renews it, and how long it trusts it.
 //!
-//! A renewal extends the trust from the moment at which it was requested. One renewal that fails, is refused or is not answered
-//! in time ends the term. The leader does not renew while the scheduler or the executor is stuck, so that another instance can
-//! take over.
+//! A renewal extends the trust from the moment at which it was requested. One renewal that fails, is refused or is not
+//! answered in time ends the term. The leader does not renew while the scheduler or the executor is stuck, so that another
+//! instance can take over.
 
 use std::time::Duration;
 
@@ -73,9 +73,9 @@ impl LeaderActor {
         self.acquire_later(ctx);
     }
 
-    /// Tries again after the acquire interval, which doubles with each failed term. Jitter keeps instances that started together
-    /// from requesting the lease together for ever. It only shortens the pause, so that a released lease is acquired and in
-    /// use within the interval.
+    /// Tries again after the acquire interval, which doubles with each failed term. Jitter keeps instances that started
+    /// together from requesting the lease together for ever. It only shortens the pause, so that a released lease is
+    /// acquired and in use within the interval.
     pub(super) fn acquire_later(&self, ctx: &mut Context<Self>) {
         const MAX_PAUSE: Duration = Duration::from_secs(30);
         let interval = self.deps.settings.acquire_interval;

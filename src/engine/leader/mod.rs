@@ -46,7 +46,7 @@ pub use self::progress::Heartbeat;
 use self::progress::Progress;
 pub use self::settings::LeaderSettings;
 
-/// How long the leader waits before it restarts a dead child: longer than a call of the dead one can take.
+/// How long the leader waits before it restarts a dead child, so that store calls of the dead one have ended by then.
 const RESTART_PAUSE: Duration = Duration::from_secs(10);
 
 /// To the leader: stop for good. Start no new attempt, wait for those under way, and release the lease.
@@ -57,6 +57,7 @@ pub struct StopLeading {
     pub done: oneshot::Sender<()>,
 }
 
+/// Holds the lease and runs the children of a term.
 pub struct LeaderActor {
     deps: LeaderDeps,
     state: State,
@@ -191,8 +192,8 @@ impl LeaderActor {
         }
     }
 
-    /// Ends the term: revokes the trust and stops the children. Attempts under way continue, and their outcomes are recorded if
-    /// the lease in the database lasts that long.
+    /// Ends the term: revokes the trust and stops the children. Attempts under way continue, and their outcomes are
+    /// recorded if the lease in the database lasts that long.
     fn end_term(&mut self, why: &str, store_error: Option<&str>, ctx: &mut Context<Self>) {
         let ended = std::mem::replace(&mut self.state, State::Following);
         if let State::Preparing(leadership) | State::Leading(leadership, _) | State::Draining(leadership) = &ended {

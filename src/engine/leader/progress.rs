@@ -26,6 +26,7 @@ impl Heartbeat {
         Self { origin: monotonic(), last_nanos: Arc::default() }
     }
 
+    /// Records progress now.
     pub fn beat(&self) {
         let nanos = monotonic().duration_since(self.origin).as_nanos();
         self.last_nanos.store(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);

@@ -1,14 +1,15 @@
 //! `WebhookActor`: delivers pending webhook events, for one term.
 //!
 //! State: which slots are taken, which outcomes wait to be recorded, and whether a query for due events runs. It receives
-//! `TryFinished` from the tries under way, each of which is a task of its own, and `StopDelivering` from the leader. It sends
-//! `TermFailed` to the leader if the term is over. It queries the store when events became pending on this instance, when an
-//! event becomes due, and once a second for events that other instances made pending.
+//! `TryFinished` from the tries under way, each of which is a task of its own, and `StopDelivering` from the leader. It
+//! sends `TermFailed` to the leader if the term is over. It queries the store when events became pending on this instance,
+//! when an event becomes due, and once a second for events that other instances made pending.
 //!
-//! A try is recorded as open before its request is sent, and its outcome is recorded afterwards; both writes are fenced. A try
-//! that is open in the store and not under way here is closed as interrupted, and its event is tried again. The actor looks for
-//! such tries when it starts, when an answer of the store was lost, and once a minute. Delivery is therefore at least once;
-//! duplicates carry the same event id. When the actor dies, the leader starts another one, and attempts are not affected.
+//! A try is recorded as open before its request is sent, and its outcome is recorded afterwards; both writes are fenced. A
+//! try that is open in the store and not under way here is closed as interrupted, and its event is tried again. The actor
+//! looks for such tries when it starts, when an answer of the store was lost, and once a minute. Delivery is therefore at
+//! least once; duplicates carry the same event id. When the actor dies, the leader starts another one, and attempts are not
+//! affected.
 
 mod request;
 pub mod sender;
@@ -74,6 +75,7 @@ struct TryFinished {
     outcome: TryOutcome,
 }
 
+/// What the webhook actor of a term needs.
 pub struct WebhookDeps {
     pub term: Term,
     pub trust: LeaseTrust,
@@ -85,6 +87,7 @@ pub struct WebhookDeps {
     pub leader: Recipient<TermFailed>,
 }
 
+/// Delivers webhook events during one term.
 pub struct WebhookActor {
     deps: WebhookDeps,
     slots: WebhookSlots,

@@ -71,8 +71,8 @@ fn read(answer: Answer, secrets: &[String]) -> TryOutcome {
     TryOutcome::Answered { status: answer.status, retry_after: retry_after(&answer.headers), remark }
 }
 
-/// Returns a receiver's text with every secret replaced that it repeats, in upper or lower case. Of a secret of two words, such
-/// as `Bearer` and a token, the second word alone is replaced too.
+/// Returns a receiver's text with every secret replaced that it repeats, in upper or lower case. Of a secret of two words,
+/// such as `Bearer` and a token, the second word alone is replaced too.
 fn without(secrets: &[String], text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text).into_owned();
     let credentials = secrets.iter().filter_map(|secret| secret.split_once(' ')).map(|(_, credentials)| credentials);

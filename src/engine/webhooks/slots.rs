@@ -1,7 +1,7 @@
 //! Limits how many webhook tries are under way, in all and for each receiver.
 //!
-//! A receiver that fails keeps only a few slots until it answers well again. Tries at a dead receiver last until they time out,
-//! so without this limit they would take the slots of the other receivers.
+//! A receiver that fails keeps only a few slots until it answers well again. Tries at a dead receiver last until they time
+//! out, so without this limit they would take the slots of the other receivers.
 
 use std::collections::HashMap;
 
@@ -49,6 +49,7 @@ impl WebhookSlots {
         (limit > 0).then_some(DueWebhooksQuery { limit, per_receiver: MAX_TRIES_HEALTHY, except })
     }
 
+    /// Takes a slot for a try at this receiver.
     pub fn take(&mut self, receiver: ReceiverId) {
         self.taken += 1;
         self.receivers.entry(receiver).or_default().taken += 1;

@@ -1,8 +1,8 @@
 //! Which waiting writes go into the next transaction, and who waits for each of them.
 //!
-//! A batch has at most [`MAX_BATCH`] new intents, as many inbox submissions, and writes of the leader. The leader's writes come
-//! in messages that are taken as a whole: further messages are taken until there are 2 × [`MAX_BATCH`] of these writes, so the
-//! last message may exceed that number. A batch can therefore hold more than 2,048 writes.
+//! A batch has at most [`MAX_BATCH`] new intents, as many inbox submissions, and writes of the leader. The leader's writes
+//! come in messages that are taken as a whole: further messages are taken until there are 2 × [`MAX_BATCH`] of these
+//! writes, so the last message may exceed that number. A batch can therefore hold more than 2,048 writes.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::super::{
 };
 use super::StoreActor;
 
-/// New intents in one transaction, and inbox submissions in one transaction. The number bounds how long a transaction takes and
-/// how many callers a failed one affects. It is an estimate and not the result of a measurement.
+/// New intents in one transaction, and inbox submissions in one transaction. The number bounds how long a transaction takes
+/// and how many callers a failed one affects. It is an estimate and not the result of a measurement.
 const MAX_BATCH: usize = 512;
 /// Payload bytes of new intents in one transaction, so that a slow server can store them well before its timeout.
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
@@ -48,8 +48,8 @@ impl Callers {
 }
 
 impl StoreActor {
-    /// Takes the next batch from the queues. Writes whose callers have stopped waiting are dropped. All leader writes of a batch
-    /// belong to one term.
+    /// Takes the next batch from the queues. Writes whose callers have stopped waiting are dropped. All leader writes of a
+    /// batch belong to one term.
     pub(super) fn take_batch(&mut self) -> (WriteBatch, Callers) {
         let mut batch = WriteBatch::default();
         let mut callers = Callers::default();

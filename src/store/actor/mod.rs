@@ -7,15 +7,16 @@
 //! - `Fenced` (writes of the leader), from the executor, the scheduler and the preparation of a term.
 //! - `StoreCall` (any other call), from everyone. It is not batched.
 //!
-//! Messages that it sends: `IntentsWaiting` and `AttemptsInDoubt` to the scheduler and `AttemptsStarted` to the executor, if this
-//! instance leads. It also wakes the webhook and inbox actors and the requests that watch an intent.
+//! Messages that it sends: `IntentsWaiting` and `AttemptsInDoubt` to the scheduler and `AttemptsStarted` to the executor,
+//! if this instance leads. It also wakes the webhook and inbox actors and the requests that watch an intent.
 //!
-//! All writes that wait when a commit ends go into the next one, up to the limits in [`batching`]. There is no timer, so a single
-//! write is not delayed, and a thousand writes need few commits. Each caller gets its answer only after its own batch is durable.
+//! All writes that wait when a commit ends go into the next one, up to the limits in [`batching`]. There is no timer, so a
+//! single write is not delayed, and a thousand writes need few commits. Each caller gets its answer only after its own
+//! batch is durable.
 //!
-//! When the actor dies, waiting callers are told that the store is unavailable, and a new actor is started over the same store.
-//! The batch that is being committed then still commits. Clients may repeat their request; a leader that cannot tell what was
-//! committed resigns.
+//! When the actor dies, waiting callers are told that the store is unavailable, and a new actor is started over the same
+//! store. The batch that is being committed then still commits. Clients may repeat their request; a leader that cannot tell
+//! what was committed resigns.
 
 mod batching;
 mod replies;
@@ -47,8 +48,8 @@ pub const MAX_OPTIONAL_READS: usize = MAX_READS / 2;
 
 /// Reports attempts that a batch may have started on insert, unless they are known and the executor has got them.
 ///
-/// Dropping it without [`InDoubtGuard::resolve`] sends [`AttemptsInDoubt`] to the scheduler. So the report is also sent when the
-/// commit fails or this actor dies.
+/// Dropping it without [`InDoubtGuard::resolve`] sends [`AttemptsInDoubt`] to the scheduler. So the report is also sent
+/// when the commit fails or this actor dies.
 struct InDoubtGuard(Option<Recipient<AttemptsInDoubt>>);
 
 impl InDoubtGuard {
@@ -80,6 +81,7 @@ pub struct StoreDeps {
     pub health: WriteHealth,
 }
 
+/// Owns the store and commits writes in batches.
 pub struct StoreActor {
     deps: StoreDeps,
     submits: VecDeque<Submit>,

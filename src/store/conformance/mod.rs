@@ -1,7 +1,7 @@
 //! The contract of a store as tests. Every store runs every case, so all stores behave in the same way.
 //!
-//! A store provides a [`Fixture`]: two handles on one new database, as two instances would have them, and a way to let the store's
-//! time pass. `for_store!` makes one test of each case.
+//! A store provides a [`Fixture`]: two handles on one new database, as two instances would have them, and a way to let the
+//! store's time pass. `for_store!` makes one test of each case.
 
 pub mod attempts;
 pub mod contacts;
@@ -35,8 +35,8 @@ use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
 use crate::store::FencedError;
 
-/// Makes a test of every case for a store, each on a database of its own. The function that opens the database returns `None` if
-/// there is no server to test with; the case is then skipped.
+/// Makes a test of every case for a store, each on a database of its own. The function that opens the database returns
+/// `None` if there is no server to test with; the case is then skipped.
 macro_rules! for_store {
     ($open:ident: $($module:ident { $($case:ident),+ $(,)? })+) => {
         $(mod $module {

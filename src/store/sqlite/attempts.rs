@@ -1,7 +1,7 @@
 //! The leader's part of a batch: attempts that start, finish or are postponed, and intents that expire.
 //!
-//! Every function runs in the transaction of the batch, after the check that the leader's term holds the lease. The audit row of
-//! an attempt is inserted in the same transaction that updates its intent, so neither can exist without the other.
+//! Every function runs in the transaction of the batch, after the check that the leader's term holds the lease. The audit
+//! row of an attempt is inserted in the same transaction that updates its intent, so neither can exist without the other.
 
 use std::collections::BTreeSet;
 
@@ -113,8 +113,8 @@ fn start_attempt(
     Ok(StartResult::Started { attempt, payload, due })
 }
 
-/// Records the outcome of an open attempt: updates the intent, inserts the audit row, and makes the webhook event pending if the
-/// intent has ended.
+/// Records the outcome of an open attempt: updates the intent, inserts the audit row, and makes the webhook event pending
+/// if the intent has ended.
 fn finish_attempt(
     transaction: &Transaction<'_>,
     finish: &FinishAttempt,

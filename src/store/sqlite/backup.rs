@@ -1,8 +1,8 @@
 //! Makes a backup: a consistent, verified copy of a store in use. The target file appears only when the copy is complete.
 //!
-//! The copy is made page by page within one read transaction, so it shows one moment. Without that transaction SQLite would start
-//! the copy again whenever another process commits. While the copy runs, the write-ahead log cannot be reset and grows with every
-//! commit.
+//! The copy is made page by page within one read transaction, so it shows one moment. Without that transaction SQLite would
+//! start the copy again whenever another process commits. While the copy runs, the write-ahead log cannot be reset and
+//! grows with every commit.
 
 use std::collections::BTreeMap;
 use std::fs::File;

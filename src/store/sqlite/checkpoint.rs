@@ -40,6 +40,7 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
+    /// Opens a connection of its own for checkpoints.
     pub fn open(path: &Path, writer: Arc<Mutex<Writer>>) -> Result<Arc<Self>, OpenError> {
         let connection = std::sync::Mutex::new(connection::open_existing(path)?);
         let file =
@@ -91,8 +92,8 @@ impl Checkpointer {
     }
 }
 
-/// Copies as much of the log as possible without waiting. Pages that readers still need are left for the next time. Returns how
-/// many pages the log has.
+/// Copies as much of the log as possible without waiting. Pages that readers still need are left for the next time. Returns
+/// how many pages the log has.
 fn copy(connection: &Connection) -> Result<i64, rusqlite::Error> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))
 }

@@ -29,6 +29,7 @@ impl OpenError {
         Self { path: path.to_owned(), what: what.into(), remedy }
     }
 
+    /// Adds the remedy for an error of SQLite.
     pub fn from_sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let remedy = match error.sqlite_error_code() {
             Some(ErrorCode::CannotOpen) => "check that its directory exists and that this user may write to it",
@@ -65,6 +66,7 @@ pub fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// The remedy for a directory that does not exist.
 pub const NO_DIRECTORY: &str = "create that directory (mkdir -p), or set SM_STORE to another path";
 
 /// Opens the file for writing; creates it if `create`.
@@ -78,7 +80,8 @@ pub fn open_writer(path: &Path, create: bool) -> Result<Connection, OpenError> {
     let connection = Connection::open_with_flags(path, flags)
         .and_then(|connection| {
             connection.busy_timeout(BUSY_TIMEOUT)?;
-            // Query plans must not depend on parameter values. Otherwise SQLite prepares statements again when the values change.
+            // Query plans must not depend on parameter values. Otherwise SQLite prepares statements again when the values
+            // change.
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             Ok(connection)
         })
@@ -107,13 +110,14 @@ pub fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// Sets whether commits are synced to disk before they are answered. Commits that are not synced are still atomic and in order.
+/// Sets whether commits are synced to disk before they are answered. Commits that are not synced are still atomic and in
+/// order.
 pub fn set_durable(connection: &Connection, durable: bool) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "synchronous", if durable { "FULL" } else { "NORMAL" })
 }
 
-/// The page cache of the writer. It holds the inner pages of every index of tens of millions of intents. SQLite allocates it only
-/// as needed.
+/// The page cache of the writer. It holds the inner pages of every index of tens of millions of intents. SQLite allocates
+/// it only as needed.
 const CACHE_KIB: i64 = 64 * 1024;
 
 /// Converts an error of SQLite. Errors of the file or the disk mean that the store is unavailable; others concern one item.

@@ -17,6 +17,7 @@ use crate::store::{
     TargetHealth, minute_of,
 };
 
+/// Reads one intent with everything that the console shows about it.
 pub fn detail(
     connection: &mut Connection,
     clock: &WallClock,
@@ -43,6 +44,7 @@ pub fn detail(
     })
 }
 
+/// Reads the payload of an intent.
 pub fn payload(connection: &Connection, id: &IntentId) -> Result<Option<Bytes>, rusqlite::Error> {
     connection
         .prepare_cached(
@@ -52,6 +54,7 @@ pub fn payload(connection: &Connection, id: &IntentId) -> Result<Option<Bytes>, 
         .optional()
 }
 
+/// Reads the counts and charts of the overview.
 pub fn overview(connection: &mut Connection, clock: &WallClock) -> Result<Overview, rusqlite::Error> {
     let backlog = super::schedule::backlog(connection, clock)?;
     let snapshot = connection.transaction()?;
@@ -138,6 +141,7 @@ fn failing(connection: &Connection, now: Timestamp) -> Result<Vec<Failing>, rusq
         .collect()
 }
 
+/// Reads the recent results of every target.
 pub fn target_health(connection: &mut Connection, clock: &WallClock) -> Result<Vec<TargetHealth>, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;

@@ -155,8 +155,9 @@ fn process_one(
         .map(drop)
 }
 
-/// Finds the contact of a draft, or creates it. Missing fields of an existing contact are filled in. A phone number is filled in
-/// only if no other contact of the client has it, because messages from that number would then go to this contact.
+/// Finds the contact of a draft, or creates it. Missing fields of an existing contact are filled in. A phone number is
+/// filled in only if no other contact of the client has it, because messages from that number would then go to this
+/// contact.
 fn contact(
     transaction: &Transaction<'_>,
     client_slug: &str,
@@ -183,8 +184,8 @@ fn contact(
     Ok(transaction.last_insert_rowid())
 }
 
-/// Finds the contact of a draft: the one with its email; otherwise the one with its phone and no email; otherwise, if the draft has no
-/// email, the oldest one with its phone.
+/// Finds the contact of a draft: the one with its email; otherwise the one with its phone and no email; otherwise, if the
+/// draft has no email, the oldest one with its phone.
 fn find_contact(
     transaction: &Transaction<'_>,
     client_slug: &str,
@@ -251,6 +252,7 @@ fn submission_of(row: &Row<'_>) -> Result<InboxSubmission, rusqlite::Error> {
     })
 }
 
+/// Reads a submission with its payload.
 pub fn find(
     connection: &Connection,
     id: InboxSubmissionId,
@@ -266,6 +268,7 @@ pub fn find(
 const WAITING: &str = "inbox_submissions INDEXED BY inbox_submissions_waiting";
 const PARKED: &str = "inbox_submissions INDEXED BY inbox_submissions_parked";
 
+/// Lists submissions.
 pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<InboxSubmission>, rusqlite::Error> {
     let (state, table) = match query.state {
         Some(InboxSubmissionState::Received) => (Some("next_try_at IS NOT NULL AND tries = 0"), WAITING),
@@ -278,6 +281,7 @@ pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxP
     listing.page(connection, query, submission_of, |row| row.seq.0)
 }
 
+/// Lists contacts.
 pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<Contact>, rusqlite::Error> {
     let columns = "contact_id, client_slug, email, phone, name, created_at";
     let listing = Listing { columns, table: "inbox_contacts", number: "contact_id", state: None };
@@ -294,6 +298,7 @@ pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage
     listing.page(connection, query, contact_of, |contact| contact.id)
 }
 
+/// Lists messages.
 pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<InboxMessage>, rusqlite::Error> {
     let columns = "message_id, client_slug, contact_id,
         (SELECT s.id FROM inbox_submissions s WHERE s.submission_seq = inbox_messages.submission_seq), channel,

@@ -62,6 +62,7 @@ pub fn insert_trace(transaction: &Transaction<'_>, seq: IntentSeq, trace: TraceC
         .map(drop)
 }
 
+/// Reads a job with its payload.
 pub fn find(connection: &mut Connection, by: JobLookup) -> Result<Option<FoundJob>, rusqlite::Error> {
     let (condition, value) = match by {
         JobLookup::Key(key) => ("b.key_sha256 = ?1", Value::Blob(key.0.to_vec())),
@@ -96,6 +97,7 @@ pub fn trace_of(row: &Row<'_>, column: usize) -> Result<Option<TraceContext>, ru
     Ok(text.as_deref().and_then(TraceContext::parse))
 }
 
+/// Lists jobs.
 pub fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, rusqlite::Error> {
     let mut conditions = Vec::new();
     let mut values = Vec::new();
@@ -138,8 +140,8 @@ pub fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, ru
     Ok(JobPage::of(limit, jobs))
 }
 
-/// Counts attempts in a row that could not reach a node. `tried_at` is set by every failure until the node counts as gone; after
-/// that only a probe sets it.
+/// Counts attempts in a row that could not reach a node. `tried_at` is set by every failure until the node counts as gone;
+/// after that only a probe sets it.
 pub fn count_reach(
     transaction: &Transaction<'_>,
     finish: &FinishAttempt,

@@ -11,6 +11,7 @@ use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::{LeaseRow, LeaseState};
 
+/// Acquires the lease with the next epoch, if the last one has expired.
 pub fn acquire(
     connection: &mut Connection,
     clock: &WallClock,
@@ -18,8 +19,8 @@ pub fn acquire(
     holder: Arc<str>,
     duration: Duration,
 ) -> Result<Option<Lease>, rusqlite::Error> {
-    // Followers request the lease every second. They read it first, so that they write only if it has expired. While the store's
-    // clock is ahead of the host's they do write, because that clock advances only with transactions.
+    // Followers request the lease every second. They read it first, so that they write only if it has expired. While the
+    // store's clock is ahead of the host's they do write, because that clock advances only with transactions.
     let now = read_now(connection, clock)?;
     if latest(connection)?.expires_at > now && !is_ahead(now, clock.now()) {
         return Ok(None);
@@ -44,6 +45,7 @@ pub fn acquire(
     Ok(Some(Lease { term: Term { lease_name: name, holder_id: holder, epoch }, expires_at, now }))
 }
 
+/// Extends the lease of a term; `None` if the term does not hold it any more.
 pub fn renew(
     connection: &mut Connection,
     clock: &WallClock,
@@ -61,6 +63,7 @@ pub fn renew(
     Ok((renewed == 1).then_some(Lease { term, expires_at, now }))
 }
 
+/// Ends the lease of a term now, if the term still holds it.
 pub fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> Result<(), rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     transaction.execute(
@@ -71,6 +74,7 @@ pub fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> R
     transaction.commit()
 }
 
+/// Reads the last lease.
 pub fn state(connection: &mut Connection, clock: &WallClock) -> Result<LeaseState, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let host = clock.now();
@@ -92,6 +96,7 @@ pub fn state(connection: &mut Connection, clock: &WallClock) -> Result<LeaseStat
     Ok(LeaseState { lease, now, clock_ahead: now.since(host) })
 }
 
+/// Ends a lease that was not renewed since `renewed_at`. Returns whether it did.
 pub fn reset(
     connection: &mut Connection,
     clock: &WallClock,
@@ -108,8 +113,8 @@ pub fn reset(
     Ok(reset == 1)
 }
 
-/// The fence: whether `term` holds the lease. Within a write transaction no other instance can acquire it before that transaction
-/// commits.
+/// The fence: whether `term` holds the lease. Within a write transaction no other instance can acquire it before that
+/// transaction commits.
 pub fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Result<bool, rusqlite::Error> {
     transaction
         .prepare_cached(
@@ -119,8 +124,8 @@ pub fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Resu
         .exists(params![term.lease_name, term.holder_id, term.epoch, now.micros()])
 }
 
-/// The highest epoch and the latest expiry of all leases. One store has one leader, even if instances are configured with different
-/// lease names.
+/// The highest epoch and the latest expiry of all leases. One store has one leader, even if instances are configured with
+/// different lease names.
 struct Latest {
     epoch: i64,
     expires_at: Timestamp,

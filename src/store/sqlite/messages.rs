@@ -1,8 +1,8 @@
 //! Index of gateway message ids: which intent a gateway's message id belongs to.
 //!
-//! Message ids come in no order, so an ordinary index would touch another page for each of them. The entries are therefore grouped
-//! into buckets of intents that were submitted together, and a search looks into every bucket. At ten million intents those are
-//! about ten thousand fast look-ups.
+//! Message ids come in no order, so an ordinary index would touch another page for each of them. The entries are therefore
+//! grouped into buckets of intents that were submitted together, and a search looks into every bucket. At ten million
+//! intents those are about ten thousand fast look-ups.
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, Transaction, params, params_from_iter};
@@ -41,8 +41,8 @@ pub fn delete(transaction: &Transaction<'_>, intents: &[i64]) -> Result<(), rusq
     Ok(())
 }
 
-/// An SQL condition on an intent `i`: a gateway gave it this message id, so [`find`] finds it. The second part is needed because
-/// other message ids may have the same hash.
+/// An SQL condition on an intent `i`: a gateway gave it this message id, so [`find`] finds it. The second part is needed
+/// because other message ids may have the same hash.
 pub const HAS_MESSAGE: &str = "(EXISTS (SELECT 1 FROM submission_gateway_messages m
         WHERE m.bucket = i.intent_seq >> ? AND m.hash = ? AND m.intent_seq = i.intent_seq)
     AND EXISTS (SELECT 1 FROM submission_attempts a
@@ -53,8 +53,8 @@ pub fn has_message(message_id: &str) -> [Value; 3] {
     [Value::Integer(BUCKET_BITS.into()), Value::Integer(hash(message_id)), Value::Text(message_id.to_owned())]
 }
 
-/// Returns up to `wanted` intents with numbers below `before` to which a gateway gave this message id and that pass the filters,
-/// newest first. Also returns the last intent that was examined, if the search did not come to the end.
+/// Returns up to `wanted` intents with numbers below `before` to which a gateway gave this message id and that pass the
+/// filters, newest first. Also returns the last intent that was examined, if the search did not come to the end.
 pub fn find(
     snapshot: &Connection,
     message_id: &str,

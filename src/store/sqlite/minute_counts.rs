@@ -1,7 +1,8 @@
 //! Counts finished attempts and ended intents by minute, for the charts of the console.
 //!
-//! The counts of one transaction are added up in memory and written once. Statements that write many rows have no `RETURNING`
-//! clause, here and elsewhere: SQLite makes a temporary table for its rows each time, which takes longer than the write itself.
+//! The counts of one transaction are added up in memory and written once. Statements that write many rows have no
+//! `RETURNING` clause, here and elsewhere: SQLite makes a temporary table for its rows each time, which takes longer than
+//! the write itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The embedded store: one SQLite file that all instances on one machine can share.
 //!
-//! One connection writes, one transaction at a time and with `synchronous=FULL`, so that an answered write is on disk. A few
-//! connections read and never wait for the writer (WAL mode). One connection copies the write-ahead log into the file. Each call
-//! runs on a blocking thread. If several processes use the file, `BEGIN IMMEDIATE` orders their writes.
+//! One connection writes, one transaction at a time and with `synchronous=FULL`, so that an answered write is on disk. A
+//! few connections read and never wait for the writer (WAL mode). One connection copies the write-ahead log into the file.
+//! Each call runs on a blocking thread. If several processes use the file, `BEGIN IMMEDIATE` orders their writes.
 
 mod attempts;
 pub mod backup;

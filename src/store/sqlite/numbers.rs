@@ -19,6 +19,7 @@ pub const ENDS: &str = "
     FROM submission_numbers n";
 
 impl Numbers {
+    /// Reads the numbers in use.
     pub fn load(transaction: &Transaction<'_>) -> Result<Self, rusqlite::Error> {
         transaction.prepare_cached(ENDS)?.query_row([], |row| Ok(Self { highest: row.get(0)?, lowest: row.get(1)? }))
     }
@@ -29,8 +30,8 @@ impl Numbers {
         self.highest
     }
 
-    /// Returns the number of the intent of the next job. These numbers count downwards from zero, so that lists of other intents need
-    /// not skip jobs, and the numbers of other intents do not reveal how many jobs there are.
+    /// Returns the number of the intent of the next job. These numbers count downwards from zero, so that lists of other
+    /// intents need not skip jobs, and the numbers of other intents do not reveal how many jobs there are.
     pub fn next_of_job(&mut self) -> i64 {
         self.lowest -= 1;
         self.lowest

@@ -1,9 +1,9 @@
 //! Deletes old terminal intents, in transactions that are shorter than an ordinary commit.
 //!
-//! Commits and purges use the same connection, so submissions wait while a purge runs. A purge therefore ends after half of the
-//! average duration of recent commits, however many intents it has deleted by then. On a busy store, where each commit inserts
-//! many intents, each purge also deletes many. A purge is not synced to disk: if a power failure brings intents back, they are
-//! deleted again.
+//! Commits and purges use the same connection, so submissions wait while a purge runs. A purge therefore ends after half of
+//! the average duration of recent commits, however many intents it has deleted by then. On a busy store, where each commit
+//! inserts many intents, each purge also deletes many. A purge is not synced to disk: if a power failure brings intents
+//! back, they are deleted again.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ const MIN_DURATION: Duration = Duration::from_micros(300);
 /// The longest time limit of a purge, even when commits are slow, because clients wait for it.
 const MAX_DURATION: Duration = Duration::from_millis(3);
 
-/// About how many pages the deletion of one intent writes: one of the table, which it shares with its neighbours, and one of the
-/// index of ids, where it has other neighbours.
+/// About how many pages the deletion of one intent writes: one of the table, which it shares with its neighbours, and one
+/// of the index of ids, where it has other neighbours.
 pub const PAGES_EACH: usize = 2;
 
 /// Old intents in the order of completion, and whether a webhook event is pending for each.
@@ -36,8 +36,9 @@ pub const OLD: &str = "
     WHERE i.completed_at < ?1 AND (i.completed_at, i.intent_seq) > (?2, ?3)
     ORDER BY i.completed_at, i.intent_seq LIMIT ?4";
 
-/// Deletes intents with consecutive numbers and everything that belongs to them. Rows that refer to others are deleted first, and
-/// the intents last. A range takes a tenth of the time of its single rows, because most intents have no rows in most tables.
+/// Deletes intents with consecutive numbers and everything that belongs to them. Rows that refer to others are deleted
+/// first, and the intents last. A range takes a tenth of the time of its single rows, because most intents have no rows in
+/// most tables.
 pub const DELETIONS: [&str; 7] = [
     "DELETE FROM submission_jobs WHERE intent_seq BETWEEN ?1 AND ?2",
     "DELETE FROM submission_traces WHERE intent_seq BETWEEN ?1 AND ?2",

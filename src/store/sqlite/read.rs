@@ -12,8 +12,10 @@ use crate::store::{Attempt, History, IdRange, IntentPage, ListQuery, PageCursor,
 /// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`.
 pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
      i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch IS NOT NULL";
+/// The tables of [`INTENT_COLUMNS`].
 pub const INTENT_TABLES: &str = "submission_intents i JOIN submission_contracts c USING (contract_id)";
 
+/// Reads an intent by its id.
 pub fn find(connection: &Connection, id: &IntentId) -> Result<Option<StoredIntent>, rusqlite::Error> {
     let sql = format!("SELECT {INTENT_COLUMNS}, i.payload_sha256 FROM {INTENT_TABLES} WHERE i.intent_id = ?1");
     connection
@@ -22,6 +24,7 @@ pub fn find(connection: &Connection, id: &IntentId) -> Result<Option<StoredInten
         .optional()
 }
 
+/// Reads an intent with its attempts and its webhook event.
 pub fn history(connection: &mut Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     history_in(&snapshot, id)
@@ -42,6 +45,7 @@ pub fn history_in(snapshot: &Connection, id: &IntentId) -> Result<Option<History
     Ok(Some(History { intent, attempts, webhook }))
 }
 
+/// Reads a page of intents.
 pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let filters = Filters::of(&snapshot, query)?;
@@ -66,8 +70,8 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
     Ok(IntentPage::of_search(query, by_message, by_id, horizon.map(PageCursor::Id)))
 }
 
-/// Returns the number of an intent that was the last of a page. If it was deleted meanwhile, the result is the number of the first
-/// intent after its creation time, so that some intents of that time may be listed twice but none is left out.
+/// Returns the number of an intent that was the last of a page. If it was deleted meanwhile, the result is the number of
+/// the first intent after its creation time, so that some intents of that time may be listed twice but none is left out.
 fn seq_of(snapshot: &Connection, created_at: Timestamp, id: &IntentId) -> Result<i64, rusqlite::Error> {
     match find(snapshot, id)? {
         Some(found) => Ok(found.intent.seq.0),
@@ -116,6 +120,7 @@ impl Filters {
         self.values.push(value);
     }
 
+    /// Returns the SQL of all conditions.
     pub fn sql(&self) -> String {
         self.conditions.join(" AND ")
     }
@@ -153,8 +158,8 @@ fn newest(snapshot: &Connection, query: &ListQuery, mut filters: Filters) -> Res
     snapshot.prepare_cached(&sql)?.query_map(params_from_iter(filters.values), intent_of)?.collect()
 }
 
-/// Returns up to `wanted` intents whose id starts with `prefix`, in the order of their ids, without those that a search finds by a
-/// gateway's message id. Also returns the id up to which it searched, if that is not the end.
+/// Returns up to `wanted` intents whose id starts with `prefix`, in the order of their ids, without those that a search
+/// finds by a gateway's message id. Also returns the id up to which it searched, if that is not the end.
 fn by_id(
     snapshot: &Connection,
     query: &ListQuery,
@@ -225,8 +230,8 @@ fn horizon(connection: &Connection, ids: &IdRange) -> Result<Option<IntentId>, r
 
 /// Returns the number of the first intent that was created at or after `moment`.
 ///
-/// `created_at` grows with `intent_seq`, because the store's clock never goes back. So a binary search finds the intent without an
-/// index on `created_at`, which every insert would have to update. Intents of jobs are left out.
+/// `created_at` grows with `intent_seq`, because the store's clock never goes back. So a binary search finds the intent
+/// without an index on `created_at`, which every insert would have to update. Intents of jobs are left out.
 fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rusqlite::Error> {
     let mut ends = connection.prepare_cached(
         "SELECT coalesce((SELECT min(intent_seq) FROM submission_intents WHERE intent_seq >= 0), 0),
@@ -249,6 +254,7 @@ fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rus
     Ok(low)
 }
 
+/// Reads an intent from a row with [`INTENT_COLUMNS`].
 pub fn intent_of(row: &Row<'_>) -> Result<Intent, rusqlite::Error> {
     let status: String = row.get(4)?;
     let completed_at = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);

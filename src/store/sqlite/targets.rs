@@ -21,6 +21,7 @@ pub fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, rusqlite:
         .collect()
 }
 
+/// Pauses a target, and returns since when it is paused.
 pub fn pause(
     connection: &mut Connection,
     clock: &WallClock,
@@ -40,10 +41,12 @@ pub fn pause(
     Ok(since)
 }
 
+/// Resumes a target.
 pub fn resume(connection: &Connection, target: &TargetName) -> Result<(), rusqlite::Error> {
     connection.execute("DELETE FROM submission_target_pauses WHERE submission_target = ?1", [target.as_str()]).map(drop)
 }
 
+/// Returns every target that has a contract or is paused.
 pub fn all(connection: &Connection) -> Result<Vec<StoredTarget>, rusqlite::Error> {
     connection
         .prepare_cached(
@@ -72,6 +75,7 @@ impl<'a> Lanes<'a> {
         Self { connection, known: HashMap::new() }
     }
 
+    /// Returns the lane of a contract.
     pub fn of(&mut self, contract_id: i64) -> Result<Arc<Lane>, rusqlite::Error> {
         if let Some(lane) = self.known.get(&contract_id) {
             return Ok(Arc::clone(lane));

@@ -49,6 +49,7 @@ pub fn insert_pending(transaction: &Transaction<'_>, seq: IntentSeq, now: Timest
     Ok(())
 }
 
+/// Reads the events that are due, and when the next one is.
 pub fn due(
     connection: &mut Connection,
     clock: &WallClock,
@@ -156,6 +157,7 @@ fn put_off(
     Ok(())
 }
 
+/// Records the outcomes of open tries; `None` if the term is over.
 pub fn finish(
     connection: &mut Connection,
     clock: &WallClock,
@@ -207,6 +209,7 @@ pub fn finish(
     Ok(Some(()))
 }
 
+/// Closes open tries as interrupted, except those under way, and returns their number; `None` if the term is over.
 pub fn close(
     connection: &mut Connection,
     clock: &WallClock,
@@ -243,6 +246,7 @@ pub fn close(
     Ok(Some(closed))
 }
 
+/// Makes the event of an ended intent due now.
 pub fn redeliver(connection: &mut Connection, clock: &WallClock, id: &IntentId) -> Result<Redelivery, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     let found: Option<(i64, bool, bool)> = transaction
@@ -272,6 +276,7 @@ pub fn redeliver(connection: &mut Connection, clock: &WallClock, id: &IntentId) 
     Ok(Redelivery::Pending)
 }
 
+/// Reads the webhook event of an intent with its tries.
 pub fn history(connection: &Connection, seq: IntentSeq) -> Result<Option<WebhookHistory>, rusqlite::Error> {
     let event: Option<(EventStatus, Option<i64>)> = connection
         .prepare_cached("SELECT status, next_try_at FROM submission_webhook_events WHERE intent_seq = ?1")?

@@ -1,8 +1,8 @@
 //! Commits a batch of writes in one transaction.
 //!
-//! An invalid item must fail alone. The batch is first tried without savepoints, because a savepoint copies every page that its
-//! item changes. If an item fails, the batch is rolled back and made again with each item in a savepoint. The leader's part is made
-//! only if its term holds the lease, which is checked in the same transaction.
+//! An invalid item must fail alone. The batch is first tried without savepoints, because a savepoint copies every page that
+//! its item changes. If an item fails, the batch is rolled back and made again with each item in a savepoint. The leader's
+//! part is made only if its term holds the lease, which is checked in the same transaction.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

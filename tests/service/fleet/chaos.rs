@@ -1,9 +1,9 @@
-//! The chaos run: a fleet behind HAProxy under load and with many faults. At the end the records of clients, gateways and the store
-//! are compared.
+//! The chaos run: a fleet behind HAProxy under load and with many faults. At the end the records of clients, gateways and
+//! the store are compared.
 //!
-//! It runs for a few seconds as part of the tests; `make chaos` runs it for longer. The seed determines the faults and what clients
-//! send. `SM_CHAOS_SEED` repeats a run, `SM_CHAOS_SECONDS` sets its duration, and `SM_CHAOS_RUNS` the number of runs, each with the
-//! next seed.
+//! It runs for a few seconds as part of the tests; `make chaos` runs it for longer. The seed determines the faults and what
+//! clients send. `SM_CHAOS_SEED` repeats a run, `SM_CHAOS_SECONDS` sets its duration, and `SM_CHAOS_RUNS` the number of
+//! runs, each with the next seed.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;
@@ -415,7 +415,8 @@ impl Chaos {
         Some(Victim(seat, &self.fleet))
     }
 
-    /// Restarts instances that have ended, as a supervisor would. An instance ends if it finds its store locked for too long at start.
+    /// Restarts instances that have ended, as a supervisor would. An instance ends if it finds its store locked for too
+    /// long at start.
     fn revive(&self) {
         for seat in 0..SEATS {
             if self.fleet.seats[seat].clear() {
@@ -471,8 +472,8 @@ fn write_registry(site: &Site, gateways: &[StandIn], sink: &str) {
     std::fs::write(site.registry(), json!({ "allowUnsignedWebhooks": true, "targets": targets }).to_string()).unwrap();
 }
 
-/// Whether the wall clock of a single instance can be set, with a library that fakes it. The embedded store uses the host's clock, so
-/// there it cannot.
+/// Whether the wall clock of a single instance can be set, with a library that fakes it. The embedded store uses the host's
+/// clock, so there it cannot.
 fn can_set_clocks() -> bool {
     std::path::Path::new(FAKETIME).exists()
 }

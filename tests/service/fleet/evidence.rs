@@ -31,8 +31,8 @@ struct Notes {
     pauses: Vec<Pause>,
 }
 
-/// A time, by the store's clock, during which a target was certainly paused: from the moment in the answer to the pause until a moment
-/// before the request to resume.
+/// A time, by the store's clock, during which a target was certainly paused: from the moment in the answer to the pause
+/// until a moment before the request to resume.
 #[derive(Clone, Debug)]
 pub struct Pause {
     pub target: String,

@@ -163,8 +163,8 @@ impl Fleet {
     }
 }
 
-/// Returns an address for a process that is started more than once. Its port is outside of the kernel's range of ephemeral ports, so
-/// that no other process gets it meanwhile.
+/// Returns an address for a process that is started more than once. Its port is outside of the kernel's range of ephemeral
+/// ports, so that no other process gets it meanwhile.
 pub fn free_address() -> SocketAddr {
     for _ in 0..1000 {
         let address = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(10_000..30_000)));
