@@ -387,7 +387,7 @@ fn assert_list_query(query: &ListQuery) {
         ("createdAfter", query.created_after.map(|moment| moment.to_string())),
         ("createdBefore", query.created_before.map(|moment| moment.to_string())),
         ("limit", Some(query.limit.to_string())),
-        ("cursor", query.behind.as_ref().map(intents::cursor_text)),
+        ("cursor", query.after.as_ref().map(intents::cursor_text)),
     ]);
     assert_same_page(query, query.limit, intents::list_query(&again));
 }
@@ -401,7 +401,7 @@ fn assert_job_query(query: &JobQuery) {
         ("job_id", query.job_id.clone()),
         ("status", query.status.map(|status| status.as_str().to_owned())),
         ("limit", Some(query.limit.to_string())),
-        ("cursor", query.behind.as_ref().map(jobs::cursor_text)),
+        ("cursor", query.after.as_ref().map(jobs::cursor_text)),
     ]);
     assert_same_page(query, query.limit, jobs::list_query(&again));
 }
@@ -413,7 +413,7 @@ fn assert_inbox_query(query: &InboxQuery) {
         ("state", query.state.map(|state| state.as_str().to_owned())),
         ("contact_id", query.contact_id.map(|id| id.to_string())),
         ("limit", Some(query.limit.to_string())),
-        ("cursor", query.behind.map(inbox::cursor_text)),
+        ("cursor", query.after.map(inbox::cursor_text)),
     ]);
     assert_same_page(query, query.limit, inbox::inbox_query(&again, &INBOX_PARAMETERS));
 }
@@ -815,7 +815,7 @@ pub fn cursors(data: &[u8]) {
                 text,
                 |cursor| intents::list_query(&format!("{q}{cursor}")),
                 |query| {
-                    let behind = query.behind.as_ref();
+                    let behind = query.after.as_ref();
                     assert!(
                         behind.is_none_or(|behind| matches!(behind, PageCursor::Newer { .. }) == q.is_empty()),
                         "of another list"
@@ -824,8 +824,8 @@ pub fn cursors(data: &[u8]) {
                 },
             );
         }
-        taken_back(text, jobs::list_query, |query| query.behind.as_ref().map(jobs::cursor_text));
-        taken_back(text, inbox_list, |query| query.behind.map(inbox::cursor_text));
+        taken_back(text, jobs::list_query, |query| query.after.as_ref().map(jobs::cursor_text));
+        taken_back(text, inbox_list, |query| query.after.map(inbox::cursor_text));
     }
     let (number, rest) = data.split_at(data.len().min(8));
     // Up to the end of the year 9998, beyond which no cursor goes.
@@ -836,19 +836,19 @@ pub fn cursors(data: &[u8]) {
     {
         let newer = PageCursor::Newer { created_at: moment, id: id.clone() };
         let made = |behind: &PageCursor| encoded(&[("cursor", Some(intents::cursor_text(behind)))]);
-        assert_eq!(intents::list_query(&made(&newer)).ok().and_then(|query| query.behind), Some(newer));
+        assert_eq!(intents::list_query(&made(&newer)).ok().and_then(|query| query.after), Some(newer));
         for behind in [PageCursor::Message { created_at: moment, id: id.clone() }, PageCursor::Id(id)] {
             let list = intents::list_query(&format!("q=a&{}", made(&behind)));
-            assert_eq!(list.ok().and_then(|query| query.behind), Some(behind));
+            assert_eq!(list.ok().and_then(|query| query.after), Some(behind));
         }
     }
     let mut random = [0; 16];
     random.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);
     let place = JobCursor { accepted_at: moment, id: SubmissionId::from_random(random) };
     let list = jobs::list_query(&encoded(&[("cursor", Some(jobs::cursor_text(&place)))]));
-    assert_eq!(list.ok().and_then(|query| query.behind), Some(place));
+    assert_eq!(list.ok().and_then(|query| query.after), Some(place));
     let list = inbox_list(&encoded(&[("cursor", Some(inbox::cursor_text(number)))]));
-    assert_eq!(list.ok().and_then(|query| query.behind), Some(number));
+    assert_eq!(list.ok().and_then(|query| query.after), Some(number));
 }
 
 fn inbox_list(text: &str) -> Result<InboxQuery, ApiError> {

@@ -17,14 +17,14 @@ use crate::config::variables::Variables;
 use crate::console::{self, Access, Console};
 use crate::engine::leader::{EngineDeps, GatewayFactory, LeaderSettings, WebhookSenderFactory};
 use crate::engine::webhooks::sender::{HttpWebhookSender, WebhookSender};
-use crate::engine::webhooks::slots::IN_ALL as WEBHOOKS_IN_FLIGHT;
+use crate::engine::webhooks::slots::MAX_TRIES as WEBHOOKS_IN_FLIGHT;
 use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
 use crate::gateway::client::HttpGateway;
 use crate::http_client::{CertificateError, tls_config};
 use crate::platform::clock::WallClock;
 use crate::platform::descriptors::{self, Demand, TooFewFiles};
-use crate::store::choice::ChoiceError;
+use crate::store::selection::StoreOpenError;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::{Collector, Tracer};
 use crate::web::body::BodyBudget;
@@ -44,7 +44,7 @@ pub enum StartError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error(transparent)]
-    Store(#[from] ChoiceError),
+    Store(#[from] StoreOpenError),
     #[error(
         "cannot listen on {address}: {source}; stop the program that uses it, or set another address with --listen or \
          SM_LISTEN"

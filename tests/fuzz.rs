@@ -1,7 +1,7 @@
-//! Holds the properties of the fuzz targets to their seeds and to mutations of them, without libFuzzer: what fuzzing
-//! found once stays found, and a change that breaks a property shows in `cargo test`.
+//! Checks the properties of the fuzz targets with their seeds and with mutations of the seeds, without libFuzzer. So a bug
+//! that fuzzing found stays fixed, and `cargo test` shows a change that breaks a property.
 //!
-//! Deterministic: the same inputs in every run. To look further, run `fuzz/run.sh`.
+//! The inputs are the same in every run. To search for new bugs, run `fuzz/run.sh`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../fuzz/properties.rs"]
@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
 
-/// Mutations of the seeds of one target: all of them together take a second or two.
+/// Mutations for each target. All targets together take a second or two.
 const MUTATIONS: usize = 5000;
-/// Longer ones find nothing that these do not, and take longer.
+/// Longer inputs find no further bugs and take longer.
 const MAX_BYTES: usize = 4096;
 
 macro_rules! targets {
@@ -90,7 +90,7 @@ fn check(property: fn(&[u8]), input: &[u8], what: &str) {
     }
 }
 
-/// The words of `words.dict`.
+/// Returns the words of `words.dict`.
 fn words() -> Vec<Vec<u8>> {
     let text = fs::read_to_string(fuzz().join("words.dict")).unwrap();
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -113,7 +113,7 @@ fn unescaped(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A seed with one to four things done to it.
+/// Returns a seed with one to four random changes.
 fn mutated(seeds: &[Vec<u8>], words: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     let mut input = random.choice(seeds).unwrap().clone();
     for _ in 0..random.usize(1..=4) {
@@ -128,7 +128,7 @@ fn mutated(seeds: &[Vec<u8>], words: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
                 drop(input.splice(from..from, repeated));
             }
             4 => {
-                // The end of another one.
+                // The end of another seed.
                 let other = random.choice(seeds).unwrap();
                 input.truncate(from);
                 input.extend_from_slice(&other[random.usize(0..=other.len())..]);

@@ -19,13 +19,13 @@ fn source_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The layers from top to bottom, as the map says them.
+/// Returns the layers from top to bottom, as the map lists them.
 fn layers(source: &Path) -> Vec<String> {
     let map = std::fs::read_to_string(source.join("lib.rs")).unwrap();
     map.lines().filter_map(|line| Some(line.strip_prefix("//! - [`")?.split_once("`]")?.0.to_owned())).collect()
 }
 
-/// The folders that a line of code imports. The inner names of `crate::{a, b}` count as well.
+/// Returns the folders that a line of code imports, including the inner names of `crate::{a, b}`.
 fn imports(line: &str) -> Vec<&str> {
     let code = line.split("//").next().unwrap_or_default();
     let names = code.split("crate::").skip(1).flat_map(|rest| {

@@ -210,7 +210,7 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
         created_after: query.get("createdAfter", TIME, Timestamp::parse)?,
         created_before: query.get("createdBefore", TIME, Timestamp::parse)?,
         limit: page_limit(&query)?,
-        behind,
+        after: behind,
     })
 }
 

@@ -36,7 +36,7 @@ pub async fn redeliver(
             return Err(ApiError::NotFound(format!("the contract of intent {id:?} has no webhook")));
         }
         Redelivery::NotEnded => return Err(ApiError::NotTerminal { id }),
-        Redelivery::Owed => {}
+        Redelivery::Pending => {}
     }
     log::info!("webhook_redelivered intent_id={id:?}");
     let history = deps.store.history(id).await?.ok_or_else(|| no_such_intent(&path))?;

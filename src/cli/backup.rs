@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::config::settings::StoreConfig;
 use crate::platform::clock::monotonic;
-use crate::store::choice::StoreChoice;
+use crate::store::selection::StoreChoice;
 use crate::store::sqlite::backup::{self, Progress};
 
 #[derive(Args)]

@@ -10,7 +10,7 @@ use clap::Args;
 use crate::config::registry::RegistryFiles;
 use crate::domain::contract::GatewayUrl;
 use crate::domain::lease::{LeaseTiming, UnsafeTiming};
-use crate::store::choice::{Credentials, DEFAULT_STORE, StoreChoice};
+use crate::store::selection::{Credentials, DEFAULT_STORE, StoreChoice};
 use crate::store::sqlserver::PoolSettings;
 
 use super::values::{auth_mode, collector, name, origins, switch};

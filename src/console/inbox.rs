@@ -102,7 +102,7 @@ pub async fn submission(
     let message = match row.message_id {
         // Lists are newest first and start below the cursor, so the cursor of this message is the next number.
         Some(number) => {
-            let query = InboxQuery { behind: Some(number + 1), limit: 1, ..InboxQuery::default() };
+            let query = InboxQuery { after: Some(number + 1), limit: 1, ..InboxQuery::default() };
             deps.store.list_messages(query).await?.rows.into_iter().find(|message| message.id == number)
         }
         None => None,

@@ -1,11 +1,13 @@
-//! `InboxActor`: makes contacts and messages of what came into the inbox, for one term.
+//! `InboxActor`: turns inbox submissions into contacts and messages, for one term.
 //!
-//! State: none but its parts. Takes rows in order of when they are due, reads them, and gives the store
-//! what each became, fenced; wakes up when something came in here, when a row is due again, and twice a
-//! second for what other instances took in. Sends `TermFailed` to the leader if the term is over. A row that
-//! fails is put off and holds up nobody, whatever is wrong with it; a store that fails is asked again, which
-//! does no harm: a row becomes one message, however often it is given. When the actor dies, the leader
-//! starts another.
+//! State: only its dependencies. It receives `Stop` from the leader, and sends `TermFailed` to the leader if the term is
+//! over. It takes due submissions in the order of their due times, parses them, and records the results in the store,
+//! fenced by its term. It runs when a submission came in on this instance, when one becomes due again, and twice a second
+//! for submissions that came in on other instances.
+//!
+//! A submission that cannot be processed is put off and delays no other. A store call that fails is repeated, which is
+//! harmless: a submission becomes one message, however often its result is recorded. When the actor dies, the leader starts
+//! another one.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,11 +31,12 @@ use crate::store::{DueInboxSubmission, FailedInboxTry, InboxSubmissionSeq, Proce
 use crate::store::{FencedError, FencedResult};
 use crate::telemetry::metrics::Metrics;
 
-/// Rows in one go: 25 MiB of the largest payloads by default.
+/// Submissions that are processed together: at most 25 MiB of payloads with the default limit of a payload.
 const BATCH: usize = 100;
-/// How often the store is looked at without a reason.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the store is queried if nothing else causes a query.
+const QUERY_INTERVAL: Duration = Duration::from_millis(500);
 
+/// What the inbox actor of a term needs.
 #[derive(Clone)]
 pub struct InboxDeps {
     pub term: Term,
@@ -44,6 +47,7 @@ pub struct InboxDeps {
     pub leader: Recipient<TermFailed>,
 }
 
+/// Processes inbox submissions during one term.
 pub struct InboxActor {
     deps: InboxDeps,
     _alive: Alive,
@@ -64,7 +68,7 @@ impl Actor for InboxActor {
     }
 
     fn stopped(&mut self, _: &mut Self::Context) {
-        // Only a leader knows.
+        // Only the leader reports the backlog.
         self.deps.metrics.inbox_backlog(None, 0);
     }
 }
@@ -80,44 +84,45 @@ impl Handler<Stop> for InboxActor {
 #[cfg(test)]
 crate::platform::supervision::crash_on_request!(InboxActor);
 
-/// Processes what is due, round after round, until the term is over.
+/// Processes due submissions until the term is over.
 async fn run(deps: InboxDeps) {
     let mut stuck = Stuck::default();
     loop {
         let wait = match round(&deps, &mut stuck).await {
             Ok(Round::More) => continue,
-            Ok(Round::Next(wait)) => wait.min(LOOK_INTERVAL),
+            Ok(Round::Next(wait)) => wait.min(QUERY_INTERVAL),
             Err(FencedError::TermOver) => {
                 return deps.leader.do_send(TermFailed::new(&deps.term, "inbox", &FencedError::TermOver));
             }
             Err(FencedError::Store(error)) => {
                 log::warn!("inbox_look_failed store_error={error:?}");
-                LOOK_INTERVAL
+                QUERY_INTERVAL
             }
         };
-        let _either_is_a_reason_to_look = tokio::time::timeout(wait, deps.store.inbox_filled()).await;
+        let _both_are_reasons_to_query = tokio::time::timeout(wait, deps.store.inbox_filled()).await;
     }
 }
 
 enum Round {
-    /// There may be more that is due.
+    /// More submissions may be due.
     More,
-    /// Nothing is due before.
+    /// No submission is due before this pause has passed.
     Next(Duration),
 }
 
-/// Rows that the store neither takes nor puts off, and until when they are left alone.
+/// Submissions for which the store refuses both the result and the error, and until when they are left out.
 #[derive(Default)]
 struct Stuck(HashMap<InboxSubmissionSeq, Instant>);
 
 impl Stuck {
-    /// How long such a row is left alone, and how many are remembered.
+    /// How long such a submission is left out.
     const PAUSE: Duration = Duration::from_secs(60);
-    const MOST: usize = 10_000;
+    /// How many of them are remembered.
+    const MAX: usize = 10_000;
 
     fn add(&mut self, row: &DueInboxSubmission, error: &StoreError) {
         log::error!("inbox_row_stuck submission_id={} store_error={error:?}", row.id);
-        if self.0.len() < Self::MOST {
+        if self.0.len() < Self::MAX {
             self.0.insert(row.seq, monotonic() + Self::PAUSE);
         }
     }
@@ -127,41 +132,43 @@ impl Stuck {
     }
 }
 
+/// Processes one batch of due submissions.
 async fn round(deps: &InboxDeps, stuck: &mut Stuck) -> FencedResult<Round> {
-    // Without the file nobody knows what rows mean; they wait for a leader who does.
+    // Without clients in the registry the fields of submissions are unknown. They wait for a leader that knows them.
     let registry = deps.registry.get();
     let Some(clients) = registry.inbox.as_ref().filter(|_| deps.trust.holds()) else {
-        return Ok(Round::Next(LOOK_INTERVAL));
+        return Ok(Round::Next(QUERY_INTERVAL));
     };
     stuck.forget_old();
-    let look = deps.store.due_inbox(BATCH + stuck.0.len()).await?;
-    deps.metrics.inbox_backlog(look.backlog.oldest, look.backlog.parked);
-    let due: Vec<_> = look.due.iter().filter(|row| !stuck.0.contains_key(&row.seq)).collect();
+    let inbox = deps.store.due_inbox(BATCH + stuck.0.len()).await?;
+    deps.metrics.inbox_backlog(inbox.backlog.oldest, inbox.backlog.parked);
+    let due: Vec<_> = inbox.due.iter().filter(|row| !stuck.0.contains_key(&row.seq)).collect();
     if due.is_empty() {
-        return Ok(Round::Next(look.next.map_or(LOOK_INTERVAL, |at| at.since(look.now))));
+        return Ok(Round::Next(inbox.next.map_or(QUERY_INTERVAL, |at| at.since(inbox.now))));
     }
-    let read: Vec<_> = due.iter().map(|row| (*row, read(clients, row))).collect();
-    let refused = record(deps, &read, look.now).await?;
-    let again: Vec<_> = refused.iter().map(|(row, _)| (*row, Err(Failure::new(Cause::Store, REFUSED)))).collect();
-    for (row, error) in record(deps, &again, look.now).await? {
+    let parsed: Vec<_> = due.iter().map(|row| (*row, parse(clients, row))).collect();
+    let refused = record(deps, &parsed, inbox.now).await?;
+    let failed: Vec<_> = refused.iter().map(|(row, _)| (*row, Err(Failure::new(Cause::Store, REFUSED)))).collect();
+    for (row, error) in record(deps, &failed, inbox.now).await? {
         stuck.add(row, &error);
     }
     Ok(Round::More)
 }
 
-/// What a row says that the store does not take. Why stands in the log: it may repeat what is in the row.
-const REFUSED: &str = "the store did not take it; the log of the service says why";
+/// The error of a submission whose result the store refused. The store's own error is only in the log, because it may repeat
+/// parts of the payload.
+const REFUSED: &str = "the store refused the result; see inbox_row_refused in the log of the service";
 
-/// Gives the store what rows became, and counts what it took; those that it refused.
+/// Records the results of submissions in the store, and counts those that it accepted. Returns those that it refused.
 async fn record<'a>(
     deps: &InboxDeps,
-    read: &[(&'a DueInboxSubmission, Result<Draft, Failure>)],
+    parsed: &[(&'a DueInboxSubmission, Result<Draft, Failure>)],
     now: Timestamp,
 ) -> FencedResult<Vec<(&'a DueInboxSubmission, StoreError)>> {
-    if read.is_empty() {
+    if parsed.is_empty() {
         return Ok(Vec::new());
     }
-    let processed = read.iter().map(|(row, result)| {
+    let processed = parsed.iter().map(|(row, result)| {
         let result = result.clone().map_err(|failure| FailedInboxTry {
             error: failure.text.replace(char::is_control, " "),
             next_try_at: inbox::next_try(row.tries + 1, now),
@@ -170,10 +177,10 @@ async fn record<'a>(
     });
     let results = deps.store.process_inbox(deps.term.clone(), processed.collect()).await?;
     let mut refused = Vec::new();
-    for ((row, result), answer) in read.iter().zip(results) {
+    for ((row, result), answer) in parsed.iter().zip(results) {
         match (answer, result) {
             (Ok(()), Ok(_)) => deps.metrics.inbox_processed(),
-            (Ok(()), Err(failure)) => note_failure(deps, row, failure),
+            (Ok(()), Err(failure)) => report_failure(deps, row, failure),
             (Err(error), _) => {
                 log::error!("inbox_row_refused submission_id={} store_error={error:?}", row.id);
                 refused.push((*row, error));
@@ -183,19 +190,21 @@ async fn record<'a>(
     Ok(refused)
 }
 
-fn read(clients: &InboxClients, row: &DueInboxSubmission) -> Result<Draft, Failure> {
+/// Parses a submission by the fields that the registry names for its client and channel.
+fn parse(clients: &InboxClients, row: &DueInboxSubmission) -> Result<Draft, Failure> {
     let unknown = || {
         let text = format!("client {:?} has no channel {} in the registry", row.client_slug, row.channel.as_str());
         Failure::new(Cause::UnknownClient, text)
     };
     let client = clients.get(&row.client_slug).ok_or_else(unknown)?;
     let fields = client.fields(row.channel).ok_or_else(unknown)?;
-    // What strangers send goes through code that is not ours; one row must not stop all others.
+    // A payload is untrusted input for third-party parsers. A panic on one submission must not stop the others.
     catch_unwind(AssertUnwindSafe(|| inbox::draft(fields, client.country, row.format, &row.payload)))
-        .unwrap_or_else(|_| Err(Failure::new(Cause::Unreadable, "reading the payload failed")))
+        .unwrap_or_else(|_| Err(Failure::new(Cause::Unreadable, "the payload could not be parsed")))
 }
 
-fn note_failure(deps: &InboxDeps, row: &DueInboxSubmission, failure: &Failure) {
+/// Counts and logs a submission that could not be processed.
+fn report_failure(deps: &InboxDeps, row: &DueInboxSubmission, failure: &Failure) {
     deps.metrics.inbox_failed(failure.cause);
     let tries = row.tries + 1;
     let event = if tries < MAX_TRIES { "inbox_row_failed" } else { "inbox_row_parked" };

@@ -1,7 +1,7 @@
-//! The actors of one instance, wired together: store, leader and, while it leads, its children.
+//! The engine of one instance: the store actor, the leader and, while this instance leads, the actors of its term.
 //!
-//! The only place where actors are made and placed on threads. HTTP, the command line and the
-//! tests all start the same engine.
+//! [`Engine::start`] is the only place that starts the store actor and the leader and assigns actors to threads. The
+//! service and the tests start the same engine.
 
 pub mod executor;
 mod inbox;
@@ -28,7 +28,7 @@ use crate::store::watchers::IntentWatchers;
 use crate::store::{InFlight, TermSubscription};
 use crate::telemetry::metrics::Metrics;
 
-/// Where the actors run.
+/// The threads on which the actors run.
 pub struct Threads {
     store: ArbiterHandle,
     leader: ArbiterHandle,
@@ -37,13 +37,13 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// A thread for each, as the service runs.
+    /// One thread for each group of actors, as in the service.
     pub fn own() -> Self {
         let thread = || Arbiter::new().handle();
         Self { store: thread(), leader: thread(), executor: thread(), webhooks: thread() }
     }
 
-    /// All on the current thread, where a test can stop the clock.
+    /// All actors on the current thread, where a test can pause the clock.
     #[cfg(test)]
     pub fn shared() -> Self {
         let thread = Arbiter::current;
@@ -51,6 +51,7 @@ impl Threads {
     }
 }
 
+/// The running actors of one instance, and what others need to use them.
 pub struct Engine {
     pub store: StoreClient,
     pub watchers: IntentWatchers,
@@ -60,10 +61,11 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Starts the store actor and the leader.
     pub fn start(
         store: Arc<dyn Store>,
         settings: LeaderSettings,
-        outside: EngineDeps,
+        engine: EngineDeps,
         metrics: Arc<Metrics>,
         threads: Threads,
     ) -> Self {
@@ -92,7 +94,7 @@ impl Engine {
             metrics: Arc::clone(&metrics),
             board: board.clone(),
             in_flight: InFlight::new(Arc::clone(&metrics)),
-            outside,
+            engine,
             scheduler_arbiter: threads.leader.clone(),
             executor_arbiter: threads.executor,
             webhook_arbiter: threads.webhooks,
@@ -105,11 +107,11 @@ impl Engine {
         Self { store: client, watchers, metrics, board, leader }
     }
 
-    /// Orderly: no new attempt, those under way are recorded, the lease is given back.
+    /// Stops leading in an orderly way: starts no new attempt, records those under way, and releases the lease.
     pub async fn stop_leading(&self) {
         let (done, stopped) = oneshot::channel();
         self.leader.address().do_send(StopLeading { done });
-        let _an_error_means_that_it_died = stopped.await;
+        let _an_error_means_that_the_leader_died = stopped.await;
     }
 
     #[cfg(test)]

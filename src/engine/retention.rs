@@ -1,8 +1,9 @@
 //! `RetentionActor`: deletes old terminal intents, for one term, if retention is configured.
 //!
-//! State: how far the present pass over old intents has come, and how many one transaction may examine. Transactions
-//! are short and take turns with the commits of submissions; after each one the actor waits for twice as long as that one
-//! took, so purging never takes more than a third of the store's time. Stops with its term; when it dies, old intents stay until the next term.
+//! State: how far the current pass over old intents has come, and how many intents one transaction may examine. It receives
+//! `Stop` from the leader, and sends `TermFailed` to the leader if the term is over. Transactions are short, and commits of
+//! submissions run between them. After each transaction the actor waits for twice as long as it took, so purging never takes
+//! more than a third of the store's time. When the actor dies, old intents stay until the next term.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +18,21 @@ use crate::store::client::StoreClient;
 use crate::store::{PurgeCursor, PurgeRequest, Purged};
 use crate::telemetry::metrics::Metrics;
 
-/// Intents that one transaction examines at least: below that, overhead would be most of it.
-const FEWEST: usize = 16;
-/// And at most: as many as a batch of submissions may have.
-const MOST: usize = 512;
-/// How long one transaction should take at most. An embedded store ends sooner by itself; a server is asked for fewer
-/// intents when it takes longer.
-const SLICE: Duration = Duration::from_millis(20);
+/// The smallest limit of a transaction, in intents. Below it most of the time would be overhead.
+const MIN_LIMIT: usize = 16;
+/// The largest limit of a transaction, in intents: as many as one batch of new intents has at most.
+const MAX_LIMIT: usize = 512;
+/// How long one transaction should take at most. SQLite ends its transaction sooner by itself. SQL Server gets a smaller
+/// limit when a transaction took longer.
+const MAX_DURATION: Duration = Duration::from_millis(20);
 /// The shortest pause between two transactions.
-const LEAST_PAUSE: Duration = Duration::from_millis(1);
-/// Between two passes: what becomes old enough meanwhile is deleted by the next one.
-const REST: Duration = Duration::from_secs(5);
-/// After a failure: the store may need its strength for other things.
-const REST_AFTER_FAILURE: Duration = Duration::from_secs(60);
+const MIN_PAUSE: Duration = Duration::from_millis(1);
+/// The pause between two passes. Intents that become old enough meanwhile are deleted by the next pass.
+const PASS_PAUSE: Duration = Duration::from_secs(5);
+/// The pause after a failure, because the store may be overloaded.
+const FAILURE_PAUSE: Duration = Duration::from_secs(60);
 
+/// Deletes old terminal intents during one term.
 pub struct RetentionActor {
     term: Term,
     store: StoreClient,
@@ -39,7 +41,7 @@ pub struct RetentionActor {
     keep_for: Duration,
     after: Option<PurgeCursor>,
     limit: usize,
-    /// Deleted in the present pass.
+    /// How many intents the current pass has deleted.
     deleted: usize,
 }
 
@@ -51,7 +53,7 @@ impl RetentionActor {
         metrics: Arc<Metrics>,
         keep_for: Duration,
     ) -> Self {
-        Self { term, store, leader, metrics, keep_for, after: None, limit: FEWEST, deleted: 0 }
+        Self { term, store, leader, metrics, keep_for, after: None, limit: MIN_LIMIT, deleted: 0 }
     }
 
     fn purge(&mut self, ctx: &mut Context<Self>) {
@@ -67,39 +69,40 @@ impl RetentionActor {
                 Ok(purged) => actor.purged(purged),
                 Err(FencedError::Store(error)) => {
                     log::warn!("purge_failed store_error={error:?}");
-                    REST_AFTER_FAILURE
+                    FAILURE_PAUSE
                 }
             };
             ctx.run_later(pause, Self::purge);
         }));
     }
 
-    /// Takes note of a transaction; how long to wait before the next one.
+    /// Updates the pass after a transaction, and returns how long to wait before the next one.
     fn purged(&mut self, Purged { intents, next, took }: Purged) -> Duration {
         self.deleted += intents;
         self.metrics.intents_purged.inc_by(u64::try_from(intents).unwrap_or(u64::MAX));
         self.limit = next_limit(self.limit, took);
         self.after = next;
         if next.is_some() {
-            return (took * 2).max(LEAST_PAUSE);
+            return (took * 2).max(MIN_PAUSE);
         }
         if self.deleted > 0 {
             log::info!("intents_purged count={}", std::mem::take(&mut self.deleted));
         }
-        REST
+        PASS_PAUSE
     }
 }
 
-/// Half as many if the last transaction took too long, twice as many if it took less than half of what it may.
+/// Halves the limit if the last transaction took too long, and doubles it if the transaction took less than half of
+/// [`MAX_DURATION`].
 fn next_limit(limit: usize, took: Duration) -> usize {
-    let next = if took > SLICE {
+    let next = if took > MAX_DURATION {
         limit / 2
-    } else if took < SLICE / 2 {
+    } else if took < MAX_DURATION / 2 {
         limit * 2
     } else {
         limit
     };
-    next.clamp(FEWEST, MOST)
+    next.clamp(MIN_LIMIT, MAX_LIMIT)
 }
 
 impl Actor for RetentionActor {
@@ -127,10 +130,10 @@ mod tests {
         let after = |limit, took: &[u64]| {
             took.iter().fold(limit, |limit, millis| next_limit(limit, Duration::from_millis(*millis)))
         };
-        assert_eq!(after(FEWEST, &[1, 1, 1]), FEWEST * 8);
-        assert_eq!(after(FEWEST, &[1; 20]), MOST, "bounded above");
-        assert_eq!(after(MOST, &[30]), MOST / 2);
-        assert_eq!(after(MOST, &[300; 20]), FEWEST, "bounded below");
-        assert_eq!(after(100, &[15, 15]), 100, "what fits stays");
+        assert_eq!(after(MIN_LIMIT, &[1, 1, 1]), MIN_LIMIT * 8);
+        assert_eq!(after(MIN_LIMIT, &[1; 20]), MAX_LIMIT, "bounded above");
+        assert_eq!(after(MAX_LIMIT, &[30]), MAX_LIMIT / 2);
+        assert_eq!(after(MAX_LIMIT, &[300; 20]), MIN_LIMIT, "bounded below");
+        assert_eq!(after(100, &[15, 15]), 100, "a limit that fits stays");
     }
 }

@@ -1,13 +1,20 @@
 //! `SchedulerActor`: decides which attempt starts next, for one term.
 //!
 //! State: the schedule (a bounded window on the waiting intents), the cursor up to which it has read the store's changes, and
-//! a timer for the next due attempt. It receives `IntentsWaiting` (read the changes now) and `AttemptsInDoubt` from the store
-//! actor, `SlotFree` (a slot may be filled) from the slots that it gave out, and `Stop` from the leader. It sends `RunAttempts`
-//! to the executor and `TermFailed` to the leader. It also gives slots to the store for intents that are started in the
-//! transaction that inserts them; those never wait here.
+//! a timer for the next due attempt.
+//!
+//! Messages that it receives:
+//! - `IntentsWaiting` from the store actor and the store client: read the changes now.
+//! - `AttemptsInDoubt` from the store actor: attempts may have been started on insert that nobody makes.
+//! - `SlotFree` from the slots that it gave out: a slot was released, so the timer and the pages may be out of date.
+//! - `Stop` from the leader.
+//!
+//! Messages that it sends: `RunAttempts` and, through released slots, `FillSlots` to the executor; `TermFailed` to the leader.
+//! It also gives slots to the store for intents that are started in the transaction that inserts them; those intents never
+//! wait here.
 //!
 //! It reads from the store one refresh at a time, because a lane may be judged complete only by a refresh that is later than
-//! every change already merged. When it dies, the leader ends the term, and the next term builds a new schedule.
+//! every change already merged. When it dies, the leader ends the term, and the next term reads a new schedule.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,13 +46,14 @@ use crate::store::{
 use crate::store::{FencedError, TermSubscriber};
 use crate::telemetry::metrics::Metrics;
 
-/// Changes taken in at one look; more are taken in by the next, at once.
-const CHANGES: usize = 2048;
-/// Overdue intents exhausted in one transaction.
-const EXPIRE: usize = 256;
-/// How often the whole backlog is counted, which costs a scan of an index.
+/// Changes that one refresh reads at most. If there are more, the next refresh follows immediately.
+const MAX_CHANGES: usize = 2048;
+/// Overdue intents that one transaction exhausts at most.
+const MAX_EXPIRED: usize = 256;
+/// How often the whole backlog is counted. Counting scans an index.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What the scheduler of a term needs.
 pub struct SchedulerDeps {
     pub term: Term,
     pub trust: LeaseTrust,
@@ -55,46 +63,48 @@ pub struct SchedulerDeps {
     pub in_flight: InFlight,
     pub leader: Recipient<TermFailed>,
     pub metrics: Arc<Metrics>,
-    /// Whose limits hold for targets.
+    /// Has the limits of targets.
     pub registry: CurrentRegistry,
     pub limits: Limits,
     pub refresh_interval: Duration,
-    /// Beats with every look at the store.
+    /// Beats with every refresh from the store.
     pub progress: Heartbeat,
 }
 
+/// Decides which attempt starts next during one term.
 pub struct SchedulerActor {
     deps: SchedulerDeps,
     schedule: SharedSchedule,
     cursor: ChangeCursor,
-    refresh: OneAtATime,
-    /// Made when the first attempt is due.
+    refreshing: OneAtATime,
+    /// Made on the first use, because it needs the actor's address.
     due_slots: Option<Arc<DueSlots>>,
     due_timer: Option<SpawnHandle>,
     _alive: Alive,
 }
 
-/// Also seen by the store, which takes places for intents that need not wait.
+/// The schedule of the term, with the limits of the current registry. The scheduler, the executor (through [`DueSlots`]) and
+/// the store (through [`InsertSlots`]) use it.
 #[derive(Clone)]
 struct SharedSchedule {
-    limited: Arc<Mutex<Limited>>,
+    limited: Arc<Mutex<LimitedSchedule>>,
     registry: CurrentRegistry,
 }
 
-/// A schedule, and the registry whose limits it knows.
-struct Limited {
+/// A schedule, and the registry whose limits it applies.
+struct LimitedSchedule {
     schedule: Schedule,
     registry: Arc<Registry>,
 }
 
 impl SharedSchedule {
     fn new(mut schedule: Schedule, registry: CurrentRegistry) -> Self {
-        let known = registry.get();
-        schedule.limit_targets(known.all_limits());
-        Self { limited: Arc::new(Mutex::new(Limited { schedule, registry: known })), registry }
+        let current = registry.get();
+        schedule.limit_targets(current.all_limits());
+        Self { limited: Arc::new(Mutex::new(LimitedSchedule { schedule, registry: current })), registry }
     }
 
-    /// With the limits of the registry in force: nothing starts under those of one that was replaced.
+    /// Locks the schedule. If the registry was replaced since the last time, the schedule gets its limits first.
     fn lock(&self) -> ScheduleGuard<'_> {
         let mut limited = self.limited.lock().unwrap_or_else(PoisonError::into_inner);
         let registry = self.registry.get();
@@ -106,8 +116,8 @@ impl SharedSchedule {
     }
 }
 
-/// The schedule alone.
-struct ScheduleGuard<'a>(MutexGuard<'a, Limited>);
+/// A locked schedule.
+struct ScheduleGuard<'a>(MutexGuard<'a, LimitedSchedule>);
 
 impl Deref for ScheduleGuard<'_> {
     type Target = Schedule;
@@ -139,7 +149,7 @@ impl SlotSource for InsertSlots {
             if !self.trust.holds() || !schedule.take_on_insert(lane, now) {
                 return None;
             }
-            // Counted while the schedule is locked: whoever closes it sees all slots that were given out.
+            // Counted while the schedule is locked, so that whoever closes the schedule sees every slot that was given out.
             self.in_flight.enter()
         };
         let (schedule, store_time) = (self.schedule.clone(), self.store_time.clone());
@@ -155,8 +165,8 @@ impl SlotSource for InsertSlots {
 
 /// Gives out the slots of attempts that are due, and takes them back.
 ///
-/// Slots that are released in one turn of the executor's loop are filled together, by one message to the executor. So an
-/// attempt that waits for a slot does not wait for the scheduler too.
+/// The executor fills released slots itself, without a message to the scheduler in between. One `FillSlots` message covers all
+/// slots that are released before it is handled.
 struct DueSlots {
     schedule: SharedSchedule,
     store_time: StoreTime,
@@ -167,8 +177,8 @@ struct DueSlots {
 }
 
 impl DueSlots {
-    /// Makes attempts of what the schedule gave out. Called while the schedule is locked, so that an orderly stop sees either
-    /// the waiting intent or the attempt in flight.
+    /// Makes attempts of intents that the schedule gave out. The caller keeps the schedule locked, so that an orderly stop
+    /// sees either the waiting intent or the attempt in flight.
     fn attempts(self: &Arc<Self>, due: Vec<Waiting>) -> Vec<DueAttempt> {
         let attempt = |waiting: Waiting| {
             let (slots, released) = (Arc::clone(self), waiting.clone());
@@ -194,11 +204,11 @@ impl DueSlots {
     fn take_back(schedule: &mut Schedule, waiting: Waiting, end: AttemptEnd, now: Timestamp) {
         schedule.finish(&waiting, end.for_schedule(), now);
         match end {
-            // A postponed attempt shows in the store as waiting again.
+            // A postponed attempt waits again in the store, and the next refresh reads it.
             AttemptEnd::Called(_) | AttemptEnd::NotStarted | AttemptEnd::Postponed { .. } => {}
             AttemptEnd::NotBefore(due) => schedule.merge(Waiting { due, ..waiting }),
             AttemptEnd::Paused => {
-                // Until the next refresh from the store says otherwise.
+                // The next refresh from the store replaces the list of paused targets.
                 schedule.pause_target(&waiting.lane.target);
                 schedule.merge(waiting);
             }
@@ -230,7 +240,7 @@ impl AttemptSource for DueSlots {
 struct SlotFree;
 
 impl SchedulerActor {
-    /// Starts from a first look at the store, made within the term.
+    /// Starts from a snapshot that was read within the term.
     pub fn new(deps: SchedulerDeps, snapshot: ScheduleSnapshot, alive: Alive) -> Self {
         let mut schedule = Schedule::new(deps.limits);
         schedule.pause_targets(snapshot.paused);
@@ -239,35 +249,35 @@ impl SchedulerActor {
             schedule: SharedSchedule::new(schedule, deps.registry.clone()),
             deps,
             cursor: snapshot.cursor,
-            refresh: OneAtATime::default(),
+            refreshing: OneAtATime::default(),
             due_slots: None,
             due_timer: None,
             _alive: alive,
         }
     }
 
-    /// Looks at the store, or makes sure that it is looked at again after the look under way.
-    fn look(&mut self, ctx: &mut Context<Self>) {
-        if !self.refresh.request() {
+    /// Reads changes and wanted pages from the store. If a refresh is under way, another one follows it.
+    fn refresh(&mut self, ctx: &mut Context<Self>) {
+        if !self.refreshing.request() {
             return;
         }
         let pages = self.schedule.lock().wanted_pages();
-        let request = RefreshRequest { cursor: self.cursor.clone(), limit: CHANGES, pages };
-        let asked = monotonic();
+        let request = RefreshRequest { cursor: self.cursor.clone(), limit: MAX_CHANGES, pages };
+        let requested_at = monotonic();
         let store = self.deps.store.clone();
-        let look = wrap_future::<_, Self>(async move { store.refresh_schedule(request).await });
-        ctx.spawn(look.map(move |result, actor, ctx| {
-            let again = actor.refresh.finish();
+        let refresh = wrap_future::<_, Self>(async move { store.refresh_schedule(request).await });
+        ctx.spawn(refresh.map(move |result, actor, ctx| {
+            let again = actor.refreshing.finish();
             match result {
-                Ok(refresh) => actor.take_in(asked, refresh, again, ctx),
+                Ok(refresh) => actor.apply_refresh(requested_at, refresh, again, ctx),
                 Err(error) => actor.fail_term("refresh", &error.into()),
             }
         }));
     }
 
-    fn take_in(&mut self, asked: Instant, refresh: Refresh, again: bool, ctx: &mut Context<Self>) {
+    fn apply_refresh(&mut self, requested_at: Instant, refresh: Refresh, again: bool, ctx: &mut Context<Self>) {
         self.deps.progress.beat();
-        self.deps.store_time.observe(asked, refresh.now);
+        self.deps.store_time.observe(requested_at, refresh.now);
         self.cursor = refresh.cursor;
         {
             let mut schedule = self.schedule.lock();
@@ -281,7 +291,7 @@ impl SchedulerActor {
             self.expire(ctx);
         }
         if refresh.more || again || self.wants_pages() {
-            self.look(ctx);
+            self.refresh(ctx);
         }
     }
 
@@ -289,7 +299,7 @@ impl SchedulerActor {
         !self.schedule.lock().wanted_pages().is_empty()
     }
 
-    /// Hands what is due to the executor and sets the timer for what is due next.
+    /// Sends due attempts to the executor, and sets the timer for the attempt that is due next.
     fn start_due(&mut self, ctx: &mut Context<Self>) {
         let now = self.deps.store_time.now();
         let metrics = &self.deps.metrics;
@@ -317,30 +327,32 @@ impl SchedulerActor {
         if let Some(timer) = self.due_timer.take() {
             ctx.cancel_future(timer);
         }
-        if let Some(span) = next_due_in {
-            self.due_timer = Some(ctx.run_later(span, |actor, ctx| actor.start_due(ctx)));
+        if let Some(pause) = next_due_in {
+            self.due_timer = Some(ctx.run_later(pause, |actor, ctx| actor.start_due(ctx)));
         }
     }
 
+    /// Exhausts waiting intents whose deadline has passed.
     fn expire(&mut self, ctx: &mut Context<Self>) {
         let (store, term) = (self.deps.store.clone(), self.deps.term.clone());
-        let expire = wrap_future::<_, Self>(async move { store.expire_overdue(&term, EXPIRE).await });
+        let expire = wrap_future::<_, Self>(async move { store.expire_overdue(&term, MAX_EXPIRED).await });
         ctx.spawn(expire.map(|result, actor, ctx| match result {
             Ok(expired) => {
                 actor.schedule.lock().forget_ended(expired.iter().copied());
                 actor.start_due(ctx);
-                if expired.len() >= EXPIRE {
-                    actor.look(ctx);
+                if expired.len() >= MAX_EXPIRED {
+                    actor.refresh(ctx);
                 }
             }
             Err(error) => actor.fail_term("expire", &error),
         }));
     }
 
-    fn count(&mut self, ctx: &mut Context<Self>) {
+    /// Counts the backlog for the metrics.
+    fn count_backlog(&mut self, ctx: &mut Context<Self>) {
         let store = self.deps.store.clone();
         ctx.spawn(wrap_future::<_, Self>(async move { store.backlog().await }).map(|result, actor, _| {
-            // A count that fails changes nothing; the next look at the store will say what is wrong.
+            // A failed count changes nothing. If the store does not answer, the next refresh reports it.
             if let Ok(backlog) = result {
                 actor.deps.metrics.show_backlog(backlog.waiting, backlog.webhooks, backlog.oldest_webhook);
             }
@@ -369,11 +381,11 @@ impl Actor for SchedulerActor {
             start_on_insert: StartOnInsert { term: self.deps.term.clone(), slots: Arc::new(slots) },
             started: self.deps.executor.clone().recipient(),
         });
-        ctx.run_interval(self.deps.refresh_interval, |actor, ctx| actor.look(ctx));
-        ctx.run_interval(COUNT_INTERVAL, Self::count);
-        self.count(ctx);
+        ctx.run_interval(self.deps.refresh_interval, |actor, ctx| actor.refresh(ctx));
+        ctx.run_interval(COUNT_INTERVAL, Self::count_backlog);
+        self.count_backlog(ctx);
         self.start_due(ctx);
-        self.look(ctx);
+        self.refresh(ctx);
     }
 }
 
@@ -381,7 +393,7 @@ impl Handler<IntentsWaiting> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, _: IntentsWaiting, ctx: &mut Self::Context) {
-        self.look(ctx);
+        self.refresh(ctx);
     }
 }
 
@@ -389,7 +401,7 @@ impl Handler<AttemptsInDoubt> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, _: AttemptsInDoubt, _: &mut Self::Context) {
-        let why = "first attempts may have started that nobody makes";
+        let why = "first attempts may have been recorded that nobody makes";
         self.deps.leader.do_send(TermFailed::in_doubt(&self.deps.term, why));
     }
 }
@@ -399,8 +411,8 @@ impl Handler<SlotFree> for SchedulerActor {
 
     fn handle(&mut self, _: SlotFree, ctx: &mut Self::Context) {
         self.start_due(ctx);
-        if !self.refresh.is_running() && self.wants_pages() {
-            self.look(ctx);
+        if !self.refreshing.is_running() && self.wants_pages() {
+            self.refresh(ctx);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
 
-/// Writes that become durable together.
+/// Writes that are made in one transaction.
 #[derive(Default)]
 pub struct WriteBatch {
     pub submits: Vec<NewIntent>,
@@ -23,9 +23,10 @@ pub struct WriteBatch {
     /// If given, the store may start new intents in the transaction that inserts them; see [`StartOnInsert`].
     pub start_on_insert: Option<StartOnInsert>,
     pub fenced: Option<FencedWrites>,
-    /// When the caller of each of `submits` stops waiting; empty if none does. An item that is not written by then must not be
-    /// written any more, because its client was told that it failed. The same holds for `received_deadlines`.
+    /// When the caller of each of `submits` stops waiting; empty if no caller does. An item that is not written by then must
+    /// not be written any more, because its client was told that it failed.
     pub submit_deadlines: Vec<Instant>,
+    /// The same for each of `received`.
     pub received_deadlines: Vec<Instant>,
     /// When the last of all callers stops waiting.
     pub give_up_at: Option<Instant>,
@@ -50,7 +51,7 @@ impl WriteBatch {
         self.len() == 0
     }
 
-    /// Whether an attempt may start with this batch.
+    /// Whether the batch can start an attempt.
     pub(super) fn may_start(&self) -> bool {
         (self.start_on_insert.is_some() && !self.submits.is_empty())
             || self.fenced.as_ref().is_some_and(|writes| !writes.starts.is_empty())
@@ -106,8 +107,8 @@ pub struct NewIntent {
     pub payload: Payload,
     /// The trace context of the submission, if the gateway is to get it.
     pub trace: Option<TraceContext>,
-    /// Set for a job. If a job with the same key exists, no intent is created and the existing one is returned, whatever
-    /// it asked for.
+    /// Set for a job. If a job with the same key exists, no intent is created, and the existing one is returned even if
+    /// its content differs.
     pub job: Option<NewJob>,
 }
 

@@ -1,9 +1,10 @@
-//! The store as everyone else sees it: typed calls that become messages to `StoreActor`.
+//! `StoreClient`: typed calls of the store, which become messages to `StoreActor`.
 //!
 //! The calls of the contract are generated in [`super::contract`]; this file has batched writes, readiness and the ways in
-//! which calls are sent. No call waits for room in a queue: the actor answers `Overloaded` when its queues are full, and a dead
-//! actor is `Unavailable`. A call that a client waits for is `Unavailable` once the store's budget is used up, wherever the time
-//! went. The leader's own calls are bounded by the store, and by how long the leader trusts its lease.
+//! which calls are sent. No call waits for room in a queue: the actor answers `Overloaded` when its queues are full, and a
+//! dead actor is `Unavailable`. A call that a client waits for is `Unavailable` once the store's budget of time is used up,
+//! in the queue or in the store. The leader's own calls are bounded by the store, and by how long the leader trusts its
+//! lease.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -35,9 +36,10 @@ const MAX_OWN_WRITES: usize = 4;
 
 /// How often the store's clock is compared with its host's.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
-/// Smaller corrections of a clock are ordinary, and are made up for in seconds.
+/// From here on a store's clock counts as ahead. Smaller corrections of a host's clock are common and harmless.
 const NOTABLY_AHEAD: Duration = Duration::from_secs(5);
 
+/// The way to the store for everyone but the store actor. Clones share everything.
 #[derive(Clone)]
 pub struct StoreClient {
     actor: Supervised<StoreActor>,
@@ -128,10 +130,10 @@ impl StoreClient {
         self.subscription.unsubscribe(term);
     }
 
-    /// Whether this instance can write: by its last commits, or by a probe that is made now if those are too old.
+    /// Checks whether this instance can write: by its recent commits, or by a probe if those are too old.
     pub async fn can_write(&self) -> Result<(), StoreError> {
         if self.shared.health.wants_probe().is_some() {
-            let _one_at_a_time = self.shared.probe.lock().await;
+            let _one_probe_at_a_time = self.shared.probe.lock().await;
             if let Some(bytes) = self.shared.health.wants_probe() {
                 let result = self.within(monotonic() + PROBE_BUDGET, self.probe(bytes)).await;
                 self.shared.health.probed(result.map_err(|error| error.to_string()));
@@ -140,7 +142,7 @@ impl StoreClient {
         self.shared.health.verdict().map_err(StoreError::Unavailable)
     }
 
-    /// How far the store's clock is ahead of its host's, as of the last comparison; `None` if it is not, or hardly.
+    /// Returns how far the store's clock is ahead of its host's, as of the last comparison; `None` below [`NOTABLY_AHEAD`].
     pub fn clock_ahead(&self) -> Option<Duration> {
         let ahead = Duration::from_micros(self.shared.clock_ahead.load(Ordering::Relaxed));
         (ahead >= NOTABLY_AHEAD).then_some(ahead)
@@ -188,8 +190,9 @@ impl StoreClient {
         self.call(|reply| StoreCall::new(CallKind::Leader, reply, call)).await?.answer
     }
 
-    pub(super) fn wake(&self, whom: Wake) {
-        match whom {
+    /// Wakes the actor that has something to do after a write.
+    pub(super) fn wake(&self, actor: Wake) {
+        match actor {
             Wake::Scheduler => self.subscription.announce(),
             Wake::Webhooks => self.pending_webhooks.notify_one(),
             Wake::Inbox => self.inbox_filled.notify_one(),
@@ -216,6 +219,7 @@ impl StoreClient {
         tokio::time::timeout_at(give_up_at, call).await.unwrap_or_else(late)
     }
 
+    /// Sends a message to the actor and waits for its answer.
     async fn call<M, T>(&self, message: impl FnOnce(Reply<T>) -> M) -> Result<T, StoreError>
     where
         M: Message<Result = ()> + Send + 'static,

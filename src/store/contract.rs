@@ -5,9 +5,10 @@
 //!
 //! Each call is marked with its kind:
 //!
-//! - `read`: a client's look-up. It never writes, is counted against the limit of reads, and gives up after the store's budget.
-//! - `write`: a transaction of its own that a person asked for. Few run at a time. `write(webhooks)` wakes the webhook actor
-//!   afterwards, and so on.
+//! - `read`: a client's look-up. It never writes, is counted against the limit of reads, and gives up after the store's
+//!   budget.
+//! - `write`: a transaction of its own that a person asked for. Few run at a time. `write(Webhooks)` wakes the webhook
+//!   actor afterwards, and so on.
 //! - `leader`: a call of the leader or of readiness. It is not limited, because there are only a few of them.
 //! - `fenced`: a call of the leader that takes effect only if its term holds the lease, checked in the same transaction.
 
@@ -133,8 +134,8 @@ store_calls! {
         /// Deletes old terminal intents with everything that belongs to them, the oldest first, a few in each transaction.
         /// Intents whose webhook event is pending stay.
         fenced fn purge(term: Term, request: PurgeRequest) -> Purged;
-        /// Writes this many meaningless bytes as durably as a commit, within [`PROBE_BUDGET`](super::PROBE_BUDGET), to find out
-        /// whether the store accepts writes.
+        /// Writes this many meaningless bytes as durably as a commit, within [`PROBE_BUDGET`](super::PROBE_BUDGET), to find
+        /// out whether the store accepts writes.
         leader fn probe(bytes: usize) -> ();
     }
 
@@ -156,8 +157,8 @@ store_calls! {
         read fn target_health() -> Vec<TargetHealth>;
         /// Returns every target that ever had a contract or is paused, by name.
         read fn targets() -> Vec<StoredTarget>;
-        /// Stops new attempts of this target, whichever instance leads, and returns since when it is paused. Attempts under way
-        /// finish, waiting intents keep waiting, and their deadlines keep running.
+        /// Stops new attempts of this target, whichever instance leads, and returns since when it is paused. Attempts under
+        /// way finish, waiting intents keep waiting, and their deadlines keep running.
         write fn pause_target(target: TargetName) -> Timestamp;
         /// Lets attempts of this target start again.
         write(Scheduler) fn resume_target(target: TargetName) -> ();

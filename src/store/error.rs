@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+/// Why a call of the store failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A queue in front of the store is full; nothing was tried.

@@ -1,5 +1,7 @@
-//! A store for tests that fails, delays or refuses calls on request. Calls are named as in the contract; a commit is `finish`,
-//! `start` or `submit`, by what is in it.
+//! A store for tests that fails, delays or refuses calls on request.
+//!
+//! Faults are injected by the name of a call. Calls have their names in the contract. A commit is named `finish`, `start` or
+//! `submit` by the first of these kinds of writes that it contains.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -9,6 +11,7 @@ use std::time::Duration;
 
 use super::{BatchResults, Store, StoreError, StoreFailure, StoreFuture, WriteBatch, WriteStore};
 
+/// What to inject into a call.
 #[derive(Clone, Copy)]
 pub enum Fault {
     /// The call fails and has no effect.
@@ -24,14 +27,17 @@ pub enum Fault {
 pub struct Faults(Arc<Mutex<HashMap<&'static str, Vec<Fault>>>>);
 
 impl Faults {
+    /// Injects a fault into the next `times` uses of a call.
     pub fn add(&self, call: &'static str, times: usize, fault: Fault) {
         self.0.lock().unwrap().entry(call).or_default().extend(std::iter::repeat_n(fault, times));
     }
 
+    /// Returns how many faults of a call have not been injected yet.
     pub fn left(&self, call: &'static str) -> usize {
         self.0.lock().unwrap().get(call).map_or(0, Vec::len)
     }
 
+    /// Removes all faults of a call that have not been injected yet.
     pub fn clear(&self, call: &'static str) {
         self.0.lock().unwrap().remove(call);
     }
@@ -41,13 +47,14 @@ impl Faults {
     }
 }
 
+/// A store that injects faults into the calls of another store.
 pub struct FaultyStore {
     pub inner: Arc<dyn Store>,
     pub faults: Faults,
 }
 
 impl FaultyStore {
-    /// Makes the call, with the next fault that was asked for.
+    /// Makes the call, with the next fault that was added for it.
     pub(super) fn inject<T: Send + 'static, E: StoreFailure>(
         &self,
         call: &'static str,

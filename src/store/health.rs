@@ -1,8 +1,8 @@
 //! Whether this instance can write to its store, for readiness checks.
 //!
 //! A store that answers reads may still refuse every write: its disk is full, another process keeps it locked, its file
-//! is damaged. So readiness needs a write that succeeded a moment ago: a commit of this instance or, when it has none to make, a
-//! probe. One failure does not make an instance unready, and one success makes it ready again.
+//! is damaged. Readiness therefore needs a recent write that succeeded: a commit of this instance or, if there
+//! was none, a probe. One failure does not make an instance unready, and one success makes it ready again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,27 +13,27 @@ use crate::platform::clock::monotonic;
 
 /// A write that succeeded this recently makes a probe unnecessary: readiness checks come every second or two.
 const FRESH: Duration = Duration::from_secs(2);
-/// For so long after the last success a single failure is forgiven.
+/// For this long after the last success a single failure does not count.
 const GRACE: Duration = Duration::from_secs(5);
-/// Failures in a row that are not forgiven.
+/// From this many failures in a row on, they count.
 const TOO_MANY: u32 = 2;
-/// For so long after commits have failed, a probe that succeeds does not count: it is smaller than a commit and may fit
-/// where no commit does.
+/// For this long after commits have failed, a probe that succeeds does not count. It is smaller than a commit and may fit on a
+/// disk where no commit does.
 const HOLD: Duration = Duration::from_secs(10);
-/// How long the answer of a probe is passed on to others who ask.
+/// How long the result of a probe is used for further checks.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes that a probe writes.
 const SMALL_PROBE: usize = 512;
-/// Bytes that a probe writes after a failure: as much as a few dozen intents, so that it needs space on the disk.
+/// Bytes that a probe writes after a failure: as many as a few dozen intents, so that it needs space on the disk.
 const LARGE_PROBE: usize = 64 * 1024;
 
-/// Shared by the actor that commits and by whoever asks.
+/// What this instance knows about its recent writes. The store actor and the store client share it.
 #[derive(Clone)]
 pub struct WriteHealth(Arc<Mutex<State>>);
 
 struct State {
     last_success: Option<Instant>,
-    /// Since the last success.
+    /// Failures since the last success.
     failures: u32,
     last_failed_commit: Option<Instant>,
     last_probe: Option<Instant>,
@@ -41,7 +41,7 @@ struct State {
 }
 
 impl Default for WriteHealth {
-    /// Nothing is known until the first write: a store on another machine may never have been reached.
+    /// Knows of no write yet. The first check makes a probe, because a store on another machine may not be reachable.
     fn default() -> Self {
         Self(Arc::new(Mutex::new(State {
             last_success: None,
@@ -58,18 +58,20 @@ impl WriteHealth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A commit succeeded.
     pub fn committed(&self) {
         let mut state = self.state();
         (state.last_success, state.failures, state.last_failed_commit) = (Some(monotonic()), 0, None);
     }
 
+    /// A commit failed.
     pub fn commit_failed(&self, error: &str) {
         let mut state = self.state();
         state.last_failed_commit = Some(monotonic());
         state.fail(error);
     }
 
-    /// How many bytes a probe should write now; `None` if what is known is recent enough.
+    /// Returns how many bytes a probe should write now; `None` if no probe is needed.
     pub fn wants_probe(&self) -> Option<usize> {
         let (state, now) = (self.state(), monotonic());
         let is_recent = |moment: Instant, age| now.duration_since(moment) < age;
@@ -82,6 +84,7 @@ impl WriteHealth {
         Some(if state.failures == 0 { SMALL_PROBE } else { LARGE_PROBE })
     }
 
+    /// A probe ended.
     pub fn probed(&self, result: Result<(), String>) {
         let (mut state, now) = (self.state(), monotonic());
         state.last_probe = Some(now);
@@ -93,12 +96,12 @@ impl WriteHealth {
         }
     }
 
-    /// Whether writes succeed, as far as is known; otherwise what the last failure was.
+    /// Returns whether writes succeed, as far as is known; otherwise the last error.
     pub fn verdict(&self) -> Result<(), String> {
         let state = self.state();
         let is_recent = |success: Instant| monotonic().duration_since(success) < GRACE;
-        let forgiven = state.last_success.is_some_and(is_recent) && state.failures < TOO_MANY;
-        if state.failures == 0 || forgiven { Ok(()) } else { Err(state.last_error.clone()) }
+        let ignored = state.last_success.is_some_and(is_recent) && state.failures < TOO_MANY;
+        if state.failures == 0 || ignored { Ok(()) } else { Err(state.last_error.clone()) }
     }
 }
 
@@ -118,15 +121,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_failure_is_forgiven_two_are_not_and_one_success_heals() {
+    async fn one_failure_does_not_count_two_do_and_one_success_resets_them() {
         let health = WriteHealth::default();
         health.committed();
         assert_eq!((health.wants_probe(), health.verdict()), (None, Ok(())));
         tokio::time::advance(FRESH).await;
         assert_eq!(health.wants_probe(), Some(SMALL_PROBE));
         health.probed(failed());
-        assert_eq!(health.verdict(), Ok(()), "one failure is forgiven");
-        assert_eq!(health.wants_probe(), None, "not one probe for every question");
+        assert_eq!(health.verdict(), Ok(()), "one failure does not count");
+        assert_eq!(health.wants_probe(), None, "the result of a probe is used for a while");
         tokio::time::advance(PROBE_INTERVAL).await;
         assert_eq!(health.wants_probe(), Some(LARGE_PROBE));
         health.probed(failed());
@@ -137,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_long_after_the_last_success_is_not_forgiven() {
+    async fn a_failure_long_after_the_last_success_counts() {
         let health = WriteHealth::default();
         health.committed();
         tokio::time::advance(GRACE).await;
@@ -155,11 +158,11 @@ mod tests {
         health.probed(Ok(()));
         assert_eq!(health.verdict(), Err("full".to_owned()));
         health.committed();
-        assert_eq!(health.verdict(), Ok(()), "a commit does");
+        assert_eq!(health.verdict(), Ok(()), "a commit counts");
         health.commit_failed("full");
         health.commit_failed("full");
         tokio::time::advance(HOLD).await;
         health.probed(Ok(()));
-        assert_eq!(health.verdict(), Ok(()), "so does a probe when none was made for a while");
+        assert_eq!(health.verdict(), Ok(()), "a probe counts when no commit has failed for a while");
     }
 }

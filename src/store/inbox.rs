@@ -1,4 +1,4 @@
-//! What a store keeps of the inbox: raw submissions, contacts and messages.
+//! The inbox as the store keeps it: raw submissions, and the contacts and messages made of them.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
 use crate::domain::time::Timestamp;
 
-/// Something that came in, to be kept as it came.
+/// An inbox submission to be stored exactly as it was received.
 #[derive(Clone)]
 pub struct NewInboxSubmission {
     pub id: InboxSubmissionId,
@@ -19,12 +19,12 @@ pub struct NewInboxSubmission {
     pub payload: Bytes,
     pub format: PayloadFormat,
     pub source_url: Option<String>,
-    /// Of client and idempotency key, if one came.
+    /// The hash of the client and the idempotency key, if the request had one.
     pub key_sha256: Option<[u8; 32]>,
 }
 
 impl NewInboxSubmission {
-    /// What makes two submissions with one key the same.
+    /// Returns the hash by which two submissions with the same idempotency key are compared.
     pub fn content_sha256(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(self.channel.as_str());
@@ -38,27 +38,27 @@ impl NewInboxSubmission {
 }
 
 impl fmt::Debug for NewInboxSubmission {
-    /// Size only: payloads stay out of logs.
+    /// Shows only the size of the payload, because payloads must not get into logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NewSubmission({} of {:?}, {} bytes)", self.id, self.client_slug, self.payload.len())
+        write!(f, "NewInboxSubmission({} of {:?}, {} bytes)", self.id, self.client_slug, self.payload.len())
     }
 }
 
-/// What became of something that came in.
+/// The result of storing a [`NewInboxSubmission`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     Created(InboxSubmissionId),
-    /// The same came before with this key.
+    /// The same submission was stored before with this key.
     Existing(InboxSubmissionId),
-    /// Something else came before with this key.
+    /// A different submission was stored before with this key.
     Conflict(InboxSubmissionId),
 }
 
-/// The store's own number for a submission: the order of arrival.
+/// The store's own number of a submission. Numbers follow the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InboxSubmissionSeq(pub i64);
 
-/// A submission that is to be processed now.
+/// A submission that is due for processing.
 #[derive(Clone, Debug)]
 pub struct DueInboxSubmission {
     pub seq: InboxSubmissionSeq,
@@ -67,53 +67,57 @@ pub struct DueInboxSubmission {
     pub channel: Channel,
     pub payload: Bytes,
     pub format: PayloadFormat,
-    /// How often it has failed.
+    /// How often processing it has failed.
     pub tries: u32,
 }
 
+/// The submissions that are due, and how much waits.
 #[derive(Clone, Debug)]
 pub struct DueInbox {
     pub now: Timestamp,
-    /// In order of when they are due.
+    /// In the order of their due times.
     pub due: Vec<DueInboxSubmission>,
-    /// When the next one is, if none is now.
+    /// When the next submission becomes due, if none is due now.
     pub next: Option<Timestamp>,
     pub backlog: InboxBacklog,
 }
 
-/// How much is not processed.
+/// How many submissions are not processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InboxBacklog {
-    /// For how long the oldest that is to be processed has been waiting.
+    /// How long the oldest submission that is not parked has been waiting.
     pub oldest: Option<Duration>,
+    /// How many submissions are parked.
     pub parked: u64,
 }
 
-/// What came of a submission that was due.
+/// The result of processing a submission that was due.
 #[derive(Clone, Debug)]
 pub struct ProcessedInboxSubmission {
     pub seq: InboxSubmissionSeq,
-    /// How often it had failed before; it is left alone if that has changed.
+    /// How often it had failed before. If that has changed in the store, the result is not recorded.
     pub tries: u32,
     pub result: Result<Draft, FailedInboxTry>,
 }
 
+/// A submission could not be processed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedInboxTry {
     pub error: String,
-    /// When to try again; parked if there is none.
+    /// When to try again; `None` parks the submission.
     pub next_try_at: Option<Timestamp>,
 }
 
-/// Where a submission stands.
+/// How far the processing of a submission has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InboxSubmissionState {
-    /// To be processed for the first time.
+    /// It was not processed yet.
     Received,
-    /// Failed, and to be tried again.
+    /// It failed and is tried again.
     Failed,
-    /// Waits for a person.
+    /// It failed too often and waits until an operator has it processed again.
     Parked,
+    /// It became a message.
     Processed,
 }
 
@@ -134,7 +138,7 @@ impl InboxSubmissionState {
     }
 }
 
-/// A submission without its payload.
+/// A stored submission without its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboxSubmission {
     pub seq: InboxSubmissionSeq,
@@ -151,6 +155,7 @@ pub struct InboxSubmission {
 }
 
 impl InboxSubmission {
+    /// Derives the state from the columns of the submission.
     pub fn state(&self) -> InboxSubmissionState {
         match (self.processed_at, self.next_try_at, self.tries) {
             (Some(_), _, _) => InboxSubmissionState::Processed,
@@ -161,6 +166,7 @@ impl InboxSubmission {
     }
 }
 
+/// A person who wrote to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
     pub id: i64,
@@ -171,6 +177,7 @@ pub struct Contact {
     pub created_at: Timestamp,
 }
 
+/// A message of a contact, made of one submission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboxMessage {
     pub id: i64,
@@ -183,47 +190,50 @@ pub struct InboxMessage {
     pub processed_at: Timestamp,
 }
 
-/// What somebody said, as much of it as lists show; all of it stands in what came.
+/// The text of a message, cut to the length that lists show. The submission has all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
     pub text: String,
-    /// There is more.
+    /// Whether the text was cut.
     pub cut: bool,
 }
 
-/// Characters of a message that lists show. The statements ask for one more.
+/// Characters of a message that lists show. The SQL statements read one more, to know whether the text is cut.
 pub const SHOWN_CHARS: usize = 4000;
 
 impl Text {
-    /// Of a text that may be a character longer than is shown.
+    /// Cuts a text.
     pub(super) fn cut(text: String) -> Self {
         let cut = text.chars().nth(SHOWN_CHARS).is_some();
         Self { text: if cut { text.chars().take(SHOWN_CHARS).collect() } else { text }, cut }
     }
 }
 
-/// A page of a client's things, newest first.
+/// Which submissions, contacts or messages to list. The newest come first.
 #[derive(Clone, Debug, Default)]
 pub struct InboxQuery {
-    /// All clients' if there is none.
+    /// Only those of this client; those of all clients if `None`.
     pub client_slug: Option<String>,
-    /// Of submissions only.
+    /// Only submissions in this state. Set it only for lists of submissions.
     pub state: Option<InboxSubmissionState>,
-    /// Of messages, and of contacts.
+    /// Only this contact, or its messages. Set it only for lists of contacts and messages.
     pub contact_id: Option<i64>,
     pub limit: usize,
-    /// Continue behind this number, as a page before said.
-    pub behind: Option<i64>,
+    /// Continue after this number: the `next` of the page before.
+    pub after: Option<i64>,
 }
 
+/// One page of a list of the inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboxPage<T> {
     pub rows: Vec<T>,
+    /// Set if there is a next page.
     pub next: Option<i64>,
 }
 
 impl<T> InboxPage<T> {
-    /// A page of what was found, which may be one more than asked for.
+    /// Makes a page of the rows that were found. Stores read one row more than the page has, to know whether there is a
+    /// next page.
     pub(super) fn of(query: &InboxQuery, mut rows: Vec<T>, number: impl Fn(&T) -> i64) -> Self {
         let limit = query.limit.max(1);
         let more = rows.len() > limit;
@@ -237,7 +247,7 @@ impl<T> InboxPage<T> {
 #[derive(Clone, Debug)]
 pub enum Reprocess {
     One(InboxSubmissionId),
-    /// All that are parked of a client, as many as one transaction should touch.
+    /// The parked submissions of a client, at most `limit` of them, which bounds the transaction.
     ParkedOf {
         client_slug: String,
         limit: usize,

@@ -1,10 +1,11 @@
-//! Look-ups of intents: histories, lists and their pages.
+//! Queries for intents: histories, lists and their pages.
 
 use super::WebhookHistory;
 use crate::domain::attempt::Attempt;
 use crate::domain::intent::{Intent, IntentId, Status, TargetName};
 use crate::domain::time::Timestamp;
 
+/// An intent with its finished attempts and its webhook event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     pub intent: Intent,
@@ -12,61 +13,68 @@ pub struct History {
     pub webhook: Option<WebhookHistory>,
 }
 
-/// Which intents to list, without those of jobs, which are their tenants' alone; newest first, or in the order of their ids if those have to begin with something.
+/// Which intents to list. Intents of jobs are never listed, because only their tenants may see them. The newest come first;
+/// with a `prefix` the order is the one described there.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
-    /// Only those that a gateway gave this id, newest first, and then those whose own id begins with it; each once.
+    /// Searches by id: first come the intents to which a gateway gave exactly this message id, newest first, and then those
+    /// whose own id starts with this text, in the order of their ids. No intent is listed twice.
     pub prefix: Option<String>,
     pub status: Option<Status>,
     pub target: Option<TargetName>,
-    /// Strictly after.
+    /// Only intents created after this moment.
     pub created_after: Option<Timestamp>,
-    /// Strictly before.
+    /// Only intents created before this moment.
     pub created_before: Option<Timestamp>,
     pub limit: usize,
-    /// Continue behind this one, as a page before said.
-    pub behind: Option<PageCursor>,
+    /// Continue after this position: the `next` of the page before.
+    pub after: Option<PageCursor>,
 }
 
 impl ListQuery {
+    /// Returns how many intents a page has, at least one.
     pub(super) fn page_size(&self) -> usize {
         self.limit.max(1)
     }
 
-    /// Whether anything but the id is asked for.
+    /// Whether the query has filters besides the id.
     pub(super) fn filters(&self) -> bool {
         self.status.is_some() || self.target.is_some() || self.created_after.is_some() || self.created_before.is_some()
     }
 }
 
-/// Where a page ended: in the order of arrival, or in that of a search.
+/// The position at which a page of intents ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageCursor {
-    /// What came later was on the page, this one the last. Not by its number, which counts others too.
+    /// In a list without a search: the last intent of the page. It does not contain the intent's number, because numbers count
+    /// the intents of others too.
     Newer { created_at: Timestamp, id: IntentId },
-    /// The same among those that a gateway gave the id; behind them come those whose own id begins so.
+    /// In a search: the last intent that was found by a gateway's message id. Intents that are found by their own id follow.
     Message { created_at: Timestamp, id: IntentId },
-    /// Among those whose own id begins so.
+    /// In a search: the last intent that was found by its own id.
     Id(IntentId),
 }
 
-/// Ids in their order. One bound each way: of two an index would use whichever it likes.
+/// A range of intent ids. It has a single bound in each direction, because with two a database may use the worse one in its
+/// index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IdRange {
     pub(super) from: String,
-    /// `from` itself was on the page before.
-    pub(super) behind: bool,
+    /// Whether the range excludes `from` itself, because it was on the page before.
+    pub(super) excludes_from: bool,
     pub(super) before: Option<String>,
 }
 
 impl IdRange {
-    /// All that begin so and come behind that one. The ids of jobs, of which there may be any number, stand
-    /// together and are stepped over.
-    pub(super) fn of(prefix: &str, behind: Option<&PageCursor>) -> Vec<Self> {
+    /// Returns the ranges of all ids that start with `prefix` and come after the cursor. They leave out the ids of jobs, which
+    /// share a prefix of their own and may be very many.
+    pub(super) fn of(prefix: &str, after: Option<&PageCursor>) -> Vec<Self> {
         let before = after_prefix(prefix);
-        let all = match behind {
-            Some(PageCursor::Id(id)) if id.as_str() >= prefix => Self { from: id.to_string(), behind: true, before },
-            _ => Self { from: prefix.to_owned(), behind: false, before },
+        let all = match after {
+            Some(PageCursor::Id(id)) if id.as_str() >= prefix => {
+                Self { from: id.to_string(), excludes_from: true, before }
+            }
+            _ => Self { from: prefix.to_owned(), excludes_from: false, before },
         };
         let jobs = IntentId::OF_JOBS;
         let Some(after_jobs) = after_prefix(jobs) else { return vec![all] };
@@ -77,21 +85,28 @@ impl IdRange {
             ranges.push(Self { before: Some(before), ..all.clone() });
         }
         if up_to(&after_jobs).is_none() {
-            ranges.push(if all.from < after_jobs { Self { from: after_jobs, behind: false, ..all } } else { all });
+            ranges.push(if all.from < after_jobs {
+                Self { from: after_jobs, excludes_from: false, ..all }
+            } else {
+                all
+            });
         }
         ranges
     }
 }
 
+/// One page of a list of intents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntentPage {
     pub intents: Vec<Intent>,
-    /// Where the next page starts, if there is one. A page may be short, or empty, and yet have a next.
+    /// Set if there may be a next page. A page that is short or empty can have a next page, because a search examines a
+    /// limited number of intents for each page.
     pub next: Option<PageCursor>,
 }
 
 impl IntentPage {
-    /// A page of what was found in the order of arrival, which may be one more than asked for.
+    /// Makes a page of a list without a search. Stores read one intent more than the page has, to know whether there is a next
+    /// page.
     pub(super) fn of_newest(query: &ListQuery, mut intents: Vec<Intent>) -> Self {
         let more = intents.len() > query.page_size();
         intents.truncate(query.page_size());
@@ -100,8 +115,8 @@ impl IntentPage {
         Self { intents, next }
     }
 
-    /// A page of what a search found by a gateway's id and then by the own one, which together may be one more than asked
-    /// for. If they are not, `horizon` is up to where was looked, unless that is to the end.
+    /// Makes a page of what a search found by a gateway's message id and by the intents' own ids. Stores read one intent more
+    /// than the page has. If they found fewer, `horizon` is the position up to which they searched; `None` is the end.
     pub(super) fn of_search(
         query: &ListQuery,
         by_message: Vec<Intent>,
@@ -122,11 +137,12 @@ impl IntentPage {
     }
 }
 
-/// The least text that is greater than all that begin with `prefix`, by code points; none if there is no such.
+/// Returns the smallest text, by code points, that is greater than all texts that start with `prefix`; `None` if there is
+/// none.
 fn after_prefix(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {
-        // The next character, past the gap where no characters are.
+        // The next character; between these two there are only surrogates, which are no characters.
         let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(u32::from(last) + 1) };
         if let Some(next) = next {
             chars.push(next);

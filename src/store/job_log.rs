@@ -1,6 +1,6 @@
-//! Log lines about jobs whose facts are not at hand: attempts that an earlier term left open, and jobs that expired.
+//! Writes log lines about jobs whose facts are not in memory: attempts that an earlier term left open, and jobs that expired.
 //!
-//! Their facts are looked up one at a time, so that a thousand jobs which end together take no more than one connection.
+//! The facts are read from the store one job at a time, so that a thousand jobs that end together need only one connection.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use super::{JobLookup, Store};
 use crate::domain::job::SubmissionId;
 
-/// Lines that may wait, each some hundred bytes: what a sweep of deadlines expires at once. One more is written without
-/// the job's facts, with its id alone.
+/// Lines that may wait, each of some hundred bytes. It is more than one sweep of deadlines expires. A further line is written
+/// with the job's id alone.
 const MAX_WAITING: usize = 4096;
 
 struct Line {
@@ -18,9 +18,10 @@ struct Line {
     id: SubmissionId,
 }
 
+/// The log of jobs. It starts its task with the first line.
 pub struct JobLog {
     store: Arc<dyn Store>,
-    /// None until the first line.
+    /// `None` until the first line.
     lines: Option<mpsc::Sender<Line>>,
 }
 
@@ -29,7 +30,7 @@ impl JobLog {
         Self { store, lines: None }
     }
 
-    /// Writes a line about this job, soon.
+    /// Writes a line about this job once its facts are read.
     pub fn write(&mut self, event: String, id: SubmissionId) {
         let store = &self.store;
         let lines = self.lines.get_or_insert_with(|| start(Arc::clone(store)));
@@ -40,7 +41,7 @@ impl JobLog {
     }
 }
 
-/// Ends when the last sender is gone and all lines are written.
+/// Starts the task that writes lines. It ends when the last sender is gone and all lines are written.
 fn start(store: Arc<dyn Store>) -> mpsc::Sender<Line> {
     let (sender, mut lines) = mpsc::channel::<Line>(MAX_WAITING);
     actix::spawn(async move {

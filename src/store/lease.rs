@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use crate::domain::time::Timestamp;
 
+/// The last lease, and the clocks that it is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseState {
-    /// The last lease that was taken; none if there never was one.
+    /// The last lease that was acquired; `None` if there never was one.
     pub lease: Option<LeaseRow>,
-    /// The time that leases are compared with.
+    /// The store's time, which decides whether the lease has expired.
     pub now: Timestamp,
-    /// How far stored times are ahead of the clock of the database's host. Zero unless that clock was set back.
+    /// How far the store's time is ahead of the clock of the database's host. It is zero unless that clock was set back.
     pub clock_ahead: Duration,
 }
 
+/// A lease as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
     pub holder_id: String,

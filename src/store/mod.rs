@@ -1,24 +1,24 @@
-//! The durable truth about intents, attempts and the lease: the contract of a store, the actor in front of it, and two stores.
+//! Durable storage of intents, attempts, webhook events, jobs, the inbox and the lease: the contract of a store, the actor in
+//! front of it, and two stores.
 //!
 //! [`contract`] lists the calls that every store answers in the same way; `conformance` is that contract as tests. [`actor`]
-//! puts one store behind a mailbox and commits in groups; everyone else calls it through [`client`]. A store's own clock
-//! decides: leases, due times and all stored timestamps are its time. What becomes of an intent is decided in
-//! [`crate::domain`], never here.
+//! puts one store behind a mailbox and commits writes in batches; everyone else calls it through [`client`]. Leases, due times
+//! and all stored timestamps are times of the store's own clock. The rules of what happens to an intent are in
+//! [`crate::domain`], not here.
 
 pub mod actor;
 mod batch;
-pub mod choice;
 pub mod client;
-mod columns;
+mod column_values;
 #[cfg(test)]
 pub mod conformance;
+mod console;
 pub mod contract;
 mod error;
 #[cfg(test)]
 pub mod faulty;
 pub mod health;
 mod inbox;
-mod insight;
 mod intents;
 mod job_log;
 mod jobs;
@@ -26,6 +26,7 @@ mod lease;
 pub mod messages;
 mod purge;
 mod schedule;
+pub mod selection;
 mod slot;
 pub mod sqlite;
 pub mod sqlserver;
@@ -41,6 +42,10 @@ pub use self::batch::{
     BatchResults, Conflict, FencedResults, FencedWrites, FinishResult, NewIntent, StartResult, StoredIntent, Submitted,
     WriteBatch,
 };
+pub use self::console::{
+    CHART_MINUTES, EndedInMinute, Failing, IntentDetail, KEPT_MINUTES, LeaderRow, MINUTE_MICROS, MOST_FAILING,
+    Overview, RECENT_MINUTES, TargetHealth, minute_of,
+};
 pub use self::contract::{
     InboxStore, IntentStore, JobStore, LeaseStore, ScheduleStore, Store, TargetStore, WebhookStore, WriteStore,
 };
@@ -49,10 +54,6 @@ pub use self::inbox::{
     Contact, DueInbox, DueInboxSubmission, FailedInboxTry, InboxBacklog, InboxMessage, InboxPage, InboxQuery,
     InboxSubmission, InboxSubmissionSeq, InboxSubmissionState, NewInboxSubmission, ProcessedInboxSubmission, Received,
     Reprocess, SHOWN_CHARS, Text,
-};
-pub use self::insight::{
-    CHART_MINUTES, EndedInMinute, Failing, IntentDetail, KEPT_MINUTES, LeaderRow, MINUTE_MICROS, MOST_FAILING,
-    Overview, RECENT_MINUTES, TargetHealth, minute_of,
 };
 use self::intents::IdRange;
 pub use self::intents::{History, IntentPage, ListQuery, PageCursor};
@@ -71,5 +72,5 @@ pub use self::webhooks::{
 pub use crate::domain::attempt::{Attempt, FinishAttempt, OpenAttempt, PostponeAttempt};
 pub use crate::domain::job::JobFacts;
 
-/// How long a write probe may take: less than readiness checks usually wait for an answer.
+/// How long a write probe may take. It is less than the usual timeout of a readiness check.
 pub const PROBE_BUDGET: Duration = Duration::from_secs(2);

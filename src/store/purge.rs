@@ -1,4 +1,4 @@
-//! Purging: what a store is asked to delete, and what it answers.
+//! Purging: which intents a store deletes in one transaction, and what it reports.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::domain::time::Timestamp;
 pub struct PurgeRequest {
     /// Terminal intents that were completed longer ago than this are deleted.
     pub older_than: Duration,
-    /// Continue behind this intent; `None` starts at the oldest one.
+    /// Continue after this intent; `None` starts at the oldest one.
     pub after: Option<PurgeCursor>,
     /// How many intents to examine at most. A store may examine fewer, so that other writes do not wait.
     pub limit: usize,
@@ -32,6 +32,6 @@ pub struct Purged {
     pub intents: usize,
     /// Where to continue; `None` if no older intent is left.
     pub next: Option<PurgeCursor>,
-    /// How long other writes had to wait for it.
+    /// How long the transaction took. Other writes had to wait for it.
     pub took: Duration,
 }

@@ -7,52 +7,57 @@ use crate::domain::intent::TargetName;
 use crate::domain::schedule::{LanePage, LoadedPage, Waiting};
 use crate::domain::time::Timestamp;
 
-/// How far the leader has seen the changes of the store; opaque outside of it.
+/// Up to where the leader has read the changes of the store. Only stores look into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeCursor {
     pub last_modified_at: Timestamp,
     pub intent_id: String,
 }
 
+/// What a new term starts its schedule from.
 #[derive(Clone, Debug)]
 pub struct ScheduleSnapshot {
     pub now: Timestamp,
-    /// Changes after this moment are reported by [`Store::refresh_schedule`].
+    /// Where the first [`RefreshRequest`] continues.
     pub cursor: ChangeCursor,
+    /// The first page of every lane.
     pub lanes: Vec<LoadedPage>,
-    /// Targets that nothing may begin for.
+    /// Targets of which no attempt may start.
     pub paused: BTreeSet<TargetName>,
 }
 
+/// Asks for changes since the last refresh, and for further pages of lanes.
 #[derive(Clone, Debug)]
 pub struct RefreshRequest {
     pub cursor: ChangeCursor,
-    /// At most this many changes in one answer.
+    /// How many changes to return at most.
     pub limit: usize,
     pub pages: Vec<LanePage>,
 }
 
+/// The answer to a [`RefreshRequest`], as of one moment.
 #[derive(Clone, Debug)]
 pub struct Refresh {
     pub now: Timestamp,
     pub cursor: ChangeCursor,
-    /// Every intent that began to wait after the request's cursor, up to the limit.
+    /// The intents that started to wait after the request's cursor, up to the limit.
     pub changed: Vec<Waiting>,
-    /// The limit was reached: ask again at once.
+    /// Whether the limit was reached. The caller should then refresh again without a pause.
     pub more: bool,
     pub pages: Vec<LoadedPage>,
-    /// Some waiting intent is past its deadline.
+    /// Whether a waiting intent is past its deadline.
     pub overdue: bool,
-    /// Targets that nothing may begin for.
+    /// Targets of which no attempt may start.
     pub paused: BTreeSet<TargetName>,
 }
 
+/// How much waits in the whole store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
     /// Intents that wait for an attempt.
     pub waiting: u64,
-    /// Webhook events that are owed.
+    /// Pending webhook events.
     pub webhooks: u64,
-    /// How long the oldest of those has been owed.
+    /// How long the oldest of them has been pending.
     pub oldest_webhook: Option<Duration>,
 }

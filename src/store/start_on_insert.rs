@@ -1,10 +1,11 @@
 //! Start on insert: the first attempt of a new intent is started in the transaction that inserts the intent.
 //!
 //! Normally an intent is inserted as waiting, the scheduler sees it, and a second transaction starts its first attempt. On
-//! the instance that leads, a slot is often free and nothing else of that gateway is due earlier. The store then takes a slot
-//! for the intent while it inserts it and records the attempt as open at the same time, fenced by the leader's term like every
-//! other start. The executor gets the attempt with the slot, and calls the gateway. That saves a transaction, a read and a
-//! round trip through the scheduler. If no slot is free, or the term does not hold the lease, the intent is inserted as waiting.
+//! the instance that leads, a slot is often free and nothing else of that gateway is due earlier. The store then takes a
+//! slot for the intent while it inserts it and records the attempt as open at the same time, fenced by the leader's term
+//! like every other start. The executor gets the attempt with the slot, and calls the gateway. That saves a transaction, a
+//! read and a round trip through the scheduler. If no slot is free, or the term does not hold the lease, the intent is
+//! inserted as waiting.
 
 use std::sync::Arc;
 

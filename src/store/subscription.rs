@@ -41,6 +41,7 @@ impl TermSubscription {
         }
     }
 
+    /// Returns the current subscriber.
     pub(super) fn subscriber(&self) -> Option<TermSubscriber> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

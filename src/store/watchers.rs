@@ -1,7 +1,7 @@
-//! In-process notice that an intent changed, for requests that wait (`waitSeconds`).
+//! Tells requests that wait for an intent (`waitSeconds`) that the intent has changed in this process.
 //!
-//! A courtesy, not a truth: a notice says "look again", and whoever waits looks at the store. On a
-//! follower no notice comes, so waiters look again by themselves now and then.
+//! A notification carries no data: the waiting request reads the intent from the store again. Changes that other instances
+//! make cause no notification here, so waiting requests also read the store from time to time.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,63 +11,69 @@ use tokio::sync::Notify;
 
 use crate::domain::intent::IntentId;
 
-/// Requests that may wait at once; further ones are answered without waiting.
+/// Intents that may be watched at the same time. Requests for further ones are answered without waiting.
 pub const MAX_WAITERS: usize = 10_000;
 
+/// The intents that requests of this process watch. Clones share them.
 #[derive(Clone, Default)]
 pub struct IntentWatchers {
-    watched: Arc<Mutex<HashMap<IntentId, Waited>>>,
+    watched: Arc<Mutex<HashMap<IntentId, WatchedIntent>>>,
     closed: Arc<AtomicBool>,
 }
 
-struct Waited {
+struct WatchedIntent {
     changed: Arc<Notify>,
-    waiters: usize,
+    watchers: usize,
 }
 
 impl IntentWatchers {
-    /// Begins to watch an intent; `None` if too many are being watched.
+    /// Starts to watch an intent; `None` if too many are being watched.
     pub fn watch(&self, id: &IntentId) -> Option<Watch> {
         let mut watched = self.lock();
         if watched.len() >= MAX_WAITERS {
             return None;
         }
-        let entry =
-            watched.entry(id.clone()).or_insert_with(|| Waited { changed: Arc::new(Notify::new()), waiters: 0 });
-        entry.waiters += 1;
-        Some(Watch { notices: self.clone(), id: id.clone(), changed: Arc::clone(&entry.changed) })
+        let entry = watched
+            .entry(id.clone())
+            .or_insert_with(|| WatchedIntent { changed: Arc::new(Notify::new()), watchers: 0 });
+        entry.watchers += 1;
+        Some(Watch { all: self.clone(), id: id.clone(), changed: Arc::clone(&entry.changed) })
     }
 
+    /// Notifies the watchers of an intent that it has changed.
     pub fn publish(&self, id: &IntentId) {
-        if let Some(waited) = self.lock().get(id) {
-            waited.changed.notify_waiters();
-            // For one who is between looking and waiting.
-            waited.changed.notify_one();
+        if let Some(watched) = self.lock().get(id) {
+            watched.changed.notify_waiters();
+            // For a watcher that has read the store and does not wait yet.
+            watched.changed.notify_one();
         }
     }
 
-    /// Ends all waiting, now and from now on: the service stops.
+    /// Ends all waiting for good, because the service stops.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        self.lock().values().for_each(|waited| waited.changed.notify_waiters());
+        self.lock().values().for_each(|watched| watched.changed.notify_waiters());
     }
 
+    /// Whether all waiting has ended for good.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Waited>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, WatchedIntent>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// One watcher of an intent. Dropping it ends the watch.
 pub struct Watch {
-    notices: IntentWatchers,
+    all: IntentWatchers,
     id: IntentId,
     changed: Arc<Notify>,
 }
 
 impl Watch {
+    /// Resolves when the intent has changed, or all waiting ends.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -75,10 +81,10 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut watched = self.notices.lock();
+        let mut watched = self.all.lock();
         if let Some(entry) = watched.get_mut(&self.id) {
-            entry.waiters -= 1;
-            if entry.waiters == 0 {
+            entry.watchers -= 1;
+            if entry.watchers == 0 {
                 watched.remove(&self.id);
             }
         }
@@ -90,22 +96,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_notice_reaches_every_watcher_and_nothing_is_left_behind() {
-        let notices = IntentWatchers::default();
+    async fn a_notification_reaches_every_watcher_and_ended_watches_are_removed() {
+        let watchers = IntentWatchers::default();
         let id = IntentId::parse("a").unwrap();
-        let (first, second) = (notices.watch(&id).unwrap(), notices.watch(&id).unwrap());
+        let (first, second) = (watchers.watch(&id).unwrap(), watchers.watch(&id).unwrap());
         let both = async { tokio::join!(first.changed(), second.changed()) };
-        tokio::join!(both, async { notices.publish(&id) });
+        tokio::join!(both, async { watchers.publish(&id) });
         drop((first, second));
-        assert!(notices.lock().is_empty());
+        assert!(watchers.lock().is_empty());
     }
 
     #[tokio::test]
-    async fn a_notice_between_looking_and_waiting_is_not_missed() {
-        let notices = IntentWatchers::default();
+    async fn a_notification_between_reading_and_waiting_is_not_missed() {
+        let watchers = IntentWatchers::default();
         let id = IntentId::parse("a").unwrap();
-        let watch = notices.watch(&id).unwrap();
-        notices.publish(&id);
+        let watch = watchers.watch(&id).unwrap();
+        watchers.publish(&id);
         watch.changed().await;
     }
 }

@@ -1,5 +1,4 @@
-//! Webhook events as a store and whoever delivers them speak of them: looked for, begun, finished,
-//! asked for again.
+//! Webhook events as the store and the webhook actor exchange them: due events, open and finished tries, redelivery.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,25 +8,27 @@ use crate::domain::intent::{Intent, IntentSeq};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{EventStatus, ReceiverId, Round, TryOutcome, Verdict};
 
-/// How many webhook events may be tried now.
+/// Asks for due webhook events. Its limits are the free slots of the webhook actor.
 #[derive(Clone, Debug)]
 pub struct DueWebhooksQuery {
-    /// Over all receivers.
+    /// How many events to return at most, over all receivers.
     pub limit: usize,
-    /// For one receiver.
+    /// How many events to return at most of one receiver.
     pub per_receiver: usize,
-    /// For these receivers instead.
+    /// Receivers with a limit of their own, in place of `per_receiver`.
     pub except: Vec<(ReceiverId, usize)>,
 }
 
+/// The answer to a [`DueWebhooksQuery`].
 #[derive(Clone, Debug)]
 pub struct DueWebhooks {
     pub now: Timestamp,
     pub due: Vec<DueWebhook>,
-    /// When the next one will be due, if it is known.
+    /// When the next event will be due, if that is known.
     pub next: Option<Timestamp>,
 }
 
+/// A pending event and when its next try is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DueWebhook {
     pub seq: IntentSeq,
@@ -36,8 +37,8 @@ pub struct DueWebhook {
 }
 
 impl DueWebhooks {
-    /// Sorts out what was found at `now`: what is due, the longest waiting first and no more than
-    /// `limit`, and when there will be more.
+    /// Makes an answer of pending events that were found at `now`: at most `limit` events that are due, the longest waiting
+    /// first, and the moment at which the next event is due.
     pub fn at(now: Timestamp, found: Vec<DueWebhook>, limit: usize) -> Self {
         let (mut due, later): (Vec<_>, Vec<_>) = found.into_iter().partition(|event| event.due <= now);
         due.sort_by_key(|event| (event.due, event.seq));
@@ -47,13 +48,13 @@ impl DueWebhooks {
 }
 
 impl DueWebhooksQuery {
-    /// How many events of this receiver may be tried.
-    pub fn places(&self, receiver: ReceiverId) -> usize {
-        self.except.iter().find(|(known, _)| *known == receiver).map_or(self.per_receiver, |(_, places)| *places)
+    /// Returns how many events of this receiver may be tried.
+    pub fn slots(&self, receiver: ReceiverId) -> usize {
+        self.except.iter().find(|(known, _)| *known == receiver).map_or(self.per_receiver, |(_, slots)| *slots)
     }
 }
 
-/// A try that was written down as begun and not yet as finished.
+/// A try that is recorded as open, with everything that its request needs.
 #[derive(Clone, Debug)]
 pub struct OpenWebhookTry {
     pub receiver: ReceiverId,
@@ -64,7 +65,7 @@ pub struct OpenWebhookTry {
     pub started_at: Timestamp,
 }
 
-/// How an open try ended and what that makes of its event.
+/// The outcome of an open try, and what it means for its event.
 #[derive(Clone, Debug)]
 pub struct FinishWebhookTry {
     pub open: OpenWebhookTry,
@@ -73,15 +74,15 @@ pub struct FinishWebhookTry {
     pub verdict: Verdict,
 }
 
-/// When an event that cannot be read is looked at again.
+/// After this pause an event that cannot be read is tried again.
 pub const PUT_OFF: Duration = Duration::from_secs(3600);
 
-/// What came of asking for an event once more.
+/// The result of a request to deliver an event again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redelivery {
-    /// It is due now, or a try is under way.
-    Owed,
-    /// The intent has not ended; its event is owed when it does.
+    /// The event is pending: it is due now, or a try is under way.
+    Pending,
+    /// The intent has not ended. Its event becomes pending when it does.
     NotEnded,
     /// The intent's contract has no webhook.
     NoWebhook,
@@ -92,11 +93,12 @@ pub enum Redelivery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookHistory {
     pub status: EventStatus,
-    /// When the next try is due; absent if none is, or one is under way.
+    /// When the next try is due; `None` if no try will follow, or if one is under way.
     pub next_try_at: Option<Timestamp>,
     pub tries: Vec<WebhookTry>,
 }
 
+/// A finished try to deliver an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookTry {
     pub number: u32,

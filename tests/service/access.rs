@@ -1,4 +1,4 @@
-//! Who may call: pages of other sites may not while there are no tokens, and guessing passwords locks nobody out.
+//! Access: pages of other sites may not call an API without tokens, and guessing passwords locks no other user out.
 
 use actix_web::http::StatusCode;
 use futures_util::future::join_all;
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::jobs::Jobs;
 use crate::support::{Answer, Instance, PATIENCE, site};
 
-/// Pages of other sites, and a page whose name was pointed at this address.
+/// Headers of requests from pages of other sites, and from a page whose host name resolves to this address.
 const FOREIGN: [(&str, &str); 5] = [
     ("Origin", "http://evil.example"),
     ("Origin", "null"),
@@ -50,7 +50,7 @@ async fn pages_of_other_sites_can_neither_write_nor_read() {
     let targets = api.get("/v1/targets").await.json();
     assert!(targets["targets"].as_array().unwrap().iter().all(|target| target["state"] == "active"), "{targets}");
 
-    // Programs, our own pages, whoever typed the address, links, and every name of this machine.
+    // Programs, our own pages, typed addresses, links, and every name of this machine.
     let origin = instance.url.clone();
     let host_name = gethostname::gethostname().into_string().unwrap();
     for headers in [
@@ -70,14 +70,14 @@ async fn pages_of_other_sites_can_neither_write_nor_read() {
     }
     let link = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate")];
     assert_eq!(api.call_with("GET", "/ui/intents/a", &link, "").await.status, StatusCode::OK);
-    // For platforms, under whatever name they know.
+    // Platforms may call these under any host name.
     for path in ["/healthz", "/readyz", "/metrics"] {
         assert_eq!(api.call_with("GET", path, &FOREIGN[4..], "").await.status, StatusCode::OK, "{path}");
     }
 }
 
 #[actix::test]
-async fn with_tokens_or_beyond_loopback_any_name_will_do() {
+async fn with_tokens_or_beyond_loopback_any_host_name_is_accepted() {
     let jobs = Jobs::new();
     let mut command = jobs.command();
     command.env("SM_AUTH", "required");
@@ -100,7 +100,7 @@ async fn with_tokens_or_beyond_loopback_any_name_will_do() {
     }
 }
 
-/// A page of the console, asked for from an address of this machine.
+/// Requests a page of the console from this local address.
 async fn page(instance: &Instance, from: [u8; 4], authorization: &str) -> Answer {
     let connector = awc::Connector::new().limit(0).timeout(PATIENCE).local_address(from.into());
     let client = awc::Client::builder().connector(connector).timeout(PATIENCE).finish();
@@ -116,7 +116,7 @@ fn basic(given: &str) -> String {
 }
 
 #[actix::test]
-async fn two_hundred_wrong_passwords_at_once_lock_nobody_out() {
+async fn two_hundred_wrong_passwords_lock_no_other_user_out() {
     let (site, _gateway) = site();
     let mut command = site.command();
     command.env("SM_CONSOLE_AUTH", format!("ops:{}", bcrypt::hash("secret", 8).unwrap()));
@@ -153,7 +153,7 @@ async fn two_hundred_wrong_passwords_at_once_lock_nobody_out() {
     let wrong = answers.iter().filter(|answer| answer.status == StatusCode::UNAUTHORIZED).count();
     assert_eq!((counted("right"), counted("wrong"), counted("limited")), (1, wrong, 200 - wrong));
     assert!((1..=20).contains(&wrong), "{wrong} were looked at");
-    // A password that is not known yet is looked at, from wherever nobody guessed.
+    // A password that was not checked before is checked, if it comes from an address that did not guess.
     assert_eq!(page(&instance, colleague, &basic("ops:typo")).await.status, StatusCode::UNAUTHORIZED);
     let long = basic(&format!("ops:{}", "x".repeat(73)));
     assert_eq!(page(&instance, colleague, &long).await.status, StatusCode::UNAUTHORIZED);

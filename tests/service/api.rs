@@ -49,7 +49,7 @@ async fn an_intent_is_submitted_attempted_and_found() {
 }
 
 #[actix::test]
-async fn the_same_id_for_something_else_is_a_conflict_that_says_what_differs() {
+async fn the_same_id_with_another_content_is_a_conflict_that_names_the_difference() {
     let (site, _gateway) = site();
     let instance = site.start();
     let api = instance.api();
@@ -152,7 +152,7 @@ async fn a_slash_at_the_end_of_a_path_changes_nothing() {
 }
 
 #[actix::test]
-async fn waiting_ends_with_the_first_attempt_or_with_patience() {
+async fn waiting_ends_with_the_first_attempt_or_after_the_requested_time() {
     let (site, _gateway) = site();
     let instance = site.start();
     let api = instance.api();
@@ -243,7 +243,7 @@ async fn the_history_fragment_shows_hostile_text_as_text() {
 }
 
 #[actix::test]
-async fn the_history_is_plain_text_for_whoever_wants_that() {
+async fn the_history_is_plain_text_on_request() {
     let (site, _gateway) = site();
     let instance = site.start();
     let api = instance.api();
@@ -315,7 +315,7 @@ async fn metrics_count_what_happened() {
 }
 
 #[actix::test]
-async fn the_contract_and_its_page_come_from_the_binary() {
+async fn the_openapi_document_and_its_page_come_from_the_binary() {
     let (site, _gateway) = site();
     let instance = site.start();
     let api = instance.api();

@@ -1,5 +1,5 @@
-//! Requests that no honest client sends: ambiguous framing, endless parts, abuse of keep-alive. None is answered as two,
-//! none keeps a connection for good, and each refusal has the form of all other errors.
+//! Malicious requests: ambiguous framing, endless parts, abuse of keep-alive. None is answered as two requests, none keeps a
+//! connection for ever, and each refusal has the usual format of errors.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,12 +11,12 @@ pub async fn connect(instance: &Instance) -> TcpStream {
     TcpStream::connect(instance.url.trim_start_matches("http://")).await.unwrap()
 }
 
-/// All that the server sends until it closes the connection.
+/// Returns everything that the server sends until it closes the connection.
 pub async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut bytes = Vec::new();
     let reading = async {
         let mut piece = [0; 4096];
-        // A reset ends it too.
+        // A reset ends the connection too.
         while let Ok(1..) = stream.read(&mut piece).await.inspect(|read| bytes.extend_from_slice(&piece[..*read])) {}
     };
     tokio::time::timeout(PATIENCE, reading).await.expect("the server closes it");
@@ -30,7 +30,7 @@ async fn answer_to(instance: &Instance, request: &str) -> String {
     rest(&mut stream).await
 }
 
-/// The status, the headers and the JSON of an answer that is the only one.
+/// Asserts that there is only one answer, and returns its status, headers and JSON.
 fn only_error(text: &str) -> (u16, String, Value) {
     assert_eq!(text.matches("HTTP/1.").count(), 1, "{text}");
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
@@ -42,12 +42,12 @@ fn only_error(text: &str) -> (u16, String, Value) {
     (status, json["error"]["code"].as_str().unwrap().to_owned(), json)
 }
 
-/// A request to submit, with headers that say where its body ends, and a body.
+/// Returns a request with these framing headers and this body.
 fn post(headers: &str, body: &str) -> String {
     format!("POST /v1/intents HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n{body}")
 }
 
-/// What a smuggled request would be.
+/// The request that an attacker would smuggle.
 const INNER: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 #[actix::test]
@@ -118,7 +118,7 @@ async fn ambiguous_and_malformed_requests_are_refused_once_in_json_and_the_conne
     ];
     for (name, expected, request) in &cases {
         let mut stream = connect(&instance).await;
-        // It may be refused before it is complete.
+        // The server may refuse it before it is complete.
         let _all_of_it = stream.write_all(request.as_bytes()).await;
         let _half_closed = stream.shutdown().await;
         let text = rest(&mut stream).await;
@@ -137,12 +137,12 @@ async fn ambiguous_and_malformed_requests_are_refused_once_in_json_and_the_conne
 }
 
 #[actix::test]
-async fn pipelined_requests_are_answered_in_order_and_a_bad_one_only_ends_what_comes_after() {
+async fn pipelined_requests_are_answered_in_order_and_an_invalid_one_only_stops_later_ones() {
     let (site, _gateway) = site();
     let instance = site.start();
     let submit = |number: usize| {
         let body = json!({ "intentId": format!("p{number}"), "submissionTarget": "once" }).to_string();
-        // Every other one in chunks with an extension and a trailer, which mean nothing.
+        // Every other request has chunks with an extension and a trailer, which are ignored.
         if number.is_multiple_of(2) {
             post(&format!("Content-Length: {}\r\n", body.len()), &body)
         } else {
@@ -161,7 +161,7 @@ async fn pipelined_requests_are_answered_in_order_and_a_bad_one_only_ends_what_c
 }
 
 #[actix::test]
-async fn half_closed_connections_and_clients_that_wait_for_leave_are_answered() {
+async fn half_closed_connections_and_clients_that_expect_100_continue_are_answered() {
     let (site, _gateway) = site();
     let instance = site.start();
     let body = json!({ "intentId": "half", "submissionTarget": "once" }).to_string();
@@ -171,7 +171,7 @@ async fn half_closed_connections_and_clients_that_wait_for_leave_are_answered() 
     let text = rest(&mut stream).await;
     assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("\"half\""), "{text}");
 
-    // A body that ends with the connection is not taken for a whole one.
+    // A body that ends with the connection is not complete.
     let mut stream = connect(&instance).await;
     stream.write_all(post("Content-Length: 1000\r\n", &body).as_bytes()).await.unwrap();
     stream.shutdown().await.unwrap();
@@ -190,7 +190,7 @@ async fn half_closed_connections_and_clients_that_wait_for_leave_are_answered() 
     assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("\"leave\""), "{text}");
 }
 
-/// A connection with a small window, so that little is on its way.
+/// A connection with a small receive buffer, so that few bytes are in transit.
 async fn connect_narrow(instance: &Instance) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -198,13 +198,13 @@ async fn connect_narrow(instance: &Instance) -> TcpStream {
 }
 
 #[actix::test]
-async fn a_client_that_sends_without_reading_is_not_read_from_any_more() {
-    // Answers of 200 bytes: more than twice what the buffers of the kernel hold.
+async fn the_server_stops_reading_from_a_client_that_does_not_read() {
+    // Answers of 200 bytes, together more than twice the buffers of the kernel.
     const TOO_MANY: u64 = 100_000;
     let (site, _gateway) = site();
     let instance = site.start();
     let mut stream = connect_narrow(&instance).await;
-    // A redirect, an answer without a body: nothing in actix looks at how many of them wait to be written.
+    // A redirect has no body, and actix does not limit how many such answers wait to be written.
     let requests = "GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
     let sending = async { while stream.write_all(requests.as_bytes()).await.is_ok() {} };
     tokio::time::timeout(PATIENCE, sending).await.expect("the server closes it");
@@ -215,12 +215,12 @@ async fn a_client_that_sends_without_reading_is_not_read_from_any_more() {
 }
 
 #[actix::test]
-async fn answers_continue_when_a_slow_client_reads_on() {
+async fn answers_continue_when_a_slow_client_reads_again() {
     let (site, _gateway) = site();
     let instance = site.start();
     const ASKED: usize = 200;
     let (mut reader, mut writer) = connect_narrow(&instance).await.into_split();
-    // Far more than the buffers of both sides hold.
+    // Far more than the buffers of both sides.
     let requests = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(ASKED - 1);
     let last = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     writer.write_all(format!("{requests}{last}").as_bytes()).await.unwrap();

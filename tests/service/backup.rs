@@ -1,5 +1,5 @@
-//! Backup and restore of the embedded store, with the commands that docs/operations.md shows: what was answered
-//! before the backup is there, and goes on from there.
+//! Backup and restore of the embedded store with the commands of docs/operations.md: all intents that were answered before
+//! the backup are in it, and continue after the restore.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::documents::blocks;
 use crate::support::{BINARY, Site, site};
 
-/// Runs the block of docs/operations.md that begins so, where the service runs, with this binary.
+/// Runs the block of docs/operations.md that starts with this text, in the site's directory, with this binary.
 fn run_as_shown(site: &Site, beginning: &str) {
     let shown = blocks("sh").into_iter().find(|block| block.text.starts_with(beginning)).expect(beginning);
     let text = shown.text.replace("submission-manager ", &format!("{BINARY} "));
@@ -26,12 +26,12 @@ fn backup(site: &Site, file: &Path) -> Output {
     site.command().arg("backup").arg(file).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 #[actix::test]
-async fn a_running_store_is_backed_up_and_restored_as_the_documents_say() {
+async fn a_running_store_is_backed_up_and_restored_as_documented() {
     let (site, gateway) = site();
     if !site.is_a_file() {
         return;
@@ -60,7 +60,7 @@ async fn a_running_store_is_backed_up_and_restored_as_the_documents_say() {
     );
 }
 
-/// Large enough that the copy takes many steps, with commits between them.
+/// Payloads so large that the copy takes many steps, with commits between them.
 const PAYLOADS: usize = 120;
 const PAYLOAD: usize = 200_000;
 const CLIENTS: usize = 4;
@@ -93,7 +93,7 @@ async fn a_backup_under_load_ends_and_shows_one_moment() {
     }));
     let copy = site.directory.path().join("copy.db");
     let copying = async {
-        // Some of the load is there before, and some comes during the backup.
+        // Some intents exist before the backup, and some are submitted during it.
         api.until("/v1/intents/load-0-20", |answer| answer.status.is_success()).await;
         let (command, file) = (site.command(), copy.clone());
         let output = actix_web::rt::task::spawn_blocking(move || {
@@ -105,7 +105,7 @@ async fn a_backup_under_load_ends_and_shows_one_moment() {
         output
     };
     let (submitted, output) = tokio::join!(load, copying);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("copied ") && text.contains("verifying") && text.contains("verified"), "{text}");
     let names: Vec<_> =
@@ -113,7 +113,8 @@ async fn a_backup_under_load_ends_and_shows_one_moment() {
     let left = names.iter().filter(|name| name.to_string_lossy().contains("backup-")).count();
     assert_eq!(left, 0, "nothing is left behind: {names:?}");
 
-    // One moment: for every client all up to some number, and for every intent all that belongs to it.
+    // The backup shows one moment: for every client all intents up to some number, and for every intent everything that
+    // belongs to it.
     let inside = Connection::open(&copy).unwrap();
     let ids: BTreeSet<String> = inside
         .prepare("SELECT intent_id FROM submission_intents")
@@ -142,7 +143,7 @@ async fn a_backup_under_load_ends_and_shows_one_moment() {
     instance.kill();
 
     let again = backup(&site, &copy);
-    assert!(!again.status.success() && said(&again).contains("exists already"), "{}", said(&again));
+    assert!(!again.status.success() && output_text(&again).contains("exists already"), "{}", output_text(&again));
     for suffix in ["", "-wal", "-shm"] {
         let _may_not_exist = std::fs::remove_file(format!("{}{suffix}", site.database().display()));
     }
@@ -156,7 +157,7 @@ async fn a_backup_under_load_ends_and_shows_one_moment() {
 }
 
 #[test]
-fn a_backup_that_cannot_be_made_says_why_and_leaves_nothing() {
+fn a_failed_backup_reports_why_and_leaves_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let run = |store: &str, file: &str| {
         let output = Command::new(BINARY)
@@ -166,7 +167,7 @@ fn a_backup_that_cannot_be_made_says_why_and_leaves_nothing() {
             .output()
             .unwrap();
         assert!(!output.status.success());
-        said(&output)
+        output_text(&output)
     };
     assert!(run("sqlite:missing.db", "copy.db").contains("no such file"));
     assert!(run("Server=db;Database=s;User Id=u;Password=p", "copy.db").contains("BACKUP DATABASE"));

@@ -1,8 +1,7 @@
-//! The operator console in a real Chromium, on a running demo: what a person sees and does.
+//! The operator console in a real Chromium, on a running demo.
 //!
-//! Talks to ChromeDriver in its own protocol, which is a handful of calls. Screenshots of every page
-//! are left in `target/screenshots`. With `SM_AXE` naming a file with axe-core, every page is looked
-//! at by that too; `make accessibility` does so.
+//! Uses the protocol of ChromeDriver directly. Screenshots of every page are saved in `target/screenshots`. If `SM_AXE` is
+//! the path of axe-core, that checks every page too; `make accessibility` sets it.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -15,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Api, Demo, Killed, PATIENCE};
 
-/// Starts it and waits for a line with `text`; what follows there up to the next blank.
+/// Starts a process, waits for a line with `text`, and returns the word after it.
 fn start(mut command: Command, text: &str) -> (Killed, String) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap_or_else(|error| {
         panic!("{:?}: {error}; install the Debian packages chromium and chromium-driver", command.get_program())
@@ -25,7 +24,7 @@ fn start(mut command: Command, text: &str) -> (Killed, String) {
     let found =
         lines.by_ref().map_while(Result::ok).find_map(|line| line.split_once(text).map(|(_, rest)| rest.to_owned()));
     let rest = found.unwrap_or_else(|| panic!("{:?} did not say {text:?}", command.get_program()));
-    // Whatever else it says must not stop it.
+    // Read the rest of its output, so that a full pipe does not stop it.
     std::thread::spawn(move || lines.for_each(drop));
     (running, rest.split_whitespace().next().unwrap_or_default().trim_end_matches('.').to_owned())
 }
@@ -90,7 +89,7 @@ impl Browser {
         self.call("POST", "/execute/sync", json!({ "script": script, "args": [] })).await
     }
 
-    /// The text of the page, as a person reads it.
+    /// Returns the visible text of the page.
     async fn text(&self) -> String {
         self.run("return document.body.innerText").await.as_str().unwrap().to_owned()
     }
@@ -128,7 +127,7 @@ impl Browser {
         std::fs::write(directory.join(format!("{name}.png")), png).unwrap();
     }
 
-    /// What every page must be: without errors, and readable on a phone, in light and dark.
+    /// Checks a page: no errors, readable on a phone, in light and dark.
     async fn look_at(&self, name: &str) {
         self.until("return document.readyState === 'complete'").await;
         self.screenshot(name).await;
@@ -147,14 +146,14 @@ impl Browser {
         self.is_without_errors(name).await;
     }
 
-    /// Nothing went wrong since this was asked last, nor was anything against the page's policy.
+    /// Asserts that no error and no violation of the content security policy was logged since the last call.
     async fn is_without_errors(&self, name: &str) {
         let log = self.call("POST", "/se/log", json!({ "type": "browser" })).await;
         let severe: Vec<_> = log.as_array().unwrap().iter().filter(|entry| entry["level"] == "SEVERE").collect();
         assert!(severe.is_empty(), "{name}: {severe:#?}");
     }
 
-    /// What pages have asked for since this was asked last.
+    /// Returns the requests of pages since the last call.
     async fn requests(&self) -> Vec<String> {
         let log = self.call("POST", "/se/log", json!({ "type": "performance" })).await;
         let events = log.as_array().unwrap().iter().map(|entry| {
@@ -177,7 +176,7 @@ impl Browser {
 }
 
 #[actix::test]
-async fn a_person_finds_out_what_happened() {
+async fn an_operator_finds_intents_and_manages_targets() {
     let demo = Demo::start();
     let url = &demo.url;
     let api = Api::new(url);
@@ -193,7 +192,7 @@ async fn a_person_finds_out_what_happened() {
     browser.until("return document.querySelectorAll('table td').length > 0").await;
     browser.look_at("overview").await;
 
-    // Found by how it begins, page by page, with a link to share.
+    // Search by prefix, page by page, with a link to share.
     for n in 0..60 {
         api.submit(&format!("page-{n:02}"), "sms.realtime", json!({}), "").await;
     }
@@ -207,7 +206,7 @@ async fn a_person_finds_out_what_happened() {
     browser.until("return document.querySelectorAll('tbody tr').length === 10").await;
     assert!(browser.text().await.contains("page-59"));
 
-    // From pending to accepted before one's eyes.
+    // The page updates itself from pending to accepted.
     let slow = json!({ "to": "+46700000001", "message": "Hello", "simulate": "fail:1" });
     api.submit("live-1", "sms.bulk", slow, "").await;
     browser.go(&format!("{url}/ui/intents/live-1")).await;
@@ -223,7 +222,7 @@ async fn a_person_finds_out_what_happened() {
     browser.click("form button").await;
     browser.until_text("Delivered on try 2.").await;
 
-    // Whatever others wrote is shown as text.
+    // Text of clients and gateways is shown as text.
     let encoded = percent_encoding::utf8_percent_encode(hostile, percent_encoding::NON_ALPHANUMERIC);
     browser.go(&format!("{url}/ui/intents/{encoded}")).await;
     browser.until_text(hostile).await;
@@ -237,7 +236,7 @@ async fn a_person_finds_out_what_happened() {
     browser.until_text("sms.realtime").await;
     browser.until_text("accepted within 30 s").await;
     browser.look_at("targets").await;
-    // Paused and resumed by a click.
+    // Pause and resume a target with a click.
     browser.click("button[aria-label='Pause sms.otp']").await;
     browser.until("return document.querySelector(\"button[aria-label='Resume sms.otp']\") !== null").await;
     browser.until_text("paused since").await;
@@ -258,12 +257,12 @@ async fn a_person_finds_out_what_happened() {
 }
 
 #[actix::test]
-async fn no_page_asks_another_host_for_anything() {
+async fn no_page_requests_anything_from_another_host() {
     let demo = Demo::start();
     let url = &demo.url;
     Api::new(url).submit("a", "sms.otp", json!({}), "?waitSeconds=30").await;
     let browser = Browser::open().await;
-    // Under a name that does not say that it is this machine: what would be told to others is told only then.
+    // Under a name that is not known as local, because browsers send some requests only then.
     let named = url.replace("127.0.0.1", "submissions.example");
     let pages = [
         (format!("{named}/docs/"), "Submit an intent"),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{BINARY, Instance, PATIENCE, file, site};
 
-/// Runs a command that ends by itself: exit code, standard output, standard error.
+/// Runs a command that ends by itself. Returns its exit code, standard output and standard error.
 fn run(command: &mut Command) -> (i32, String, String) {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id().to_string();
@@ -22,7 +22,7 @@ fn run(command: &mut Command) -> (i32, String, String) {
     (status.code().unwrap(), text(stdout), text(stderr))
 }
 
-/// What the service says when it does not start: its last line, and that it did not start.
+/// Asserts that the service does not start, and returns its last line of output.
 fn refusal(command: &mut Command) -> String {
     let (code, stdout, stderr) = run(command);
     assert_ne!(code, 0, "{stdout}{stderr}");
@@ -32,7 +32,7 @@ fn refusal(command: &mut Command) -> String {
 }
 
 #[actix::test]
-async fn what_keeps_the_service_from_starting_is_said_in_one_line() {
+async fn the_reason_for_not_starting_is_one_line() {
     let (site, _gateway) = site();
     if !site.is_a_file() {
         return;
@@ -50,8 +50,8 @@ async fn what_keeps_the_service_from_starting_is_said_in_one_line() {
         ("SM_STORE", "postgres://x".into(), ["--store or SM_STORE", "must be sqlite:"]),
         ("SM_STORE", store("text.db"), ["text.db", "not a SQLite file"]),
         ("SM_STORE", store("foreign.db"), ["foreign.db", "belongs to another program"]),
-        ("SM_STORE", "sqlite:/proc/data/submission.db".into(), ["/proc/data", "name another one with SM_STORE"]),
-        ("SM_STORE", "sqlite:/proc/submission.db".into(), ["/proc/submission.db", "may be written by this user"]),
+        ("SM_STORE", "sqlite:/proc/data/submission.db".into(), ["/proc/data", "set SM_STORE to another path"]),
+        ("SM_STORE", "sqlite:/proc/submission.db".into(), ["/proc/submission.db", "that this user may write to it"]),
         ("SM_LEASE_DURATION", "900ms".into(), ["SM_LEASE_DURATION", "at most 360ms"]),
         ("SM_LEASE_DURATION", "15".into(), ["--lease-duration", "SM_LEASE_DURATION: must be a duration from"]),
         ("SM_MAX_IN_FLIGHT", "0".into(), ["--max-in-flight", "SM_MAX_IN_FLIGHT: must be a whole number from 1 to"]),
@@ -75,14 +75,14 @@ async fn what_keeps_the_service_from_starting_is_said_in_one_line() {
 }
 
 #[actix::test]
-async fn check_finds_all_faults_at_once() {
+async fn check_reports_all_errors_together() {
     let (site, _gateway) = site();
     if !site.is_a_file() {
         return;
     }
     let (code, stdout, _) = run(site.command().arg("check"));
     assert_eq!(code, 0);
-    assert!(stdout.contains("targets=3") && stdout.contains("will be made at start"), "{stdout}");
+    assert!(stdout.contains("targets=3") && stdout.contains("will be created at start"), "{stdout}");
     let folder = site.database().parent().unwrap().to_owned();
     assert!(!folder.exists(), "check makes nothing");
     std::fs::create_dir(folder).unwrap();
@@ -142,7 +142,7 @@ async fn check_reports_every_bad_setting_with_exit_code_1() {
     for expected in bad.map(|(_, _, text)| text).into_iter().chain([payload, policy]) {
         assert_eq!(stderr.matches(expected).count(), 1, "{expected} in {stderr}");
     }
-    // What does not start says the same, as a bad command line; other commands do not care about settings of others.
+    // `serve` reports the same errors as a bad command line. Other commands ignore settings that they do not use.
     let (code, _, stderr) = run(site.command().arg("serve").env("SM_AUTH", "maybe").env("SM_NODES", ""));
     assert_eq!((code, stderr.lines().count()), (2, 2), "{stderr}");
     std::fs::create_dir(site.database().parent().unwrap()).unwrap();
@@ -153,7 +153,7 @@ async fn check_reports_every_bad_setting_with_exit_code_1() {
 }
 
 #[actix::test]
-async fn settings_at_their_bounds_start() {
+async fn the_service_starts_with_settings_at_their_bounds() {
     let (site, _gateway) = site();
     let mut most = site.command();
     most.envs([
@@ -174,7 +174,7 @@ async fn settings_at_their_bounds_start() {
 }
 
 #[actix::test]
-async fn migrate_makes_no_directory_but_the_default_one() {
+async fn migrate_creates_no_directory_but_the_default_one() {
     let (site, _gateway) = site();
     if !site.is_a_file() {
         return;
@@ -187,7 +187,7 @@ async fn migrate_makes_no_directory_but_the_default_one() {
     let (code, _, stderr) = run(site.command().arg("migrate").env_remove("SM_STORE").current_dir(folder));
     assert_eq!(code, 0, "{stderr}");
     assert!(folder.join("data/submission.db").exists());
-    // The service makes the last directory of its path.
+    // The service creates the last directory of the path.
     let instance = Instance::start({
         let mut command = site.command();
         command.env("SM_STORE", mistyped);
@@ -200,7 +200,7 @@ async fn migrate_makes_no_directory_but_the_default_one() {
 async fn submit_and_history_talk_to_a_service() {
     let (site, gateway) = site();
     let instance = site.start();
-    // Off this thread, which the stand-in gateway needs.
+    // On another thread, because the stand-in gateway needs this one.
     let client = async |arguments: &[&str]| {
         let mut command = Command::new(BINARY);
         command.env("SM_URL", &instance.url).args(arguments);
@@ -253,7 +253,7 @@ fn every_command_has_help_with_an_example() {
 }
 
 #[actix::test]
-async fn bench_drives_a_deployment_and_saves_what_it_held() {
+async fn bench_runs_against_a_deployment_and_saves_its_results() {
     let (site, gateway) = site();
     let instance = site.start();
     instance.wait_for_log("leader_ready");
@@ -272,7 +272,7 @@ async fn bench_drives_a_deployment_and_saves_what_it_held() {
         bench(&["--connections", "4", "--finished", "50", "--waiting", "2000", "--targets", "3"]).await;
     assert!(stdout.contains("CPU seconds") && stdout.contains("ready"), "{stdout}");
     assert!(case["firstAttemptAfterAnswer"]["p99Micros"].is_u64() && case["peakMemoryBytes"].is_u64(), "{case}");
-    // Against one that runs already; it has what was submitted.
+    // Against an instance that runs already, which then has the intents.
     let (_, case) = bench(&["--url", &instance.url, "--target", "once", "--rate", "50"]).await;
     assert_eq!(gateway.ledger.len() as u64, case["submitted"].as_u64().unwrap() + 1, "and the one before the others");
 }

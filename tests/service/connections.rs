@@ -1,4 +1,4 @@
-//! How long connections are kept, and how many: no client can hold one for good, or all of them.
+//! How long connections are kept, and how many: no client can keep a connection for ever, or use all of them.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -13,14 +13,14 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::attack::connect;
 use crate::support::{BINARY, Instance, PATIENCE, Site, site};
 
-/// A connection that is kept busy with next to nothing.
+/// A connection that sends very little, to stay open.
 struct Shape {
     name: &'static str,
-    /// What it sends at first.
+    /// The bytes that it sends first.
     first: String,
-    /// What it sends again and again.
+    /// The bytes that it sends again and again.
     then: &'static str,
-    /// Why the server says that it closed it, if the server does that by force.
+    /// The reason in the metrics, if the server closes the connection by force.
     reason: Option<&'static str>,
 }
 
@@ -55,7 +55,7 @@ fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// Sends as the shape says until the server has closed the connection.
+/// Sends the bytes of a shape until the server has closed the connection.
 async fn until_closed(shape: Shape, stream: impl AsyncRead + AsyncWrite) -> &'static str {
     let (mut reader, mut writer) = tokio::io::split(Box::pin(stream));
     let sending = async {
@@ -64,7 +64,7 @@ async fn until_closed(shape: Shape, stream: impl AsyncRead + AsyncWrite) -> &'st
         loop {
             pace.tick().await;
             if writer.write_all(shape.then.as_bytes()).await.is_err() || writer.flush().await.is_err() {
-                // Closed; the reader sees it too.
+                // The connection is closed, and the reader notices it too.
                 std::future::pending::<()>().await;
             }
         }
@@ -80,7 +80,7 @@ async fn until_closed(shape: Shape, stream: impl AsyncRead + AsyncWrite) -> &'st
     shape.name
 }
 
-/// Asks again and again and reads no answer, until it is closed.
+/// Sends requests and reads no answer, until the server closes the connection.
 async fn never_reads(mut stream: TcpStream) -> &'static str {
     let requests = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
     let sending = async { while stream.write_all(requests.as_bytes()).await.is_ok() {} };
@@ -94,7 +94,7 @@ fn closed(metrics: &str, reason: &str) -> u64 {
 }
 
 #[actix::test]
-async fn a_connection_that_makes_no_progress_is_closed_whatever_it_does() {
+async fn every_connection_that_makes_no_progress_is_closed() {
     let (site, _gateway) = site();
     let (plain, encrypted) = (site.start(), site_with_tls());
     let tls = encrypted.connector.clone();
@@ -102,7 +102,7 @@ async fn a_connection_that_makes_no_progress_is_closed_whatever_it_does() {
     for shape in shapes() {
         all.push(Box::pin(until_closed(shape, connect(&plain).await)));
     }
-    // A handshake that never begins, and one that stands still.
+    // A handshake that never starts, and one that stops.
     for first in ["", "\u{16}\u{3}\u{1}"] {
         let shape = Shape { name: "no handshake", first: first.to_owned(), then: "", reason: None };
         all.push(Box::pin(until_closed(shape, encrypted.connect().await)));
@@ -154,7 +154,7 @@ impl Encrypted {
     }
 }
 
-/// The binary under limits of open files that a shell sets first.
+/// Runs the binary in a shell that first sets limits of open files.
 fn limited(site: &Site, limits: &str) -> Command {
     limited_to(site, limits, "serve")
 }
@@ -167,16 +167,16 @@ fn limited_to(site: &Site, limits: &str, what: &str) -> Command {
 }
 
 #[actix::test]
-async fn more_silent_connections_than_files_may_be_open_keep_nobody_waiting_and_no_intent_from_being_sent() {
-    // The limit cannot be raised.
+async fn more_idle_connections_than_open_files_are_allowed_delay_no_client_and_no_attempt() {
+    // The hard limit is as low, so it cannot be raised.
     let (site, gateway) = site();
     let mut command = limited(&site, "ulimit -n 1024");
-    // As behind a proxy: one address may have them all.
+    // As with a proxy in front: one address may have all connections.
     command.env("SM_MAX_CONNECTIONS_PER_ADDRESS", "10000");
     let instance = Instance::start(command);
     instance.wait_for_log("few_files limit=1024 wanted_connections=10000 connections=");
     instance.wait_for_log("leader_ready");
-    // Fifty clients that are connected already, and fifty that come when no more files could be opened.
+    // Fifty clients are connected already, and fifty connect when no more files can be opened.
     let clients: Vec<_> = (0..100).map(|_| instance.api()).collect();
     for client in &clients[..50] {
         assert_eq!(client.get("/healthz").await.status, StatusCode::OK);
@@ -196,7 +196,7 @@ async fn more_silent_connections_than_files_may_be_open_keep_nobody_waiting_and_
 }
 
 #[actix::test]
-async fn the_limit_of_open_files_is_raised_where_that_is_allowed_and_too_low_a_one_is_refused() {
+async fn the_limit_of_open_files_is_raised_if_allowed_and_a_too_low_one_is_refused() {
     let (site, _gateway) = site();
     let instance = Instance::start(limited(&site, "ulimit -Sn 64"));
     let own = std::fs::read_to_string(format!("/proc/{}/limits", instance.pid())).unwrap();
@@ -227,7 +227,7 @@ async fn connect_from(address: [u8; 4], instance: &Instance) -> TcpStream {
 }
 
 #[actix::test]
-async fn one_address_may_have_so_many_connections_and_replaces_its_own_quiet_ones() {
+async fn one_address_has_a_limit_of_connections_and_replaces_its_own_idle_ones() {
     let (site, _gateway) = site();
     let mut command = site.command();
     command.env("SM_MAX_CONNECTIONS_PER_ADDRESS", "10");
@@ -240,7 +240,7 @@ async fn one_address_may_have_so_many_connections_and_replaces_its_own_quiet_one
     };
     let mut other = connect_from([127, 0, 0, 2], &instance).await;
     assert!(ask(&mut other, "/healthz").await.starts_with("HTTP/1.1 200"));
-    // Ten that are quiet, then twenty that are not: each is served, and the quiet ones have made room.
+    // Ten idle connections, then twenty active ones: each is served, and the idle ones are closed for them.
     let mut quiet = join_all((0..10).map(|_| connect_from([127, 0, 0, 3], &instance))).await;
     let mut kept = Vec::new();
     for _ in 0..20 {
@@ -252,7 +252,7 @@ async fn one_address_may_have_so_many_connections_and_replaces_its_own_quiet_one
     for stream in &mut quiet {
         assert!(matches!(tokio::time::timeout(PATIENCE, stream.read(&mut byte)).await.unwrap(), Ok(0) | Err(_)));
     }
-    // Ten with requests under way: no further one is served, but those of others are.
+    // With ten requests under way, no further connection of this address is served, but those of other addresses are.
     let mut busy = join_all((0..10).map(|_| connect_from([127, 0, 0, 4], &instance))).await;
     for (number, stream) in busy.iter_mut().enumerate() {
         let body = json!({ "intentId": format!("b{number}"), "submissionTarget": "attempts", "payload": { "simulate": "hang" } });

@@ -1,5 +1,4 @@
-//! The operator console over HTTP: who may see it, what browsers are told, what pages say. What it
-//! looks like and how it lives is shown in a real browser, in `browser.rs`.
+//! The operator console over HTTP: access, headers, and the content of pages. `browser.rs` tests it in a real browser.
 
 use actix_web::http::StatusCode;
 use serde_json::json;
@@ -8,7 +7,7 @@ use submission_manager::domain::signature::Secret;
 
 use crate::support::{Answer, Instance, PATIENCE, Site, site};
 
-/// `htpasswd -nbB ops secret`, at the least cost.
+/// The output of `htpasswd -nbB ops secret`, with the lowest bcrypt cost.
 const LOGIN: &str = "ops:$2y$04$KO6AKOYrq.Y70AC.aOtHR.1JwEEPCLX7tjzDcsnDO4hZaIFmUIP3O";
 const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'&amp;/../ \u{202e}é";
 
@@ -32,7 +31,7 @@ fn encoded(text: &str) -> String {
 }
 
 #[actix::test]
-async fn pages_tell_what_happened_and_show_hostile_text_as_text() {
+async fn pages_show_what_happened_and_hostile_text_as_text() {
     let (site, _gateway) = site();
     let instance = site.start();
     let api = instance.api();
@@ -91,7 +90,7 @@ async fn pages_tell_what_happened_and_show_hostile_text_as_text() {
 }
 
 #[actix::test]
-async fn the_button_asks_for_the_webhook_again_and_only_from_our_own_page() {
+async fn the_button_redelivers_the_webhook_and_works_only_from_our_own_page() {
     let (site, _gateway) = site();
     let secret = Secret::text_of(&[3; 32]);
     let sink = Sink::start(Secret::parse_list(&secret).unwrap(), Box::new(|_| ())).unwrap();
@@ -126,7 +125,7 @@ fn start(site: &Site, change: impl FnOnce(&mut std::process::Command)) -> Instan
 }
 
 #[actix::test]
-async fn elsewhere_than_on_the_loopback_a_password_is_needed() {
+async fn beyond_loopback_a_password_is_required() {
     let (site, _gateway) = site();
     let mut open = start(&site, |command| {
         command.env("SM_LISTEN", "0.0.0.0:0");

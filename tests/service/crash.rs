@@ -1,4 +1,4 @@
-//! `kill -9` in the middle of everything, and an orderly stop: nothing lost, nothing sent twice.
+//! `kill -9` under load, and an orderly stop: no intent is lost, and no attempt is sent twice.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{Api, PATIENCE, site};
 
 const TARGETS: [&str; 3] = ["attempts", "once", "deadline"];
 
-/// Many clients that submit one intent after the other until their service is gone.
+/// Submits intents with many clients, one after the other, until the service does not answer any more.
 async fn submit_until_refused(api: &Api, clients: usize, each: usize, payload: Value, record: &Record) {
     join_all((0..clients).map(|client| {
         let payload = payload.clone();
@@ -42,7 +42,7 @@ async fn until_ledger_has(ledger: &Ledger, count: usize) {
 }
 
 #[actix::test]
-async fn kill_minus_nine_with_thousands_in_flight_loses_nothing_and_doubles_nothing() {
+async fn kill_minus_nine_with_thousands_in_flight_loses_no_intent_and_sends_nothing_twice() {
     let (site, gateway) = site();
     let mut first = site.start();
     first.wait_for_log("leader_ready");
@@ -73,7 +73,7 @@ async fn kill_minus_nine_with_thousands_in_flight_loses_nothing_and_doubles_noth
 }
 
 #[actix::test]
-async fn an_orderly_stop_finishes_what_is_under_way_and_a_follower_takes_over() {
+async fn an_orderly_stop_finishes_attempts_under_way_and_a_follower_takes_over() {
     let (site, gateway) = site();
     let mut leader = site.start();
     leader.wait_for_log("leader_ready");

@@ -1,4 +1,4 @@
-//! The Grafana dashboard asks only for what `/metrics` has, by its names and its labels.
+//! The Grafana dashboard uses only metrics and labels that `/metrics` has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use crate::support::site;
 
 const DASHBOARD: &str = include_str!("../../deploy/grafana/submission-manager.json");
 
-/// The names in an expression that are ours, with the labels it groups or filters by next to them.
+/// Returns the names of our metrics in an expression.
 fn names(expression: &str) -> Vec<String> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     expression.split(|c| !word(c)).filter(|name| name.starts_with("submission_")).map(str::to_owned).collect()
 }
 
-/// Labels that an expression groups by.
+/// Returns the labels that an expression groups by.
 fn grouped_by(expression: &str) -> Vec<String> {
     let mut labels = Vec::new();
     for part in expression.split(" by (").skip(1) {
@@ -24,7 +24,7 @@ fn grouped_by(expression: &str) -> Vec<String> {
     labels
 }
 
-/// Every metric of the text format with the labels it has.
+/// Returns every metric of the text format with its labels.
 fn offered(metrics: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in metrics.lines().filter(|line| !line.starts_with('#')) {
@@ -39,7 +39,7 @@ fn offered(metrics: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[actix::test]
-async fn the_dashboard_asks_for_what_there_is() {
+async fn the_dashboard_uses_only_existing_metrics_and_labels() {
     let (site, _gateway) = site();
     let instance = site.start();
     let api = instance.api();
@@ -55,7 +55,7 @@ async fn the_dashboard_asks_for_what_there_is() {
             let names = names(expression);
             assert!(!names.is_empty(), "{expression} asks for nothing of ours");
             for name in &names {
-                // Connections exist on a SQL Server only.
+                // Only SQL Server has the metrics of connections.
                 if name.starts_with("submission_store_connections") || name.starts_with("submission_store_idle") {
                     continue;
                 }

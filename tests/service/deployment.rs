@@ -1,5 +1,5 @@
-//! What platforms are given agrees with what there is: image, compose file, Kubernetes manifests, Prometheus and
-//! Grafana, commands that containers run; and https.
+//! The deployment files agree with the code: image, compose file, Kubernetes manifests, Prometheus, Grafana, and the
+//! commands that containers run. Also serving over https.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -33,9 +33,9 @@ fn string(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("not text: {value}"))
 }
 
-/// Every variable of ours is one that the command reads.
+/// Asserts that the command reads every one of these `SM_` variables.
 fn assert_known<'a>(variables: impl Iterator<Item = &'a String>, command: &str) {
-    // Lines of it are broken anywhere.
+    // The help text has line breaks anywhere.
     let help = help(command);
     let known: BTreeSet<_> = help.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).collect();
     for name in variables.filter(|name| name.starts_with("SM_")) {
@@ -95,7 +95,7 @@ fn the_compose_file_agrees_with_the_code() {
     for number in 1..=3 {
         assert!(haproxy.contains(&format!("presetenv SM_{number}      sm-{number}:8082")));
     }
-    // The password that the comment names is the one that opens the console.
+    // The password in the comment is the password of the console.
     let login = string(&services["sm-1"]["environment"]["SM_CONSOLE_AUTH"]);
     let hash = login.split_once(":-ops:").unwrap().1.trim_end_matches('}').replace("$$", "$");
     assert!(bcrypt::verify("submission", &hash).unwrap());
@@ -120,7 +120,7 @@ fn the_workflow_runs_targets_that_exist_with_the_toolchain_of_the_package() {
 }
 
 #[actix::test]
-async fn prometheus_and_grafana_ask_for_what_there_is() {
+async fn prometheus_and_grafana_use_only_existing_metrics() {
     let prometheus = yaml("deploy/prometheus.yml");
     let compose = yaml("compose.yaml");
     for job in prometheus["scrape_configs"].as_array().unwrap() {
@@ -144,7 +144,7 @@ async fn prometheus_and_grafana_ask_for_what_there_is() {
         let names = expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
         let names: BTreeSet<_> = names.filter(|name| name.starts_with("submission_")).collect();
         if names.is_empty() {
-            // What Prometheus itself says of the instances.
+            // Prometheus itself provides this metric for every instance.
             assert_eq!(expression, format!("up{{job={}}} == 0", prometheus["scrape_configs"][0]["job_name"]));
         }
         for name in names {
@@ -187,7 +187,7 @@ async fn the_kubernetes_manifests_agree_with_the_code() {
         let version = concat!("submission-manager:", env!("CARGO_PKG_VERSION"));
         assert_eq!(pod["containers"][0]["image"], version, "{workload}");
     }
-    // Followers stay in rotation: readiness says yes to them too.
+    // Followers are ready too, so they get requests.
     let (site, _gateway) = site();
     let (one, two) = (site.start(), site.start());
     for instance in [&one, &two] {
@@ -214,7 +214,7 @@ fn haproxy_waits_longer_than_the_service_does() {
 }
 
 #[test]
-fn the_image_runs_what_there_is() {
+fn the_image_runs_existing_commands() {
     let dockerfile = text("Dockerfile");
     let has = |line: &str| assert!(dockerfile.lines().any(|other| other.trim() == line), "no {line}");
     has("USER 65532:65532");
@@ -228,7 +228,7 @@ fn the_image_runs_what_there_is() {
     let variables: Vec<_> =
         dockerfile.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).map(str::to_owned).collect();
     assert_known(variables.iter(), "serve");
-    // Whatever the build copies is let through to it.
+    // The ignore file lets through everything that the build copies.
     let ignore = text(".dockerignore");
     for copied in
         dockerfile.lines().filter_map(|line| line.strip_prefix("COPY ")).filter(|line| !line.starts_with("--from"))
@@ -240,7 +240,7 @@ fn the_image_runs_what_there_is() {
 }
 
 #[actix::test]
-async fn health_says_whether_the_service_is_alive() {
+async fn the_health_command_reports_whether_the_service_is_alive() {
     let (site, _gateway) = site();
     let mut instance = site.start();
     let address = instance.url.trim_start_matches("http://").to_owned();
@@ -277,7 +277,7 @@ fn write(path: &Path, text: &str) -> PathBuf {
 }
 
 #[actix::test]
-async fn clients_may_be_served_over_https() {
+async fn clients_can_be_served_over_https() {
     let (site, _gateway) = site();
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let certificate = write(&site.directory.path().join("cert.pem"), &made.cert.pem());

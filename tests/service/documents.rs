@@ -18,7 +18,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every document for readers, with its text.
+/// Returns every document with its text.
 fn documents() -> Vec<(PathBuf, String)> {
     let folders =
         ["", "docs", "docs/decisions", "registry", "schema", "clients", "examples"].map(|folder| root().join(folder));
@@ -28,7 +28,7 @@ fn documents() -> Vec<(PathBuf, String)> {
     documents.map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// A fenced block: where, in what language, and its text.
+/// A fenced block: its location, its language, and its text.
 pub struct Block {
     place: String,
     language: String,
@@ -39,7 +39,7 @@ fn all_blocks() -> Vec<Block> {
     let mut blocks = Vec::new();
     for (path, text) in documents() {
         let place = path.strip_prefix(root()).unwrap().display().to_string();
-        // Outside and inside take turns.
+        // Text outside and inside of blocks alternates.
         for fenced in format!("\n{text}").split("\n```").skip(1).step_by(2) {
             let (language, text) = fenced.split_once('\n').unwrap();
             let (place, language, text) = (place.clone(), language.to_owned(), text.to_owned());
@@ -55,7 +55,7 @@ pub fn blocks(language: &str) -> Vec<Block> {
     found
 }
 
-/// Runs a program on a text; what it says.
+/// Runs a program with this text as its standard input.
 fn fed(program: &str, arguments: &[&str], text: &str) -> Output {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -69,7 +69,7 @@ fn assert_fine(output: &Output, what: &str) {
 }
 
 #[test]
-fn every_block_is_of_a_kind_that_is_looked_at() {
+fn every_block_is_of_a_known_kind_and_parses() {
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     for Block { place, language, text } in all_blocks() {
         let here = format!("{place}:\n{text}");
@@ -80,7 +80,7 @@ fn every_block_is_of_a_kind_that_is_looked_at() {
                 assert_fine(&fed("python3", &["-c", "import ast, sys; ast.parse(sys.stdin.read())"], &text), &here)
             }
             "sql" => {
-                // Who may do what on a schema is not in the parser's grammar.
+                // The parser does not know permissions on a schema.
                 let text = text.replace("SCHEMA::dbo", "submission_intents");
                 let dialect = sqlparser::dialect::MsSqlDialect {};
                 assert!(sqlparser::parser::Parser::parse_sql(&dialect, &text).is_ok(), "{here}");
@@ -96,7 +96,7 @@ fn every_block_is_of_a_kind_that_is_looked_at() {
                 assert!(["flowchart", "sequenceDiagram", "stateDiagram-v2"].contains(&kind), "{here}");
                 assert_eq!(text.matches(['(', '[', '{']).count(), text.matches([')', ']', '}']).count(), "{here}");
             }
-            // Looked at below (promql), or for people (text); nobody compiles these few lines (ts, js).
+            // promql is checked below, text is for people, and these few lines of ts and js are not compiled.
             "promql" | "ts" | "js" | "text" => {}
             other => panic!("nobody looks at {other:?} in {here}"),
         }
@@ -115,8 +115,8 @@ fn help(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The commands of a block, each on a line: continued lines are joined, what is fed to one is left out, and so are
-/// comments, subshells' brackets and variables that are set for one.
+/// Returns the commands of a block, one on each line. Continued lines are joined. Here documents, comments, the brackets of
+/// subshells and assignments of variables are left out.
 fn commands(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let joined = text.replace("\\\n", " ");
@@ -172,13 +172,13 @@ fn commands_exist_with_the_flags_that_are_shown() {
                     let folder = words.next().unwrap();
                     assert!(root().join(folder).is_dir(), "{place}: {folder}");
                 }
-                // The fleet and the backup are run as they stand, below and in backup.rs; requests by the demo;
-                // clients/test.sh builds and runs what npm, mcs and mono do; deployment.rs parses compose.yaml.
+                // The fleet runs below and the backup in backup.rs; the demo answers requests; clients/test.sh runs what
+                // npm, mcs and mono do; deployment.rs parses compose.yaml.
                 "haproxy" | "sqlite3" | "rm" | "cp" | "curl" | "npm" | "mcs" | "mono" | "docker" => {}
                 // Run below.
                 "echo" => {}
                 "export" => assert!(words.next().unwrap().starts_with("SM_"), "{place}: {command}"),
-                // A measurement with tools of others, made by hand.
+                // A measurement with other tools, which people make by hand.
                 "cat" | "wrk" if place == "docs/performance.md" => {}
                 other => panic!("{place}: nobody looks at {other}: {command}"),
             }
@@ -188,7 +188,7 @@ fn commands_exist_with_the_flags_that_are_shown() {
 }
 
 #[test]
-fn a_secret_is_made_as_shown() {
+fn the_command_that_makes_a_secret_works() {
     let text = blocks("sh").into_iter().find(|block| block.text.contains("openssl")).unwrap().text;
     let output = fed("bash", &[], &text);
     assert_fine(&output, &text);
@@ -212,13 +212,14 @@ fn every_variable_is_read_by_something() {
 }
 
 #[test]
-fn every_line_of_the_leader_is_explained() {
-    let explained = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
-    let source = std::fs::read_to_string(root().join("src/engine/leader/mod.rs")).unwrap();
-    let said: BTreeSet<_> = source.split('"').flat_map(words).filter(|word| word.starts_with("leader_")).collect();
-    assert!(said.len() >= 7, "{said:?}");
-    for line in said.into_iter().filter(|word| !word.ends_with("_arbiter")) {
-        assert!(explained.contains(&format!("`{line}`")), "docs/operations.md does not say what {line} means");
+fn every_log_event_of_the_leader_is_documented() {
+    let document = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let files = std::fs::read_dir(root().join("src/engine/leader")).unwrap();
+    let source: String = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    let events: BTreeSet<_> = source.split('"').flat_map(words).filter(|word| word.starts_with("leader_")).collect();
+    assert!(events.len() >= 7, "{events:?}");
+    for event in events {
+        assert!(document.contains(&format!("`{event}`")), "docs/operations.md does not explain {event}");
     }
 }
 
@@ -396,7 +397,7 @@ fn every_test_on_the_conformance_page_exists() {
     assert!(rules >= 130, "{rules}");
 }
 
-/// Requests as the documents show them: where, method, path and body.
+/// Returns the requests of the documents: location, method, path and body.
 fn requests() -> Vec<(String, &'static str, String, String)> {
     let mut found = Vec::new();
     for Block { place, text, .. } in blocks("sh") {
@@ -412,7 +413,7 @@ fn requests() -> Vec<(String, &'static str, String, String)> {
 }
 
 #[actix::test]
-async fn the_requests_that_they_show_are_answered() {
+async fn the_documented_requests_are_answered() {
     let demo = Demo::start();
     let api = Api::new(&demo.url);
     let bearer = format!("Bearer {}", demo.token);
@@ -422,7 +423,7 @@ async fn the_requests_that_they_show_are_answered() {
         let answer = api.call_with(method, &path, &[("Authorization", &bearer)], body.clone()).await;
         assert!(answer.status.is_success(), "{place}: {method} {path} {body}: {}", answer.text());
     }
-    // The client of the document does what the document says.
+    // The client in the document does what the document says.
     let python = blocks("python").into_iter().find(|block| block.place == "clients/README.md").unwrap();
     let text = python.text.replace("http://127.0.0.1:8082", &demo.url);
     let run = actix_web::rt::task::spawn_blocking(move || {
@@ -439,7 +440,7 @@ async fn the_requests_that_they_show_are_answered() {
 }
 
 #[actix::test]
-async fn expressions_for_prometheus_ask_for_what_there_is() {
+async fn expressions_for_prometheus_use_only_existing_metrics() {
     let (site, _gateway) = site();
     let instance = site.start();
     let shown = instance.api().get("/metrics").await.text();
@@ -453,10 +454,10 @@ async fn expressions_for_prometheus_ask_for_what_there_is() {
 }
 
 #[actix::test]
-async fn the_fleet_of_processes_runs_as_it_stands_there() {
+async fn the_documented_fleet_of_processes_runs() {
     let (site, _gateway) = site();
     let fleet = blocks("sh").into_iter().find(|block| block.text.contains("haproxy -f")).unwrap().text;
-    // Other ports, also in the sample registry, and a store of its own: nothing else is changed.
+    // Only the ports, also in the sample registry, and the path of the store are changed.
     let mut text = format!("trap 'kill $(jobs -p)' EXIT\n{} &\nwait\n", fleet.trim_end());
     let mut registry = std::fs::read_to_string(root().join("registry/submission_targets.json")).unwrap();
     let mut front = String::new();
@@ -476,7 +477,7 @@ async fn the_fleet_of_processes_runs_as_it_stands_there() {
     command.env("SM_REGISTRY", site.registry()).env("SM_STORE", site.store());
     command.env("SM_STATS", stats.to_string());
     let shell = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // Told to end, so that it ends what it started.
+    // SIGTERM, so that it stops the processes that it started.
     struct Told(Killed);
     impl Drop for Told {
         fn drop(&mut self) {

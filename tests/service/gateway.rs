@@ -1,5 +1,5 @@
-//! The real gateway client against real sockets that misbehave: every way ends as an attempt error
-//! whose text tells an operator what happened.
+//! The real gateway client against real sockets that misbehave: each case ends as an attempt error whose text tells an
+//! operator what happened.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ async fn raw_server(answer: &'static [u8]) -> String {
 }
 
 #[actix::test]
-async fn what_a_stand_in_can_do_wrong() {
+async fn errors_of_a_stand_in_gateway_become_attempt_errors() {
     let standin = StandIn::start(true).unwrap();
     for (wish, expected) in [
         ("fail", "gateway answered HTTP 500: simulated failure"),
@@ -99,7 +99,7 @@ async fn what_a_stand_in_can_do_wrong() {
 }
 
 #[actix::test]
-async fn what_a_socket_can_do_wrong() {
+async fn errors_of_sockets_become_attempt_errors() {
     let closed = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         format!("http://{}", listener.local_addr().unwrap())
@@ -129,7 +129,7 @@ async fn what_a_socket_can_do_wrong() {
 }
 
 #[actix::test]
-async fn an_answer_that_trickles_is_cut_off_by_the_timeout() {
+async fn a_slow_answer_is_cut_off_by_the_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     actix::spawn(async move {
@@ -144,7 +144,7 @@ async fn an_answer_that_trickles_is_cut_off_by_the_timeout() {
 }
 
 #[actix::test]
-async fn connections_are_used_again() {
+async fn connections_are_reused() {
     let connections = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&connections);
     let server = HttpServer::new(|| App::new().route("/sms/send", web::post().to(accept)))

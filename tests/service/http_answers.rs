@@ -1,5 +1,5 @@
-//! The ways in which HTTP/1.1 can be answered, by servers that write every byte themselves: what the outcome of
-//! an attempt is, how far it got, and whether its connection carries another request.
+//! All kinds of HTTP/1.1 answers, from servers that write every byte themselves: the outcome of the attempt, and whether its
+//! connection is used for another request.
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use tokio::net::TcpListener;
 use crate::raw_server::{Server, Step, send, whole};
 use crate::support::Site;
 
-/// Longer than any answer here takes to come.
+/// Longer than any answer here takes.
 const LONG: Duration = Duration::from_secs(30);
-/// For answers that never come.
+/// The timeout for answers that never come.
 const SHORT: Duration = Duration::from_millis(300);
 
 fn answer(body: &str) -> String {
@@ -85,7 +85,7 @@ enum End {
 }
 
 #[actix::test]
-async fn each_answer_is_that_of_its_request() {
+async fn each_answer_belongs_to_its_request() {
     use Contact::{Answered, Unknown};
     use End::{Accepted, Error};
     use Step::{Close, Gap, Hang, Read, Reset};
@@ -97,7 +97,7 @@ async fn each_answer_is_that_of_its_request() {
     let chunks = format!("5\r\n{}\r\n{:x}\r\n{}\r\n", &body[..5], size - 5, &body[5..]);
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n";
     let final_answer = || send(acceptance("first"));
-    // Name, what the server does, how it ends, whether the connection carries the next request.
+    // Name, what the server does, the expected outcome, and whether the connection is used for the next request.
     let cases: Vec<(&str, Vec<Step>, End, bool)> = vec![
         ("plain", vec![Read, final_answer()], Accepted, true),
         ("100 in one segment", vec![Read, send(interim("100 Continue") + &acceptance("first"))], Accepted, true),
@@ -271,7 +271,7 @@ async fn each_answer_is_that_of_its_request() {
             }
         }
         if name == "closed right after it" {
-            // Only then is it certain that the end has arrived here.
+            // Only then the end of the connection has surely arrived here.
             server.until_closed().await;
         }
         assert_eq!(call(&gateway, &server.url).await, accepted("second"), "{name}: the next one");
@@ -304,7 +304,7 @@ async fn an_answer_that_does_not_end_has_an_unknown_outcome() {
 }
 
 #[actix::test]
-async fn an_answer_that_nobody_asked_for_is_nobodys_answer() {
+async fn an_answer_without_a_request_belongs_to_no_request() {
     use Step::Read;
     for stray in
         ["HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n", "\r\n", "HTTP/1.1 103 Early Hints\r\n\r\n"]
@@ -319,10 +319,10 @@ async fn an_answer_that_nobody_asked_for_is_nobodys_answer() {
     }
 }
 
-/// The server runs in a thread of its own and this one waits for it without giving way, so the runtime cannot have
-/// been told that something arrived: only the operating system knows.
+/// The server runs in a thread of its own, and this thread blocks until it is done. So the runtime cannot have noticed that
+/// something arrived; only the operating system knows.
 #[actix::test]
-async fn what_arrived_before_the_request_is_seen_though_nobody_was_told() {
+async fn bytes_that_arrived_before_the_request_are_seen_before_the_runtime_reports_them() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let (ask, asked) = std::sync::mpsc::channel::<()>();
@@ -374,9 +374,9 @@ async fn an_answer_before_the_request_was_written_ends_the_connection() {
     assert_eq!(server.connections(), [1, 2, 2, 3]);
 }
 
-/// A connection that the server closed while it was idle: the request goes over another, and is no failed attempt.
+/// The server closes an idle connection: the request uses another one, and no attempt fails.
 #[actix::test]
-async fn a_connection_that_was_closed_while_idle_costs_nothing() {
+async fn a_connection_that_was_closed_while_idle_fails_no_attempt() {
     use Step::Read;
     let server = Server::start(vec![
         vec![Read, send(acceptance("first")), Step::Gap, Step::Close],
@@ -417,7 +417,7 @@ async fn connections_are_used_for_an_hour_and_idle_for_four_seconds() {
 
 /// A server that is gone before anything could be sent, and one that cannot be reached at all.
 #[actix::test]
-async fn what_was_not_sent_says_so() {
+async fn an_attempt_that_was_not_sent_has_an_outcome_that_says_so() {
     let closed = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         format!("http://{}", listener.local_addr().unwrap())
@@ -438,15 +438,15 @@ async fn what_was_not_sent_says_so() {
     assert_eq!(outcome, Outcome::not_sent("timed out while connecting to the gateway"), "TLS that does not come about");
 }
 
-/// Runs in a process of its own, because it leaves that no descriptor.
+/// Runs in a process of its own, because it uses up all file descriptors of the process.
 #[actix::test]
-async fn a_shortage_of_descriptors_is_no_attempt() {
+async fn a_lack_of_file_descriptors_is_no_attempt() {
     const CHILD: &str = "SM_TEST_WITHOUT_DESCRIPTORS";
     if std::env::var_os(CHILD).is_none() {
         let mut child = std::process::Command::new("sh");
         child
             .arg("-c")
-            .arg("ulimit -n 200 && exec \"$0\" --exact http_answers::a_shortage_of_descriptors_is_no_attempt");
+            .arg("ulimit -n 200 && exec \"$0\" --exact http_answers::a_lack_of_file_descriptors_is_no_attempt");
         let output = child.arg(std::env::current_exe().unwrap()).env(CHILD, "1").output().unwrap();
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         return assert!(output.status.success() && said.contains("1 passed"), "{said}");
@@ -500,7 +500,7 @@ async fn webhooks_read_answers_in_the_same_way() {
     assert!(text.starts_with("outcome unknown: connection lost after sending: "), "{text}");
 }
 
-/// The whole service: an interim response must not shift answers from one intent to the next.
+/// Tests the whole service: an interim response must not shift answers from one intent to the next.
 #[actix::test]
 async fn an_interim_response_does_not_give_one_intents_outcome_to_another() {
     use Step::Read;

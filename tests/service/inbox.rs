@@ -1,4 +1,4 @@
-//! The inbox: kept first and processed after, whatever is wrong with it and whoever dies meanwhile.
+//! The inbox: submissions are stored first and processed later, even if they are invalid or the leader dies.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn id_of(answer: &Answer) -> String {
     answer.json()["id"].as_str().unwrap().to_owned()
 }
 
-/// Everything that a list shows, page by page.
+/// Reads all pages of a list.
 async fn all(api: &Api, what: &str, query: &str) -> Vec<Value> {
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -59,7 +59,7 @@ async fn all(api: &Api, what: &str, query: &str) -> Vec<Value> {
 }
 
 #[actix::test]
-async fn what_comes_in_becomes_a_message_of_a_contact() {
+async fn a_submission_becomes_a_message_of_a_contact() {
     let (site, _gateway) = site();
     let instance = Instance::start(command(&site));
     let api = instance.api();
@@ -112,7 +112,7 @@ async fn what_comes_in_becomes_a_message_of_a_contact() {
 }
 
 #[actix::test]
-async fn the_same_key_is_kept_once() {
+async fn submissions_with_the_same_key_are_stored_once() {
     let (site, _gateway) = site();
     let instance = Instance::start(command(&site));
     let api = instance.api();
@@ -137,7 +137,7 @@ async fn the_same_key_is_kept_once() {
 }
 
 #[actix::test]
-async fn bad_input_is_refused_clearly_or_kept_and_parked_safely() {
+async fn invalid_input_is_refused_clearly_or_stored_and_parked() {
     let (site, _gateway) = site();
     let instance = Instance::start(command(&site));
     let api = instance.api();
@@ -166,7 +166,7 @@ async fn bad_input_is_refused_clearly_or_kept_and_parked_safely() {
         assert_eq!(answer.status.as_u16(), status, "{shown}: {}", answer.text());
         answer.error();
     }
-    // What is wrong inside is kept as it came, fails, and is shown as text.
+    // A payload that cannot be parsed is stored unchanged, fails, and is shown as text.
     let hostile = r#"{"email":"\u0000 <script>alert(1)</script> \u202e 😀"}"#;
     for (body, error) in [
         (deep, "not a JSON object"),
@@ -192,7 +192,7 @@ async fn bad_input_is_refused_clearly_or_kept_and_parked_safely() {
             assert!(!page.text().contains("<script>alert"), "{}", page.text());
         }
     }
-    // One that is right goes through at once all the same.
+    // A valid submission is processed immediately nevertheless.
     until_processed(&api, &id_of(&post(&api, "acme", "form", json!({ "email": "ok@x" })).await)).await;
     for (method, path, status) in [
         ("GET", "/v1/inbox/submissions", 400),
@@ -212,7 +212,7 @@ async fn bad_input_is_refused_clearly_or_kept_and_parked_safely() {
 }
 
 #[actix::test]
-async fn signed_hooks_are_kept_as_they_are() {
+async fn signed_webhooks_are_stored_unchanged() {
     let (site, _gateway) = site();
     let instance = Instance::start(command(&site));
     let api = instance.api();
@@ -233,7 +233,7 @@ async fn signed_hooks_are_kept_as_they_are() {
     let shown = api.until(&format!("{SUBMISSIONS}/{odd}"), |answer| answer.json()["state"] == "failed").await.json();
     assert_eq!((&shown["payload"], &shown["payload_text"]), (&Value::Null, &json!("From=x&Body=y \u{0}")));
     assert!(shown["error"].as_str().unwrap().contains("not JSON"), "nobody said that it is a form: {shown}");
-    // With its content type it is read as fields, and still kept as it came.
+    // With its content type it is parsed as fields, and still stored unchanged.
     let form = "ToCountry=SE&From=%2B46+70+174+06+06&Body=a+form%21&email=Eve+%3Ceve%40x.example%3E";
     let signature = signer.sign("m4", i64::try_from(now).unwrap(), form.as_bytes()).unwrap();
     let timestamp = now.to_string();
@@ -267,7 +267,7 @@ async fn signed_hooks_are_kept_as_they_are() {
     assert_eq!(send("acme/sms", "m1", now, other, other).await.status, StatusCode::CONFLICT);
 }
 
-/// Posts so many rows of some clients; what each said.
+/// Posts `count` submissions of several clients. Returns their ids with the text of each.
 async fn fill(api: &Api, from: u32, count: u32) -> HashMap<String, u32> {
     let posts = stream::iter(from..from + count).map(|number| {
         let api = api.clone();
@@ -280,8 +280,8 @@ async fn fill(api: &Api, from: u32, count: u32) -> HashMap<String, u32> {
     posts.buffered(64).collect().await
 }
 
-/// Every row is processed, and is one message of one contact.
-async fn nothing_is_lost_or_doubled(api: &Api, ids: &HashMap<String, u32>) {
+/// Asserts that every submission is processed and became one message of one contact.
+async fn assert_nothing_lost_or_duplicated(api: &Api, ids: &HashMap<String, u32>) {
     for client in ["acme", "globex"] {
         let waits = format!("{SUBMISSIONS}?client_slug={client}&limit=1&state=");
         for state in ["received", "failed"] {
@@ -307,7 +307,7 @@ async fn nothing_is_lost_or_doubled(api: &Api, ids: &HashMap<String, u32>) {
 }
 
 #[actix::test]
-async fn killed_leaders_lose_and_double_nothing() {
+async fn killed_leaders_lose_and_duplicate_nothing() {
     let (site, _gateway) = site();
     let mut leaders = vec![Instance::start(command(&site)), Instance::start(command(&site))];
     let survivor = Instance::start(command(&site));
@@ -323,11 +323,11 @@ async fn killed_leaders_lose_and_double_nothing() {
         let (more, ()) = tokio::join!(more, killing);
         ids.extend(more);
     }
-    nothing_is_lost_or_doubled(&api, &ids).await;
+    assert_nothing_lost_or_duplicated(&api, &ids).await;
 }
 
 #[actix::test]
-async fn ten_thousand_rows_wait_for_a_leader_and_keep_their_order() {
+async fn ten_thousand_submissions_wait_for_a_leader_and_keep_their_order() {
     let (site, _gateway) = site();
     if !site.is_a_file() {
         return;
@@ -335,7 +335,7 @@ async fn ten_thousand_rows_wait_for_a_leader_and_keep_their_order() {
     let instance = Instance::start(command(&site));
     let api = instance.api();
     api.until("/readyz", |answer| answer.text().contains("mode=leader")).await;
-    // Somebody else is said to lead, for a long time.
+    // Another holder has the lease for a long time.
     let store = rusqlite::Connection::open(site.database()).unwrap();
     store.busy_timeout(Duration::from_secs(30)).unwrap();
     let usurp = "UPDATE submission_manager_leases SET holder_id = 'nobody', lease_epoch = lease_epoch + 1,
@@ -346,7 +346,7 @@ async fn ten_thousand_rows_wait_for_a_leader_and_keep_their_order() {
     assert_eq!(ids.len(), 10_000);
     assert!(all(&api, "messages", "client_slug=acme").await.is_empty(), "nobody leads");
     store.execute("UPDATE submission_manager_leases SET expires_at = 0", []).unwrap();
-    nothing_is_lost_or_doubled(&api, &ids).await;
+    assert_nothing_lost_or_duplicated(&api, &ids).await;
     for client in ["acme", "globex"] {
         let mut came: Vec<_> = all(&api, "submissions", &format!("client_slug={client}")).await;
         came.reverse();
@@ -356,7 +356,7 @@ async fn ten_thousand_rows_wait_for_a_leader_and_keep_their_order() {
 }
 
 #[actix::test]
-async fn the_inbox_is_closed_without_its_file_and_asks_for_tokens() {
+async fn the_inbox_is_disabled_without_its_file_and_requires_tokens() {
     let (site, _gateway) = site();
     let closed = site.start();
     for (method, path) in

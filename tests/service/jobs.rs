@@ -1,4 +1,4 @@
-//! Jobs: tenants and their tokens, one job per key, nodes that come and go; and tokens for the other doors.
+//! Jobs: tenants and their tokens, one job for each key, nodes that come and go. Also tokens for the other APIs.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -12,7 +12,8 @@ use crate::support::{Answer, Api, BINARY, Instance, Site, site};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// A site with jobs: `node-a` is acme's and shared with globex, `node-b` is globex's own, `drained` drains.
+/// A site with jobs. `node-a` belongs to acme and is shared with globex, `node-b` belongs to globex, and `drained` is
+/// draining.
 pub struct Jobs {
     site: Site,
     node: StandIn,
@@ -98,7 +99,7 @@ fn with(changes: &[(&str, Value)]) -> Value {
     command
 }
 
-/// Sends with a token, if there is one, and in a known trace.
+/// Sends a request with a token, if it is not empty, and with a known trace.
 async fn send(api: &Api, token: &str, method: &str, path: &str, body: &Value) -> Answer {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01");
@@ -127,7 +128,7 @@ fn code(answer: &Answer) -> String {
 }
 
 #[actix::test]
-async fn a_job_goes_to_its_node_and_is_shown_to_its_tenant() {
+async fn a_job_is_sent_to_its_node_and_shown_to_its_tenant() {
     let jobs = Jobs::new();
     let instance = jobs.start();
     let api = instance.api();
@@ -166,7 +167,7 @@ async fn a_job_goes_to_its_node_and_is_shown_to_its_tenant() {
     let list = get(&api, "acme", "/v1/jobs?tenant_id=acme").await.json();
     assert_eq!((&list["jobs"], &list["next_cursor"]), (&json!([job]), &Value::Null));
 
-    // It is an intent, but not one of those that others see.
+    // The job is an intent, but lists of intents do not show it.
     let intent = format!("/v1/intents/sm-job:{id}");
     for path in [intent.as_str(), &format!("{intent}/history"), &format!("/v1/intents/{id}")] {
         assert_eq!(get(&api, "acme", path).await.status, StatusCode::NOT_FOUND, "{path}");
@@ -196,7 +197,7 @@ async fn a_job_goes_to_its_node_and_is_shown_to_its_tenant() {
 }
 
 #[actix::test]
-async fn checks_come_in_order_and_each_says_its_trace() {
+async fn checks_are_made_in_order_and_each_error_has_its_trace() {
     let jobs = Jobs::new();
     let instance = jobs.start();
     let api = instance.api();
@@ -267,8 +268,7 @@ async fn checks_come_in_order_and_each_says_its_trace() {
     let made = api.call_with("POST", "/v1/jobs", &[("traceparent", "00-zz")], "").await.json();
     assert!(made["trace_id"].as_str().is_some_and(|id| id.len() == 32 && id != TRACE), "{made}");
 
-    // A node that drains takes nothing new, and what it took is still answered for; so is what a node
-    // took that is gone.
+    // A draining node gets no new jobs, and its jobs can still be read. So can the jobs of a node that was removed.
     jobs.write_nodes("draining");
     instance.signal("HUP");
     instance.wait_for_log("registry_reloaded");
@@ -283,7 +283,7 @@ async fn checks_come_in_order_and_each_says_its_trace() {
 }
 
 #[actix::test]
-async fn a_replay_may_differ_in_its_session_alone() {
+async fn a_repeated_job_may_differ_only_in_its_session() {
     let jobs = Jobs::new();
     let instance = jobs.start();
     let api = instance.api();
@@ -347,14 +347,14 @@ async fn a_hundred_racing_submissions_of_one_key_are_one_job() {
     assert_eq!(jobs.node.ledger.len(), 1);
 }
 
-/// Whatever a client of one tenant asks, the answer is the one it would get if the others did not exist.
+/// Every answer to a client of one tenant is the same as if the other tenants did not exist.
 #[actix::test]
-async fn nobody_learns_of_other_tenants() {
+async fn answers_reveal_nothing_about_other_tenants() {
     let (busy, empty) = (Jobs::new(), Jobs::new());
     let (busy_instance, empty_instance) = (busy.start(), empty.start());
     let (busy_api, empty_api) = (busy_instance.api(), empty_instance.api());
     let mut ids = vec!["f47ac10b-58cc-4372-a567-0e02b2c3d479".to_owned(), "nonsense".to_owned()];
-    // Globex has jobs in one of the worlds, and none in the other.
+    // Globex has jobs in one of the two services, and none in the other.
     for number in 0..5 {
         let changes = [("/tenant_id", json!("globex")), ("/idempotency_key", json!(format!("key-{number}")))];
         let answer = post(&busy_api, "globex", &with(&changes)).await;
@@ -386,7 +386,7 @@ async fn nobody_learns_of_other_tenants() {
             6 => ("GET", format!("/v1/intents/sm-job:{id}"), Value::Null),
             _ => ("GET", "/v1/intents?q=s".to_owned(), Value::Null),
         };
-        // Its own jobs have names of their own in each world; what is compared is all the rest.
+        // Ids of jobs differ between the services, so they are left out of the comparison.
         let own = method == "POST" && token == "acme" && tenant == "acme" && workspace == "w1" && node == "node-a";
         if own {
             continue;
@@ -405,7 +405,7 @@ async fn nobody_learns_of_other_tenants() {
         };
         assert_eq!(names(&busy), names(&empty));
     }
-    // And where a tenant's list goes on says nothing of what others did in between.
+    // The cursor of a tenant's list does not reveal what others did meanwhile.
     for number in 0..3 {
         let changes = [("/idempotency_key", json!(format!("own-{number}")))];
         assert_eq!(post(&busy_api, "acme", &with(&changes)).await.status, StatusCode::ACCEPTED);
@@ -420,7 +420,7 @@ async fn nobody_learns_of_other_tenants() {
 }
 
 #[actix::test]
-async fn nothing_is_touched_before_the_tenant_checks_have_passed() {
+async fn nothing_is_read_or_written_before_the_tenant_checks_have_passed() {
     let jobs = Jobs::new();
     if !jobs.site.is_a_file() {
         return;
@@ -464,8 +464,7 @@ async fn a_node_that_does_not_answer_gets_no_new_jobs_until_it_does() {
         "503 execution_unavailable"
     );
 
-    // Those that were taken keep their contract: they are tried again, and with the first that is
-    // answered the node is back.
+    // Accepted jobs keep their contract and are tried again. The first answer makes the node available again.
     let _node = jobs.node.restarted().unwrap();
     let path = "/v1/jobs?tenant_id=acme&status=accepted";
     while get(&api, "acme", path).await.json()["jobs"].as_array().unwrap().is_empty() {
@@ -475,7 +474,7 @@ async fn a_node_that_does_not_answer_gets_no_new_jobs_until_it_does() {
 }
 
 #[actix::test]
-async fn the_other_doors_ask_for_tokens_too() {
+async fn the_other_apis_require_tokens_too() {
     let jobs = Jobs::new();
     let instance = jobs.start();
     let api = instance.api();
@@ -510,7 +509,7 @@ async fn the_other_doors_ask_for_tokens_too() {
     assert!(!refused.status.success());
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("401") && !said.contains("nobody"), "{said}");
-    // Told not to, they do not.
+    // With the setting that turns it off, they do not.
     let mut command = jobs.command();
     command.env("SM_AUTH", "off");
     let open = Instance::start(command);
@@ -519,7 +518,7 @@ async fn the_other_doors_ask_for_tokens_too() {
 }
 
 #[actix::test]
-async fn the_door_is_closed_without_its_files_and_says_what_is_wrong_with_them() {
+async fn the_job_api_is_disabled_without_its_files_and_their_errors_are_reported() {
     let (site, _gateway) = site();
     let instance = site.start();
     let api = instance.api();

@@ -1,4 +1,4 @@
-//! What operators do about the lease, and what a clock that jumped does not do to it.
+//! Resetting the lease, and a host clock that jumps ahead and back.
 
 use std::process::Output;
 
@@ -16,7 +16,7 @@ fn reset(site: &Site) -> (Output, String) {
 }
 
 #[actix::test]
-async fn a_clock_that_jumped_ahead_and_back_is_reported_and_somebody_leads_all_the_same() {
+async fn a_clock_that_jumped_ahead_and_back_is_reported_and_an_instance_still_leads() {
     let (site, _gateway) = site();
     if !site.is_a_file() {
         return;
@@ -25,7 +25,7 @@ async fn a_clock_that_jumped_ahead_and_back_is_reported_and_somebody_leads_all_t
     instance.wait_for_log("leader_ready");
     assert!(!instance.api().get("/readyz").await.text().contains("clock_ahead"));
     instance.kill();
-    // As if all that had been an hour later.
+    // Moves all stored times an hour ahead.
     let store = Connection::open(site.database()).unwrap();
     store.execute("UPDATE submission_clock SET last_at = last_at + ?1", [HOUR]).unwrap();
     store
@@ -49,7 +49,7 @@ async fn a_clock_that_jumped_ahead_and_back_is_reported_and_somebody_leads_all_t
 }
 
 #[actix::test]
-async fn a_lease_that_nobody_renews_can_be_reset_and_one_that_is_renewed_cannot() {
+async fn a_lease_that_is_not_renewed_can_be_reset_and_a_renewed_one_cannot() {
     let (site, _gateway) = site();
     if !site.is_a_file() {
         return;

@@ -1,5 +1,5 @@
-//! The service as its users meet it: real processes, real HTTP, real database files, and a
-//! gateway that keeps a ledger of what reached it.
+//! Tests of the whole service: real processes, real HTTP, real databases, and a stand-in gateway that records the requests
+//! that reach it.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod access;

@@ -1,4 +1,4 @@
-//! A store that cannot keep up, cannot write at all, or comes back.
+//! A store that is overloaded, that cannot write, and that recovers.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use submission_manager::platform::clock::monotonic;
 
 use crate::support::{Instance, PATIENCE, site};
 
-/// More than may wait for a commit: 100 MB where 64 MiB may.
+/// More than may wait for a commit: 100 MB, where the limit is 64 MiB.
 const CLIENTS: usize = 500;
 const PAYLOAD: usize = 200_000;
 
 #[actix::test]
-async fn full_queues_answer_at_once_and_nothing_that_was_taken_in_is_lost() {
+async fn full_queues_refuse_immediately_and_no_accepted_intent_is_lost() {
     let (site, _gateway) = site();
     if !site.is_a_file() {
         return;
@@ -31,7 +31,7 @@ async fn full_queues_answer_at_once_and_nothing_that_was_taken_in_is_lost() {
         async move { api.submit(&format!("{n}"), "once", json!({ "text": "x".repeat(PAYLOAD) }), "").await }
     }));
     let release = async {
-        // The metric is in memory, so it can be asked while the store is locked.
+        // The metric is in memory, so it can be read while the store is locked.
         api.until("/metrics", |answer| {
             let refused = |line: &&str| {
                 line.starts_with("submission_http_requests_total{route=\"/v1/intents\",status_class=\"5xx\"}")
@@ -61,7 +61,7 @@ async fn full_queues_answer_at_once_and_nothing_that_was_taken_in_is_lost() {
 }
 
 #[actix::test]
-async fn a_store_that_cannot_be_written_is_said_to_be_unavailable_and_heals_by_itself() {
+async fn a_store_that_cannot_be_written_is_reported_as_unavailable_and_recovers() {
     let (site, _gateway) = site();
     if !site.is_a_file() {
         return;
@@ -82,12 +82,12 @@ async fn a_store_that_cannot_be_written_is_said_to_be_unavailable_and_heals_by_i
     assert_eq!(api.get("/v1/intents/during").await.status.as_u16(), 404, "a refusal means that nothing was kept");
 }
 
-/// What a request may wait for the store, and as much again for a busy machine, less than two waits in a row.
+/// How long a request may take: the budget of the store and some time for a busy machine, but less than two budgets.
 const BUDGET: Duration = Duration::from_secs(5);
 const SLACK: Duration = Duration::from_secs(3);
 
 #[actix::test]
-async fn a_locked_store_is_an_error_within_the_budget_and_readiness_says_so() {
+async fn a_locked_store_is_an_error_within_the_budget_and_makes_the_instance_unready() {
     let (site, _gateway) = site();
     if !site.is_a_file() {
         return;
@@ -98,14 +98,14 @@ async fn a_locked_store_is_an_error_within_the_budget_and_readiness_says_so() {
     assert_eq!(api.get("/readyz").await.status.as_u16(), 200);
     let lock = Connection::open(site.database()).unwrap();
     lock.execute_batch("BEGIN IMMEDIATE").unwrap();
-    // Arriving over more than two budgets: behind commits that wait, behind the leader's writes, behind probes.
+    // Requests arrive for longer than two budgets: after waiting commits, after writes of the leader, and after probes.
     let calls = join_all((0..60).map(|n| {
         let api = api.clone();
         async move {
             tokio::time::sleep(Duration::from_millis(200 * n)).await;
-            let began = monotonic();
+            let start = monotonic();
             let answer = api.submit(&format!("during-{n}"), "once", json!({}), "").await;
-            (n, answer, monotonic().duration_since(began))
+            (n, answer, monotonic().duration_since(start))
         }
     }));
     let unready = api.until("/readyz", |answer| answer.status.as_u16() == 503);
@@ -132,7 +132,7 @@ async fn a_full_disk_refuses_and_damages_nothing() {
         return;
     }
     site.start().wait_for_log("leader_ready");
-    // A limit on the size of files stands in for the end of the disk: writes fail the same way.
+    // A limit of the file size replaces a full disk: writes fail in the same way.
     let script = format!("trap '' XFSZ; ulimit -f 512; exec {}", crate::support::BINARY);
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &script]);

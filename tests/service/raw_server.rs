@@ -1,4 +1,4 @@
-//! A server that writes every byte of its answers itself, and knows on which connection each request came.
+//! A server that writes every byte of its answers itself and records on which connection each request came.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -17,17 +17,17 @@ pub enum Step {
     /// Reads the head of the request only.
     ReadHead,
     Send(Bytes),
-    /// Lets what was sent arrive by itself.
+    /// Waits, so that the bytes sent so far arrive in a packet of their own.
     Gap,
-    /// Ends the connection in order.
+    /// Closes the connection.
     Close,
-    /// Ends it with a reset.
+    /// Resets the connection.
     Reset,
-    /// Waits until the client has gone.
+    /// Waits until the client has closed the connection.
     Hang,
 }
 
-/// A server that plays these scripts, one for each request, on whatever connection it comes.
+/// A server that answers each request by the next script, whichever connection it uses.
 pub struct Server {
     pub url: String,
     shared: Arc<Shared>,
@@ -35,9 +35,9 @@ pub struct Server {
 
 struct Shared {
     scripts: Mutex<VecDeque<Vec<Step>>>,
-    /// On which connection each request came.
+    /// The number of the connection of each request.
     connections: Mutex<Vec<usize>>,
-    /// What is to be said without a request, on the connection of the last one.
+    /// Bytes to send without a request, on the connection of the last request.
     unsolicited: broadcast::Sender<Bytes>,
     said: Notify,
     closed: Notify,
@@ -70,7 +70,7 @@ impl Server {
         Self { url, shared }
     }
 
-    /// Says something on the connection of the last request, and waits until that was sent.
+    /// Sends bytes without a request on the connection of the last request, and waits until they are sent.
     pub async fn send_unsolicited(&self, bytes: &'static str) {
         self.shared.unsolicited.send(Bytes::from_static(bytes.as_bytes())).unwrap();
         self.shared.said.notified().await;

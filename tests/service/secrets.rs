@@ -1,6 +1,6 @@
-//! Secrets are planted everywhere they may be given, everything is done with them that can go well or wrong, and
-//! then they are looked for wherever somebody may read: logs, metrics, answers, pages, the command line, the
-//! database and its backups.
+//! Sets a secret in every setting that takes one, makes calls that succeed and calls that fail, and then searches for the
+//! secrets everywhere a person could read them: logs, metrics, answers, pages, the command line, the database and its
+//! backups.
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -71,7 +71,7 @@ async fn no_secret_is_readable_anywhere() {
         read.push(answer.text());
         answer
     };
-    // What goes well, and what does not.
+    // Calls that succeed, and calls that fail.
     post("/v1/intents?waitSeconds=30", &bearer, &json!({ "intentId": "a", "submissionTarget": "once" })).await;
     let mut job = json!({ "tenant_id": "t", "workspace_id": "w", "job_id": "j", "idempotency_key": "k",
         "management_node_id": "n", "execution_profile": { "queue_name": "q" }, "requested_by": { "user_id": "u" },
@@ -122,7 +122,7 @@ async fn no_secret_is_readable_anywhere() {
             assert!(!text.contains(secret.as_str()), "{secret} in {}", text.chars().take(2000).collect::<String>());
         }
     }
-    // The database holds payloads, and nothing else of it.
+    // The database has the payloads, and no secret but those.
     for file in ["data/submission.db", "data/submission.db-wal"] {
         let bytes = std::fs::read(path(file)).unwrap();
         for secret in &secrets {

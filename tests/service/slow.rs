@@ -1,4 +1,4 @@
-//! Slow and idle clients, many of them: others are served as if they were not there.
+//! Many slow and idle clients: other clients are served as usual.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::site;
 
-/// More than requests that could be under way at once, each sending next to nothing.
+/// More connections than requests may be under way, each of which sends very little.
 const EACH: usize = 700;
 
 fn connections(address: &str, first: &str) -> Vec<TcpStream> {
@@ -22,7 +22,7 @@ fn connections(address: &str, first: &str) -> Vec<TcpStream> {
 }
 
 #[actix::test]
-async fn slow_heads_slow_bodies_and_idle_connections_keep_nobody_waiting() {
+async fn slow_heads_slow_bodies_and_idle_connections_delay_no_other_client() {
     let (site, _gateway) = site();
     let instance = site.start();
     let api = instance.api();
@@ -43,7 +43,7 @@ async fn slow_heads_slow_bodies_and_idle_connections_keep_nobody_waiting() {
         assert_eq!((answer.status, &answer.json()["status"]), (StatusCode::OK, &json!("accepted")));
     }
     assert_eq!(api.get("/readyz").await.status, StatusCode::OK);
-    // In the end they are told, and gone.
+    // In the end the server answers and closes them.
     let told = actix_web::rt::task::spawn_blocking(move || {
         let last_words = |streams: &mut Vec<TcpStream>| {
             let stream = &mut streams[0];

@@ -1,6 +1,6 @@
 //! The service on a SQL Server behind a proxy that cuts, stalls, half-closes and refuses.
 //!
-//! Runs when `SM_TEST_SQLSERVER` holds a connection string without a database; says so when not.
+//! Runs if `SM_TEST_SQLSERVER` is a connection string without a database. Otherwise the tests print that they are skipped.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::fleet::free_address;
 use crate::support::{Api, BINARY, Instance, PATIENCE, Site, site};
 use submission_manager::devtools::stand_in_gateway::StandIn;
 
-/// The test server's connection string; says in one line when there is none.
+/// Returns the connection string of the test server, or prints that there is none.
 fn server() -> Option<String> {
     let server = std::env::var("SM_TEST_SQLSERVER").ok().filter(|text| !text.is_empty());
     if server.is_none() {
@@ -31,11 +31,11 @@ fn server() -> Option<String> {
     server
 }
 
-/// A database of its own, dropped with this.
+/// A new database, which is dropped together with this value.
 pub struct TestDatabase {
     server: String,
     name: String,
-    /// Goes there instead of to the server, if set.
+    /// The address of a proxy to use instead of the server.
     via: Option<SocketAddr>,
 }
 
@@ -56,7 +56,7 @@ impl TestDatabase {
         format!("{server};Database={}", self.name)
     }
 
-    /// Puts a proxy between the server and everyone who gets the connection string from now on.
+    /// Starts a proxy. Connection strings that are requested later use it.
     pub fn behind_proxy(&mut self) -> Proxy {
         let proxy = Proxy::start(self.address());
         self.via = Some(proxy.address);
@@ -68,7 +68,7 @@ impl TestDatabase {
     }
 }
 
-/// The same connection string for another address.
+/// Returns the connection string with another address.
 fn with_address(server: &str, address: SocketAddr) -> String {
     let rest: Vec<_> = server.split(';').filter(|pair| !pair.to_ascii_lowercase().starts_with("server=")).collect();
     format!("Server=tcp:{},{};{}", address.ip(), address.port(), rest.join(";"))
@@ -82,8 +82,8 @@ impl Drop for TestDatabase {
     }
 }
 
-/// Makes or drops a database, one at a time and with patience: servers differ in how they take
-/// several at once, and connections of a service may take a moment to go away.
+/// Creates or drops a database, one at a time, and retries for a while: some servers refuse several at the same time, and
+/// connections of a stopped service may last a moment longer.
 fn administer_alone(server: &str, sql: String) -> Result<(), String> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     const TRIES: usize = 50;
@@ -116,7 +116,7 @@ fn administer(server: &str, sql: String) -> Result<(), String> {
     .unwrap()
 }
 
-/// Stands between the service and the database, and misbehaves when told to.
+/// A proxy between the service and the database that can cut, stall and refuse connections.
 #[derive(Clone)]
 pub struct Proxy {
     address: SocketAddr,
@@ -128,7 +128,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// On a thread of its own, because tests wait for log lines on theirs.
+    /// Runs on a thread of its own, because tests block their thread while they wait for log lines.
     fn start(upstream: String) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -170,7 +170,7 @@ impl Proxy {
         }
     }
 
-    /// Carries bytes one way. A half-close lets the client see the end while it may still send.
+    /// Copies bytes in one direction. After a half-close the client sees the end of the stream, but can still send.
     async fn pump(
         &self,
         mut from: tokio::net::tcp::OwnedReadHalf,
@@ -193,7 +193,7 @@ impl Proxy {
         }
         let _may_be_gone = to.shutdown().await;
         if to_client {
-            // The other direction stays open until it notices.
+            // The other direction stays open until the client notices.
             let mut rest = tokio::time::interval(Duration::from_secs(1));
             rest.tick().await;
             rest.tick().await;
@@ -218,7 +218,7 @@ async fn pause(millis: u64) {
     pace.tick().await;
 }
 
-/// Clients that submit until they get a 200, as a client should; how often they were refused.
+/// Submits with several clients, each of which repeats a request until it succeeds. Returns how often requests failed.
 async fn persist(api: &Api, clients: usize, each: usize, record: &Record) -> usize {
     let refused = AtomicUsize::new(0);
     join_all((0..clients).map(|client| {
@@ -267,7 +267,7 @@ impl Scene {
         Instance::start(command)
     }
 
-    /// Holds everything against each other; how many attempts were interrupted.
+    /// Checks the evidence of clients, gateways and the store. Returns how many attempts were interrupted.
     async fn check(&self, record: &Record, instance: &Instance) -> usize {
         let evidence = Evidence::collect(&self.site, &[self.gateway.witness()], record, &instance.log_lines()).await;
         evidence.hold();
@@ -276,7 +276,7 @@ impl Scene {
 }
 
 #[actix::test]
-async fn a_connection_that_is_cut_stalled_or_half_closed_loses_and_doubles_nothing() {
+async fn connections_that_are_cut_stalled_or_half_closed_lose_nothing_and_send_nothing_twice() {
     let Some(scene) = scene() else { return };
     let instance = scene.start("2s");
     instance.wait_for_log("leader_ready");
@@ -315,7 +315,7 @@ async fn a_connection_that_is_cut_stalled_or_half_closed_loses_and_doubles_nothi
 }
 
 #[actix::test]
-async fn a_database_that_is_gone_for_ten_seconds_costs_those_seconds_and_nothing_else() {
+async fn an_outage_of_the_database_of_ten_seconds_only_delays() {
     let Some(scene) = scene() else { return };
     let mut instance = scene.start("2s");
     instance.wait_for_log("leader_ready");
@@ -383,9 +383,9 @@ async fn bench_makes_a_database_fills_it_and_reports_what_the_server_did() {
     assert!(spent["transactions"].as_f64().is_none_or(|transactions| transactions > 0.0), "{spent}");
 }
 
-/// No server is needed for this: nobody is there, or somebody who says nothing.
+/// Needs no database: no server listens, or one that never answers.
 #[actix::test]
-async fn whoever_asks_while_there_is_no_server_is_told_so_without_standing_in_line() {
+async fn requests_without_a_server_fail_in_time_and_not_one_after_the_other() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     for (address, cause) in [(free_address(), "refused"), (silent.local_addr().unwrap(), "did not answer within")] {
         let (site, _gateway) = site();
@@ -402,7 +402,7 @@ async fn whoever_asks_while_there_is_no_server_is_told_so_without_standing_in_li
         let instance = Instance::start(command("serve"));
         let api = instance.api();
         assert!(instance.wait_for_log("store_unavailable").contains(cause));
-        // One after the other they would take longer than anybody waits here.
+        // One after the other they would take longer than this test waits.
         let asked = (0..100).map(|number| {
             let api = api.clone();
             async move {

@@ -1,4 +1,4 @@
-//! Starting instances of the real binary and talking to them.
+//! Starts instances of the real binary and calls their API.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::sqlserver::TestDatabase;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_submission-manager");
 
-/// Longer than anything here should take, also on a busy machine.
+/// The longest that a test waits for anything. It is long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory with a registry whose targets all lead to one gateway, and a store.
+/// A directory with a registry whose targets all use one gateway, and a store.
 ///
 /// The store is a SQLite file in that directory; with `SM_TEST_SERVICE_STORE=sqlserver` it is a
 /// fresh database on the server that `SM_TEST_SQLSERVER` names.
@@ -37,7 +37,7 @@ impl Site {
     }
 
     pub fn with_database(gateway_url: &str, database: Option<TestDatabase>) -> Self {
-        // A server may take its time over the first statements of a connection.
+        // A server may need some time for the first statements of a connection.
         let lease_duration = Duration::from_secs(if database.is_some() { 15 } else { 2 });
         let site = Self { directory: tempfile::tempdir().unwrap(), database, lease_duration };
         let target = |name: &str, policy: Value| {
@@ -72,12 +72,12 @@ impl Site {
         }
     }
 
-    /// Whether the store is a file that a test may reach into.
+    /// Whether the store is a SQLite file, which a test may open itself.
     pub fn is_a_file(&self) -> bool {
         self.database.is_none()
     }
 
-    /// The binary with this site's files, a free port and short lease times.
+    /// Returns a command that runs the binary with this site's files, a free port and short lease times.
     pub fn command(&self) -> Command {
         let mut command = Command::new(BINARY);
         self.settings(&mut command);
@@ -117,7 +117,7 @@ pub struct Instance {
     log: Log,
 }
 
-/// What an instance wrote, with the moment at which it was read.
+/// The log lines of an instance, and when each was read.
 type Log = Arc<(Mutex<Vec<(Instant, String)>>, Condvar)>;
 
 impl Instance {
@@ -129,7 +129,7 @@ impl Instance {
         instance
     }
 
-    /// Without waiting for anything, so its address is not known.
+    /// Starts an instance without waiting until it listens, so its address is not known.
     pub fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Log::default();
@@ -144,7 +144,7 @@ impl Instance {
         Self { child, url: String::new(), log }
     }
 
-    /// The first log line that contains `text`, now or soon.
+    /// Waits for a log line that contains `text`, and returns it.
     pub fn wait_for_log(&self, text: &str) -> String {
         let (lines, changed) = &*self.log;
         let guard = lines.lock().unwrap();
@@ -158,7 +158,7 @@ impl Instance {
         self.log.0.lock().unwrap().iter().map(|(_, line)| line.clone()).collect()
     }
 
-    /// When a line with `text` was first written after `since`.
+    /// Returns when the first line with `text` was read after `since`.
     pub fn logged_after(&self, since: Instant, text: &str) -> Option<Instant> {
         let lines = self.log.0.lock().unwrap();
         lines.iter().find(|(at, line)| *at >= since && line.contains(text)).map(|(at, _)| *at)
@@ -179,7 +179,7 @@ impl Instance {
         self.child.wait().unwrap();
     }
 
-    /// How it ended, if it has.
+    /// Returns its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
@@ -200,7 +200,7 @@ impl Drop for Instance {
     }
 }
 
-/// A running demo: where, and the token that it printed.
+/// A running demo, with its address and the token that it printed.
 pub struct Demo {
     pub url: String,
     pub token: String,
@@ -221,13 +221,13 @@ impl Demo {
             let mut words = line.split(['\'', ' ', '/']);
             token = token.or_else(|| words.find(|word| word.starts_with("smt_")).map(str::to_owned));
         }
-        // Whatever else it says must not stop it.
+        // Read the rest of its output, so that a full pipe does not stop it.
         std::thread::spawn(move || lines.for_each(drop));
         Self { url: url.unwrap(), token: token.unwrap(), _process: process }
     }
 }
 
-/// A process that ends with the test, however that ends.
+/// A process that is killed when the test ends, even by a panic.
 pub struct Killed(pub Child);
 
 impl Drop for Killed {
@@ -263,7 +263,7 @@ impl Answer {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// The error code, having checked the error format.
+    /// Checks the format of an error response, and returns its code.
     pub fn error(&self) -> String {
         let json = self.json();
         let error = json["error"].as_object().unwrap_or_else(|| panic!("not an error: {json}"));
@@ -288,7 +288,7 @@ impl Api {
         self.call_with(method, path, &[], body).await
     }
 
-    /// With further headers.
+    /// Calls with further headers.
     pub async fn call_with(
         &self,
         method: &str,
@@ -338,7 +338,7 @@ impl Api {
         self.get(&format!("/v1/intents/{id}/history")).await.json()
     }
 
-    /// Waits until `done` says so of what a path shows.
+    /// Reads a path again and again until `done` returns true for the answer.
     pub async fn until(&self, path: &str, done: impl Fn(&Answer) -> bool) -> Answer {
         let mut pace = tokio::time::interval(Duration::from_millis(25));
         let looking = async {

@@ -1,4 +1,4 @@
-//! Letting a target rest, and gateways that ask for rest: across instances, over real HTTP.
+//! Pausing targets, `Retry-After` of gateways, and rate limits: across instances, over real HTTP.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn a_target_is_paused_and_resumed_through_any_instance() {
         let answer = api.submit(id, "attempts", json!({}), "?waitSeconds=1").await;
         assert_eq!((answer.status, &answer.json()["status"]), (StatusCode::OK, &json!("pending")));
     }
-    // Another target of the same gateway is not concerned.
+    // Another target of the same gateway is not affected.
     assert_eq!(leader.submit("c", "once", json!({}), "?waitSeconds=30").await.json()["status"], "accepted");
     assert_eq!(gateway.ledger.len(), 1);
     let state = |list: Value, name: &str| {
@@ -78,7 +78,7 @@ async fn only_administrators_pause_targets() {
 }
 
 #[actix::test]
-async fn a_gateway_that_says_retry_after_hears_from_nobody_until_then() {
+async fn a_gateway_that_answers_retry_after_gets_no_request_until_then() {
     let (site, gateway) = site();
     let instance = site.start();
     let api = instance.api();
@@ -114,7 +114,7 @@ async fn a_target_with_a_rate_is_called_at_that_rate() {
         assert_eq!(answer.json()["status"], "accepted");
     }
     let moments: Vec<_> = gateway.ledger.entries().iter().map(|entry| entry.at).collect();
-    // 29 spaces of 50 ms; on a busy machine the first may be longer on its way to the gateway than the last.
+    // 29 intervals of 50 ms. On a busy machine the first request may take longer to the gateway than the last.
     let spread = moments[29] - moments[0];
     assert!(spread >= Duration::from_millis(1200), "{spread:?}");
 }

@@ -1,4 +1,4 @@
-//! A trace from the client through to the gateway, and what a collector of OpenTelemetry is told of it.
+//! Traces from the client to the gateway, and the spans that an OpenTelemetry collector gets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::support::{Api, Instance, site};
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CLIENT: &str = "00f067aa0ba902b7";
 
-/// Takes what is exported, as a collector does.
+/// A collector that records the exported spans.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<Value>>>);
 
@@ -40,7 +40,7 @@ impl Collector {
         let taken = self.0.lock().unwrap();
         let of = |export: &Value| export["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap().clone();
         let mut spans: Vec<_> = taken.iter().flat_map(of).collect();
-        // Requests before what was done for them: they end in any order.
+        // Sort requests before the spans within them, because spans end in any order.
         spans.sort_by_key(|span| (span["kind"].as_u64(), span["startTimeUnixNano"].to_string()));
         spans
     }
@@ -64,7 +64,7 @@ async fn submit(api: &Api, id: &str, flags: &str, payload: Value) {
 }
 
 #[actix::test]
-async fn a_collector_is_told_of_requests_and_attempts_of_sampled_traces() {
+async fn a_collector_gets_requests_and_attempts_of_sampled_traces() {
     let (site, gateway) = site();
     let collector = Collector::default();
     let mut command = site.command();
@@ -76,7 +76,7 @@ async fn a_collector_is_told_of_requests_and_attempts_of_sampled_traces() {
     submit(&api, "unsampled", "00", json!({})).await;
     api.submit("no trace", "once", json!({}), "?waitSeconds=30").await;
     api.until("/v1/intents/a", |answer| answer.json()["status"] == "accepted").await;
-    // What is left is sent before the end.
+    // The remaining spans are exported before the process ends.
     instance.signal("TERM");
     let stopped = actix_web::rt::task::spawn_blocking(move || instance.wait());
     assert!(stopped.await.unwrap().success());
@@ -112,7 +112,7 @@ async fn a_collector_is_told_of_requests_and_attempts_of_sampled_traces() {
 }
 
 #[actix::test]
-async fn jobs_belong_to_a_trace_also_if_their_client_has_none() {
+async fn jobs_belong_to_a_trace_even_if_their_client_sends_none() {
     let jobs = Jobs::new();
     let collector = Collector::default();
     let mut command = jobs.command();
@@ -130,10 +130,10 @@ async fn jobs_belong_to_a_trace_also_if_their_client_has_none() {
 }
 
 #[actix::test]
-async fn a_dead_collector_costs_nothing() {
+async fn a_dead_collector_affects_nothing() {
     let (site, gateway) = site();
     let mut command = site.command();
-    // Nobody listens there.
+    // No server listens there.
     command.env("SM_OTLP_ENDPOINT", "http://127.0.0.1:9");
     let instance = Instance::start(command);
     let api = instance.api();

@@ -1,5 +1,5 @@
-//! Webhooks over real sockets: signed as the standard has it, told in spite of kill -9, and every
-//! way a receiver can misbehave recorded as what it is.
+//! Webhooks over real sockets: they are signed as the standard says, delivered in spite of `kill -9`, and every failure of a
+//! receiver is recorded.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn sink() -> Sink {
     Sink::start(Secret::parse_list(SECRET).unwrap(), Box::new(|_| ())).unwrap()
 }
 
-/// Gives every target of the site this webhook.
+/// Adds this webhook to every target of the site.
 fn hook(site: &Site, webhook: &Value) {
     let text = std::fs::read_to_string(site.registry()).unwrap();
     let mut registry: Value = serde_json::from_str(&text).unwrap();
@@ -62,7 +62,7 @@ async fn until_delivered(api: &Api, id: &str) -> Value {
 }
 
 #[actix::test]
-async fn an_event_is_signed_and_shown_and_its_secrets_are_nowhere() {
+async fn an_event_is_signed_and_shown_and_its_secrets_appear_nowhere() {
     let (site, _gateway) = site();
     let sink = sink();
     hook(
@@ -117,9 +117,9 @@ async fn an_event_is_signed_and_shown_and_its_secrets_are_nowhere() {
     }
 }
 
-/// What leaves the process, checked by the reference library and by nothing of ours.
+/// The reference library checks the signature, not our own code.
 #[actix::test]
-async fn the_reference_library_verifies_what_is_sent() {
+async fn the_reference_library_verifies_our_signatures() {
     let (site, _gateway) = site();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
@@ -224,8 +224,8 @@ async fn deliver(url: &str) -> TryOutcome {
     courier.deliver(&WebhookRequest { url: url.to_owned(), headers, secrets, body }).await.unwrap()
 }
 
-/// A server that reads a request and answers it with these bytes, some of them over and over; then
-/// keeps the connection open for as long as the other side does.
+/// A server that answers a request with `answer` and then with `endless` again and again, until the other side closes the
+/// connection.
 async fn raw_server(answer: &'static str, endless: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
@@ -242,7 +242,7 @@ async fn raw_server(answer: &'static str, endless: &'static str) -> String {
 }
 
 #[actix::test]
-async fn receivers_that_misbehave_are_recorded_as_what_they_are() {
+async fn failures_of_receivers_are_recorded_with_their_cause() {
     let closed = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         format!("http://{}/hook", listener.local_addr().unwrap())
@@ -320,7 +320,7 @@ async fn receivers_that_misbehave_are_recorded_as_what_they_are() {
     }
 }
 
-/// A certificate that nobody vouches for.
+/// The certificate of the receiver is signed by no trusted authority.
 #[actix::test]
 async fn a_certificate_that_is_not_trusted_is_a_tls_error() {
     let _may_be_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();

@@ -136,7 +136,7 @@ pub fn inbox_query(text: &str, known: &[&str]) -> Result<InboxQuery, ApiError> {
         state: query.get("state", states, InboxSubmissionState::parse)?,
         contact_id: query.get("contact_id", "the id of a contact", |text| text.parse().ok())?,
         limit: page_limit(&query)?,
-        behind: query.get("cursor", "the nextCursor of the previous page", parse_cursor)?,
+        after: query.get("cursor", "the nextCursor of the previous page", parse_cursor)?,
     })
 }
 

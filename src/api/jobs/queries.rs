@@ -140,7 +140,7 @@ pub fn list_query(text: &str) -> Result<JobQuery, ApiError> {
         job_id: name("job_id", "the job_id of a job")?,
         status: query.get("status", "pending, accepted, rejected or exhausted", Status::parse)?,
         limit: page_limit(&query)?,
-        behind: query.get("cursor", "the next_cursor of the previous page", parse_cursor)?,
+        after: query.get("cursor", "the next_cursor of the previous page", parse_cursor)?,
     })
 }
 

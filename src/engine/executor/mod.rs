@@ -6,7 +6,7 @@
 //! (recorded). Attempts in flight outlive the actor and record themselves while their term lasts; `InFlight` counts them. When
 //! the actor dies, the leader ends the term.
 
-mod calls;
+mod call_limiter;
 mod rate_limiter;
 mod write_batcher;
 
@@ -40,15 +40,16 @@ use crate::store::{
 use crate::store::{FencedError, FencedResult};
 use crate::telemetry::spans::{Attribute, Kind, Span, Tracer};
 
-use self::calls::Calls;
+use self::call_limiter::CallLimiter;
 use self::rate_limiter::{RateLimiter, TooFarAhead};
 use self::write_batcher::WriteBatcher;
 
-/// When an intent is tried again that the store could not start for a reason of its own.
+/// After this pause the scheduler tries again to start an intent that the store refused to start.
 const UNEXPECTED_PAUSE: Duration = Duration::from_secs(30);
-/// Before an attempt is made that this machine had no descriptor, port or memory for.
+/// After this pause an attempt is made again for which this machine had no file descriptor, port or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 
+/// What the executor of a term needs.
 pub struct ExecutorDeps {
     pub term: Term,
     pub trust: LeaseTrust,
@@ -59,7 +60,7 @@ pub struct ExecutorDeps {
     pub tracer: Tracer,
     pub leader: Recipient<TermFailed>,
     pub limits: Limits,
-    /// How long an attempt may take, unless its target says otherwise.
+    /// How long an attempt may take, unless its target has a timeout of its own.
     pub attempt_timeout: Duration,
 }
 
@@ -67,10 +68,11 @@ pub struct ExecutorDeps {
 struct Attempts {
     deps: ExecutorDeps,
     writes: Rc<WriteBatcher>,
-    calls: Calls,
+    call_limiter: CallLimiter,
     rate_limiter: RateLimiter,
 }
 
+/// Makes the attempts of one term.
 pub struct ExecutorActor {
     attempts: Rc<Attempts>,
     _alive: Alive,
@@ -79,9 +81,9 @@ pub struct ExecutorActor {
 impl ExecutorActor {
     pub fn new(deps: ExecutorDeps, alive: Alive) -> Self {
         let writes = WriteBatcher::new(deps.store.clone(), deps.term.clone());
-        let calls = Calls::new(deps.limits);
+        let call_limiter = CallLimiter::new(deps.limits);
         let rate_limiter = RateLimiter::default();
-        Self { attempts: Rc::new(Attempts { deps, writes, calls, rate_limiter }), _alive: alive }
+        Self { attempts: Rc::new(Attempts { deps, writes, call_limiter, rate_limiter }), _alive: alive }
     }
 }
 
@@ -135,55 +137,55 @@ impl Handler<AttemptsStarted> for ExecutorActor {
 }
 
 impl Attempts {
-    /// One attempt from begin to finish.
+    /// Starts an attempt and makes it.
     async fn run(&self, waiting: Waiting, slot: SlotGuard) {
         if !self.deps.trust.holds() {
-            self.doubt_term("an attempt was handed out after the lease was no longer trusted");
+            self.doubt_term("an attempt was due when the lease was no longer trusted");
             return slot.release(AttemptEnd::NotStarted);
         }
-        let (asked, seq) = (monotonic(), waiting.seq);
-        match self.writes.begin(waiting).await {
+        let (requested_at, seq) = (monotonic(), waiting.seq);
+        match self.writes.start(waiting).await {
             Ok(StartResult::Started { attempt, payload, .. }) => return self.make(attempt, payload, slot).await,
             Ok(StartResult::NotDue { due, now }) => {
-                self.deps.store_time.observe(asked, now);
+                self.deps.store_time.observe(requested_at, now);
                 return slot.release(AttemptEnd::NotBefore(due));
             }
             Ok(StartResult::Paused) => return slot.release(AttemptEnd::Paused),
             Ok(StartResult::Ended(_) | StartResult::Stale) => {}
             Err(FencedError::Store(StoreError::Unexpected(what))) => {
-                // This intent alone cannot be started; nothing was written, and the others go on.
+                // The store refused this intent alone and wrote nothing for it. Other intents are not affected.
                 let again_at = self.deps.store_time.now() + UNEXPECTED_PAUSE;
                 log::error!("attempt_not_begun intent_seq={} again_at={again_at} store_error={what:?}", seq.0);
                 return slot.release(AttemptEnd::NotBefore(again_at));
             }
-            Err(error) => self.fail_term("begin", &error),
+            Err(error) => self.fail_term("start", &error),
         }
         slot.release(AttemptEnd::NotStarted);
     }
 
-    /// Calls the gateway for an attempt that is written down, and records what came of it. What may no longer be
-    /// sent when the call could leave is given back or finished without a call.
+    /// Calls the gateway for an attempt that is recorded as open, and records the outcome. If the attempt must not be sent any
+    /// more when its call could be made, it is postponed or finished without a call.
     async fn make(&self, mut attempt: OpenAttempt, payload: Bytes, slot: SlotGuard) {
         attempt.job = JobFacts::of_payload(&attempt.intent_id, &payload).map(Arc::new);
         let target = &attempt.contract.target;
-        // First, because nothing else may be held while an attempt waits for its turn.
-        let turn = match self.deps.registry.get().limits(target).rate {
+        // The rate limiter comes first: an attempt that waits for it must not count as a call.
+        let reservation = match self.deps.registry.get().limits(target).rate {
             None => None,
-            Some(rate) => match self.rate_limiter.approach(target, rate).await {
-                Ok(turn) => Some(turn),
+            Some(rate) => match self.rate_limiter.reserve(target, rate).await {
+                Ok(reservation) => Some(reservation),
                 Err(TooFarAhead(wait)) => {
                     let due = self.deps.store_time.now() + wait;
                     return self.postpone(attempt, due, Some(due), slot).await;
                 }
             },
         };
-        let calling = self.calls.enter(&attempt.contract.gateway_url).await;
-        if let Some(turn) = &turn {
-            turn.comes().await;
+        let ongoing_call = self.call_limiter.enter(&attempt.contract.gateway_url).await;
+        if let Some(reservation) = &reservation {
+            reservation.wait().await;
         }
         let now = self.deps.store_time.now();
         if !self.deps.trust.holds() {
-            self.doubt_term("an attempt was started and could not be made while the lease was trusted");
+            self.doubt_term("the lease was no longer trusted when a started attempt could be made");
             return self.postpone(attempt, now, None, slot).await;
         }
         if policy::deadline(&attempt.contract, attempt.created_at).is_some_and(|deadline| now >= deadline) {
@@ -192,7 +194,7 @@ impl Attempts {
             slot.release(AttemptEnd::Postponed { next_call: None });
             return recording.await;
         }
-        let next_turn = turn.map(|turn| now + turn.leave());
+        let next_call = reservation.map(|reservation| now + reservation.leave());
         let called = monotonic();
         let parent = attempt.trace;
         let span = parent.and_then(|trace| self.deps.tracer.begin(trace));
@@ -200,36 +202,38 @@ impl Attempts {
         let timeout = self.deps.registry.get().limits(&attempt.contract.target).attempt_timeout;
         let timeout = timeout.map_or(self.deps.attempt_timeout, AttemptTimeout::as_duration);
         let attempted = self.deps.gateway.attempt(&attempt, payload, timeout).await;
-        drop(calling);
+        drop(ongoing_call);
         let Ok(outcome) = attempted else {
-            // Nothing was sent, and the gateway is not at fault.
+            // Nothing was sent, because this machine lacks a resource.
             let due = self.deps.store_time.now() + SHORTAGE_PAUSE;
-            return self.postpone(attempt, due, next_turn, slot).await;
+            return self.postpone(attempt, due, next_call, slot).await;
         };
         let took = monotonic().duration_since(called);
         let finished_at = self.deps.store_time.now().max(attempt.started_at);
         if let (Some(parent), Some(context)) = (parent, span) {
             self.deps.tracer.record(span_of(&attempt, &outcome, parent, context, finished_at));
         }
-        let hold_until = outcome.retry_after().map(|span| finished_at + span.min(LONGEST_HOLD));
+        let hold_until = outcome.retry_after().map(|pause| finished_at + pause.min(LONGEST_HOLD));
         if let Some(until) = hold_until {
             log::warn!("gateway_on_hold gateway={} until={until}", attempt.contract.gateway_url);
         }
         let answered = outcome.contact() == Contact::Answered;
         let recording = self.record(Arc::new(decided(attempt, outcome, finished_at)));
-        // The gateway is done with it; writing that down takes no slot.
-        slot.release(AttemptEnd::Called(Call { took, answered, next_turn, hold_until }));
+        // The call is complete. Recording its outcome needs no slot.
+        slot.release(AttemptEnd::Called(Call { took, answered, next_turn: next_call, hold_until }));
         recording.await;
     }
 
-    /// Gives an attempt back that was not sent: its number was not used, and the intent waits again until `due`.
-    async fn postpone(&self, attempt: OpenAttempt, due: Timestamp, next_turn: Option<Timestamp>, slot: SlotGuard) {
+    /// Returns an attempt that was not sent. Its number is free again, and the intent waits until `due`. `next_call` is
+    /// when the rate limit allows the next call of its target, if that is known.
+    async fn postpone(&self, attempt: OpenAttempt, due: Timestamp, next_call: Option<Timestamp>, slot: SlotGuard) {
         let postpone = PostponeAttempt { seq: attempt.seq, attempt_number: attempt.attempt_number, due };
-        // First, so that the schedule has let go of the intent when it sees it wait again.
-        slot.release(AttemptEnd::Postponed { next_call: next_turn });
+        // The slot is released first: the schedule must have removed the intent before it reads it as waiting again.
+        slot.release(AttemptEnd::Postponed { next_call });
         self.persist(&attempt, || self.writes.postpone(postpone)).await;
     }
 
+    /// Records the outcome of an attempt.
     async fn record(&self, finish: Arc<FinishAttempt>) {
         let recorded = self.persist(&finish.attempt, || self.writes.finish(Arc::clone(&finish))).await;
         if recorded {
@@ -243,8 +247,8 @@ impl Attempts {
         }
     }
 
-    /// Writes down what became of an attempt. A failed write is repeated, which does no harm, for as long as the term may
-    /// last: the call was made, and its outcome is known nowhere else.
+    /// Writes the result of an attempt; returns whether it was written. Nothing but this task knows the outcome, so a failed
+    /// write is repeated for about as long as the term may last. Repeating it is harmless.
     async fn persist<F: Future<Output = FencedResult<FinishResult>>>(
         &self,
         attempt: &OpenAttempt,
@@ -264,7 +268,7 @@ impl Attempts {
             }
             tokio::time::sleep(PAUSE).await;
         }
-        // The next term closes it as interrupted.
+        // The next term closes the attempt as interrupted.
         log::error!("attempt_not_recorded intent_id={:?} attempt={}", attempt.intent_id, attempt.attempt_number);
         false
     }
@@ -273,14 +277,14 @@ impl Attempts {
         self.deps.leader.do_send(TermFailed::new(&self.deps.term, during, error));
     }
 
-    /// The term must not go on as if nothing had happened; but it is for the leader to say that it is lost. While it is
-    /// being drained the leader goes on renewing, so that attempts under way can be recorded.
+    /// Reports the term as in doubt. The leader then drains it, and keeps renewing the lease meanwhile, so that the
+    /// outcomes of attempts under way can be recorded.
     fn doubt_term(&self, why: &str) {
         self.deps.leader.do_send(TermFailed::in_doubt(&self.deps.term, why));
     }
 }
 
-/// An attempt as a span of its submission's trace.
+/// Makes the trace span of an attempt, in the trace of its intent.
 fn span_of(
     attempt: &OpenAttempt,
     outcome: &Outcome,
@@ -307,13 +311,14 @@ fn span_of(
     }
 }
 
-/// An open attempt with its outcome and what policy makes of it.
+/// Finishes an open attempt: applies the policy to its outcome.
 pub fn decided(attempt: OpenAttempt, outcome: Outcome, finished_at: Timestamp) -> FinishAttempt {
     let decision = policy::decide(&attempt.contract, attempt.created_at, attempt.attempt_number, &outcome, finished_at);
     FinishAttempt { attempt, finished_at, outcome, decision }
 }
 
-/// Closes what earlier terms left open: outcome unknown, policy decides.
+/// Closes the attempts that earlier terms left open, as interrupted. The policy decides whether they are repeated. Returns
+/// their number.
 pub async fn close_interrupted(
     store: &StoreClient,
     term: &Term,
@@ -339,7 +344,7 @@ pub async fn close_interrupted(
         });
         let done = store.fenced(FencedWrites { finishes: finishes.collect(), ..FencedWrites::new(term) }).await?;
         progress.beat();
-        // One that cannot be closed fails alone, and the store has said so in the log.
+        // An attempt that cannot be closed fails alone, and the store actor has logged it.
         let closed_now = done.finishes.iter().filter(|finished| finished.is_ok()).count();
         if closed_now == 0 {
             return Ok(closed);
@@ -348,7 +353,7 @@ pub async fn close_interrupted(
     }
 }
 
-/// Reports the term as in doubt when an attempt panics: nobody knows then what the attempt did.
+/// Reports the term as in doubt when an attempt panics, because it is then unknown what the attempt has done.
 ///
 /// Dropping it without [`PanicWatch::finished`] sends the report.
 struct PanicWatch {
@@ -369,7 +374,7 @@ impl PanicWatch {
 impl Drop for PanicWatch {
     fn drop(&mut self) {
         if !self.finished {
-            self.attempts.doubt_term("an attempt died");
+            self.attempts.doubt_term("an attempt panicked");
         }
     }
 }

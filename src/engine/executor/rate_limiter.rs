@@ -1,7 +1,7 @@
-//! When each call of a target that has a rate may leave: evenly spaced, whatever happened on its way here.
+//! Spaces the calls of a target evenly, if it has a rate limit.
 //!
-//! The schedule hands attempts out a little before their turn; what is exact is decided here, where nothing but the
-//! call itself comes after.
+//! The schedule starts attempts a little early. This rate limiter decides exactly when each call is made, immediately
+//! before the call.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,40 +16,41 @@ use crate::domain::intent::TargetName;
 use crate::domain::limits::Rate;
 use crate::platform::clock::monotonic;
 
-/// Timers wake up to two milliseconds late. So much may be made up for, and no more: after a stall calls are spaced
-/// as before.
+/// How late a call may be and still count as on time, because timers fire up to two milliseconds late. A call that is later
+/// than this counts from when it is made, so calls after a stall do not come closer together.
 const LATENESS: Duration = Duration::from_millis(2);
 
-/// Longer than the schedule's lead and any ordinary lag. An attempt whose turn is further away is given back to the
-/// store: it would keep an orderly stop waiting, and be interrupted by a crash.
+/// The longest wait for a call. It is longer than any usual wait. An attempt that would wait longer is postponed in the store
+/// instead: it would delay an orderly stop, and a crash would interrupt it.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// One for each target that has ever had a rate in this term.
+/// The rate limits of all targets in one term. It has a queue for each target that had a rate in this term.
 #[derive(Default)]
 pub struct RateLimiter(RefCell<HashMap<TargetName, Rc<Queue>>>);
 
-/// The next free turn is this far away, too far to wait for it.
+/// The next call may be made only after this long, which is too long to wait.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooFarAhead(pub Duration);
 
 #[derive(Default)]
 struct Queue {
-    /// The last turn; held by the attempt whose turn is next.
+    /// When the last call was made. The attempt that is next holds the lock.
     last: Arc<Mutex<Option<Instant>>>,
-    /// The same, for those who only want to know.
-    seen: Cell<Option<Instant>>,
+    /// A copy of `last` that can be read without the lock.
+    last_copy: Cell<Option<Instant>>,
     waiting: Cell<u32>,
 }
 
 impl Queue {
-    /// How long it is until the turn after all that wait.
+    /// How long it takes until a call may be made after all that wait.
     fn free_in(&self, rate: Rate) -> Duration {
-        let free_at = self.seen.get().map(|last| last + rate.interval() * (self.waiting.get() + 1));
+        let free_at = self.last_copy.get().map(|last| last + rate.interval() * (self.waiting.get() + 1));
         free_at.map_or(Duration::ZERO, |moment| moment.duration_since(monotonic()))
     }
 }
 
-/// The next turn of a target. Dropped without [`Reservation::leave`] it is free again.
+/// Permission to make the next call of a target. Dropping it without [`Reservation::leave`] gives the call to the next
+/// attempt.
 pub struct Reservation {
     last: OwnedMutexGuard<Option<Instant>>,
     queue: Rc<Queue>,
@@ -67,19 +68,19 @@ impl Reservation {
         self.last.map(|last| last + self.rate.interval())
     }
 
-    /// Resolves when the call may leave.
-    pub async fn comes(&self) {
+    /// Resolves when the call may be made.
+    pub async fn wait(&self) {
         if let Some(due) = self.due() {
             tokio::time::sleep_until(due).await;
         }
     }
 
-    /// The call leaves now. Says how long from now it is until the next turn that nobody waits for.
+    /// Records that the call is made now. Returns how long it takes until a call may be made that no other attempt waits for.
     pub fn leave(mut self) -> Duration {
         let now = monotonic();
-        let turn = self.due().filter(|due| now <= *due + LATENESS).unwrap_or(now);
-        *self.last = Some(turn);
-        self.queue.seen.set(Some(turn));
+        let called_at = self.due().filter(|due| now <= *due + LATENESS).unwrap_or(now);
+        *self.last = Some(called_at);
+        self.queue.last_copy.set(Some(called_at));
         let (queue, rate) = (Rc::clone(&self.queue), self.rate);
         drop(self);
         queue.free_in(rate)
@@ -87,9 +88,8 @@ impl Reservation {
 }
 
 impl RateLimiter {
-    /// Resolves when this attempt is the next of its target, in the order in which they asked. Holds nothing but that
-    /// meanwhile.
-    pub async fn approach(&self, target: &TargetName, rate: Rate) -> Result<Reservation, TooFarAhead> {
+    /// Resolves when this attempt is the next of its target. Attempts are served in the order of their requests.
+    pub async fn reserve(&self, target: &TargetName, rate: Rate) -> Result<Reservation, TooFarAhead> {
         let queue = self.queue(target);
         let wait = queue.free_in(rate);
         if wait > LONGEST_WAIT {
@@ -119,20 +119,20 @@ mod tests {
         TargetName::parse("t").unwrap()
     }
 
-    /// Waits for a turn and uses it.
-    async fn call(turns: &RateLimiter, rate: Rate) -> Result<Duration, TooFarAhead> {
-        let turn = turns.approach(&target(), rate).await?;
-        turn.comes().await;
-        Ok(turn.leave())
+    /// Waits until a call may be made, and makes it.
+    async fn call(limiter: &RateLimiter, rate: Rate) -> Result<Duration, TooFarAhead> {
+        let reservation = limiter.reserve(&target(), rate).await?;
+        reservation.wait().await;
+        Ok(reservation.leave())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_leave_one_interval_after_another_and_say_when_the_next_may() {
-        let (turns, rate) = (RateLimiter::default(), Rate::per_second(10.0).unwrap());
-        let began = monotonic();
+    async fn calls_are_one_interval_apart_and_return_when_the_next_one_may_be_made() {
+        let (limiter, rate) = (RateLimiter::default(), Rate::per_second(10.0).unwrap());
+        let start = monotonic();
         let left = join_all((0..5).map(|_| async {
-            let until_free = call(&turns, rate).await.unwrap();
-            (monotonic().duration_since(began).as_millis(), until_free.as_millis())
+            let until_free = call(&limiter, rate).await.unwrap();
+            (monotonic().duration_since(start).as_millis(), until_free.as_millis())
         }));
         let left = left.await;
         assert_eq!(left.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0, 100, 200, 300, 400]);
@@ -140,23 +140,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stall_is_not_made_up_for() {
-        let (turns, rate) = (RateLimiter::default(), Rate::per_second(10.0).unwrap());
-        call(&turns, rate).await.unwrap();
+    async fn calls_after_a_stall_are_spaced_as_before() {
+        let (limiter, rate) = (RateLimiter::default(), Rate::per_second(10.0).unwrap());
+        call(&limiter, rate).await.unwrap();
         tokio::time::advance(Duration::from_millis(950)).await;
         let after = monotonic();
-        call(&turns, rate).await.unwrap();
-        call(&turns, rate).await.unwrap();
+        call(&limiter, rate).await.unwrap();
+        call(&limiter, rate).await.unwrap();
         assert_eq!(monotonic().duration_since(after), Duration::from_millis(100));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_turn_that_is_not_used_is_free_again_and_a_far_one_is_refused() {
-        let (turns, rate) = (RateLimiter::default(), Rate::per_second(1.0).unwrap());
-        call(&turns, rate).await.unwrap();
-        drop(turns.approach(&target(), rate).await.unwrap());
-        let (next, behind) = tokio::join!(call(&turns, rate), call(&turns, rate));
-        assert_eq!(next, Ok(Duration::from_secs(1)), "the turn that nobody used");
-        assert_eq!(behind, Err(TooFarAhead(Duration::from_secs(2))));
+    async fn an_unused_reservation_is_free_again_and_a_distant_one_is_refused() {
+        let (limiter, rate) = (RateLimiter::default(), Rate::per_second(1.0).unwrap());
+        call(&limiter, rate).await.unwrap();
+        drop(limiter.reserve(&target(), rate).await.unwrap());
+        let (next, after_next) = tokio::join!(call(&limiter, rate), call(&limiter, rate));
+        assert_eq!(next, Ok(Duration::from_secs(1)), "the reservation that was not used");
+        assert_eq!(after_next, Err(TooFarAhead(Duration::from_secs(2))));
     }
 }

@@ -1,7 +1,7 @@
-//! Collects what the attempts of a term want to say, so that it leaves the thread together.
+//! `WriteBatcher`: sends the writes of a term's attempts to the store actor together.
 //!
-//! Every attempt is a task of its own, and many end in the same turn of the loop. One message for
-//! all of them costs one wake-up of the store's thread and one of this one, instead of two each.
+//! Every attempt is a task of its own, and many of them write in the same iteration of the executor's event loop. One message
+//! for all of them wakes the store's thread and this one once, instead of once for each attempt.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,10 +17,11 @@ use crate::store::{FencedWrites, FinishAttempt, FinishResult, PostponeAttempt, S
 
 type Answer<T> = oneshot::Sender<FencedResult<T>>;
 
+/// Collects the writes of one term.
 pub struct WriteBatcher {
     store: StoreClient,
     term: Term,
-    waiting: RefCell<PendingWrites>,
+    pending: RefCell<PendingWrites>,
 }
 
 #[derive(Default)]
@@ -28,57 +29,60 @@ struct PendingWrites {
     starts: Vec<(Waiting, Answer<StartResult>)>,
     finishes: Vec<(Arc<FinishAttempt>, Answer<FinishResult>)>,
     postpones: Vec<(PostponeAttempt, Answer<FinishResult>)>,
-    /// They will be sent when the tasks that are ready now have had their turn.
-    leaving: bool,
+    /// A task that sends them is spawned. It runs after the tasks that are ready now.
+    sending: bool,
 }
 
 impl WriteBatcher {
     pub fn new(store: StoreClient, term: Term) -> Rc<Self> {
-        Rc::new(Self { store, term, waiting: RefCell::default() })
+        Rc::new(Self { store, term, pending: RefCell::default() })
     }
 
-    pub async fn begin(self: &Rc<Self>, waiting: Waiting) -> FencedResult<StartResult> {
+    /// Records that the next attempt of a waiting intent starts.
+    pub async fn start(self: &Rc<Self>, waiting: Waiting) -> FencedResult<StartResult> {
         let (answer, answered) = oneshot::channel();
-        self.post(|pending| pending.starts.push((waiting, answer)));
-        answered.await.unwrap_or_else(|_| Err(lost()))
+        self.add(|pending| pending.starts.push((waiting, answer)));
+        answered.await.unwrap_or_else(|_| Err(no_answer()))
     }
 
+    /// Records the outcome of an attempt.
     pub async fn finish(self: &Rc<Self>, finish: Arc<FinishAttempt>) -> FencedResult<FinishResult> {
         let (answer, answered) = oneshot::channel();
-        self.post(|pending| pending.finishes.push((finish, answer)));
-        answered.await.unwrap_or_else(|_| Err(lost()))
+        self.add(|pending| pending.finishes.push((finish, answer)));
+        answered.await.unwrap_or_else(|_| Err(no_answer()))
     }
 
+    /// Records that an open attempt was not made, and that its intent waits again.
     pub async fn postpone(self: &Rc<Self>, postpone: PostponeAttempt) -> FencedResult<FinishResult> {
         let (answer, answered) = oneshot::channel();
-        self.post(|pending| pending.postpones.push((postpone, answer)));
-        answered.await.unwrap_or_else(|_| Err(lost()))
+        self.add(|pending| pending.postpones.push((postpone, answer)));
+        answered.await.unwrap_or_else(|_| Err(no_answer()))
     }
 
-    fn post(self: &Rc<Self>, write: impl FnOnce(&mut PendingWrites)) {
-        let mut pending = self.waiting.borrow_mut();
+    fn add(self: &Rc<Self>, write: impl FnOnce(&mut PendingWrites)) {
+        let mut pending = self.pending.borrow_mut();
         write(&mut pending);
-        if !std::mem::replace(&mut pending.leaving, true) {
+        if !std::mem::replace(&mut pending.sending, true) {
             actix::spawn(Rc::clone(self).send());
         }
     }
 
     async fn send(self: Rc<Self>) {
-        let PendingWrites { starts, finishes, postpones, .. } = self.waiting.take();
-        let (starts, begin_answers): (Vec<_>, Vec<_>) = starts.into_iter().unzip();
+        let PendingWrites { starts, finishes, postpones, .. } = self.pending.take();
+        let (starts, start_answers): (Vec<_>, Vec<_>) = starts.into_iter().unzip();
         let (finishes, finish_answers): (Vec<_>, Vec<_>) = finishes.into_iter().unzip();
         let (postpones, postpone_answers): (Vec<_>, Vec<_>) = postpones.into_iter().unzip();
         let writes = FencedWrites { starts, finishes, postpones, ..FencedWrites::new(&self.term) };
         match self.store.fenced(writes).await {
             Ok(done) => {
-                deliver(begin_answers, done.starts);
+                deliver(start_answers, done.starts);
                 deliver(finish_answers, done.finishes);
                 deliver(postpone_answers, done.postpones);
             }
             Err(error) => {
-                begin_answers.into_iter().for_each(|answer| drop(answer.send(Err(error.clone()))));
-                let finishes = finish_answers.into_iter().chain(postpone_answers);
-                finishes.for_each(|answer| drop(answer.send(Err(error.clone()))));
+                start_answers.into_iter().for_each(|answer| drop(answer.send(Err(error.clone()))));
+                let others = finish_answers.into_iter().chain(postpone_answers);
+                others.for_each(|answer| drop(answer.send(Err(error.clone()))));
             }
         }
     }
@@ -90,6 +94,6 @@ fn deliver<T>(answers: Vec<Answer<T>>, results: Vec<Result<T, StoreError>>) {
     }
 }
 
-fn lost() -> FencedError {
-    FencedError::Store(StoreError::Unavailable("the answer was lost".to_owned()))
+fn no_answer() -> FencedError {
+    FencedError::Store(StoreError::Unavailable("the store actor did not answer".to_owned()))
 }

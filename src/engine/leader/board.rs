@@ -1,10 +1,10 @@
-//! Who leads, as this instance knows it: written by the leader, read by readiness and pages.
+//! Whether this instance leads: written by the leader, read by readiness checks and the console.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::domain::lease::Lease;
 
-/// Who leads, as far as this instance knows: for readiness and pages.
+/// The lease that this instance holds, if it leads. Clones share it.
 #[derive(Clone)]
 pub struct LeadershipBoard {
     pub holder_id: Arc<str>,
@@ -16,12 +16,13 @@ impl LeadershipBoard {
         Self { holder_id, lease: Arc::default() }
     }
 
-    /// The lease of this instance, if it has one.
+    /// Returns the lease of this instance, if it holds one.
     pub fn lease(&self) -> Option<Lease> {
         self.lease.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn show(&self, lease: Option<Lease>) {
+    /// Replaces the lease.
+    pub(super) fn set(&self, lease: Option<Lease>) {
         *self.lease.write().unwrap_or_else(PoisonError::into_inner) = lease;
     }
 }

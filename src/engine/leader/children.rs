@@ -1,4 +1,4 @@
-//! The actors of a term: started when it is prepared, stopped when it ends.
+//! The actors of a term: they start when the term is prepared, and stop when it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,10 @@ use crate::platform::supervision::{Death, alive};
 use crate::store::ScheduleSnapshot;
 use crate::store::client::StoreClient;
 
-/// Dropping this stops the scheduler, without whom nothing begins, and lets the store forget both;
-/// nobody else knows the executor, so that ends with it.
+/// The actors of the current term.
+///
+/// Dropping it stops them and unsubscribes the term from the store. The executor has no stop message: only the scheduler and
+/// the store hold its address, so it ends when both have let go of it.
 pub struct Children {
     pub scheduler: Addr<SchedulerActor>,
     pub webhooks: Addr<WebhookActor>,
@@ -39,12 +41,13 @@ impl Drop for Children {
         if let Some(retention) = &self.retention {
             retention.do_send(Stop);
         }
-        // Also when the scheduler is dead.
+        // Here and not in the scheduler, which may be dead.
         self.store.unsubscribe_term(&self.term);
     }
 }
 
 impl Children {
+    /// Starts the actors of a prepared term.
     pub fn start(
         deps: &LeaderDeps,
         leadership: &LeadershipTerm,
@@ -55,13 +58,13 @@ impl Children {
         let term = leadership.term.clone();
         let (store, store_time) = (deps.store.clone(), store_time.clone());
         let limits = deps.settings.limits;
-        let attempt_timeout = deps.outside.attempt_timeout;
+        let attempt_timeout = deps.engine.attempt_timeout;
 
         let (executor_alive, executor_death) = alive();
         let executor = {
             let (term, store, store_time) = (term.clone(), store.clone(), store_time.clone());
-            let (trust, gateway) = (leadership.trust.clone(), Arc::clone(&deps.outside.gateway));
-            let (registry, tracer) = (deps.outside.registry.clone(), deps.outside.tracer.clone());
+            let (trust, gateway) = (leadership.trust.clone(), Arc::clone(&deps.engine.gateway));
+            let (registry, tracer) = (deps.engine.registry.clone(), deps.engine.tracer.clone());
             let leader = leader.clone().recipient();
             ExecutorActor::start_in_arbiter(&deps.executor_arbiter, move |_| {
                 let gateway = gateway();
@@ -81,7 +84,7 @@ impl Children {
             })
         };
         let (scheduler_alive, scheduler_death) = alive();
-        let scheduler_parts = SchedulerDeps {
+        let scheduler_deps = SchedulerDeps {
             term: term.clone(),
             trust: leadership.trust.clone(),
             store: store.clone(),
@@ -90,13 +93,13 @@ impl Children {
             in_flight: deps.in_flight.clone(),
             leader: leader.clone().recipient(),
             metrics: Arc::clone(&deps.metrics),
-            registry: deps.outside.registry.clone(),
+            registry: deps.engine.registry.clone(),
             limits,
             refresh_interval: deps.settings.refresh_interval,
-            progress: leadership.progress.work.clone(),
+            progress: leadership.progress.schedule.clone(),
         };
         let scheduler = SchedulerActor::start_in_arbiter(&deps.scheduler_arbiter, move |_| {
-            SchedulerActor::new(scheduler_parts, snapshot, scheduler_alive)
+            SchedulerActor::new(scheduler_deps, snapshot, scheduler_alive)
         });
         let retention = deps.settings.retention.map(|keep_for| {
             let (term, store, leader) = (term.clone(), store.clone(), leader.clone().recipient());
@@ -107,8 +110,8 @@ impl Children {
         });
         let webhooks = start_webhooks(deps, leadership, &store_time, &leader);
         let inbox = start_inbox(deps, leadership, &leader);
-        tell_of_death(&leader, &term, Child::Executor, executor_death);
-        tell_of_death(&leader, &term, Child::Scheduler, scheduler_death);
+        report_death(&leader, &term, Child::Executor, executor_death);
+        report_death(&leader, &term, Child::Scheduler, scheduler_death);
         Self {
             scheduler,
             webhooks,
@@ -122,30 +125,31 @@ impl Children {
     }
 }
 
-/// How long receivers still have to answer when nothing else is under way: nobody executes meanwhile,
-/// and they get the event again.
+/// How long receivers may still take to answer when no attempt is under way any more. It is short, because no instance
+/// starts attempts meanwhile, and the event is sent again.
 const WEBHOOK_GRACE: Duration = Duration::from_millis(200);
-/// How long it may then take to record what was cut off; the next term closes what was not.
+/// How long recording the interrupted tries may then take. The next term closes those that are not recorded.
 const WEBHOOK_RECORDING: Duration = Duration::from_secs(2);
 
 impl Children {
-    /// Begins no further try of a webhook, and waits for those under way while attempts are, and
-    /// hardly longer.
-    pub async fn stop_webhooks(&self, attempts_are_over: impl Future<Output = ()>) {
+    /// Stops the inbox and webhook actors. Webhook tries under way may end by themselves until all attempts have finished,
+    /// and for [`WEBHOOK_GRACE`] after that.
+    pub async fn stop_webhooks(&self, attempts_finished: impl Future<Output = ()>) {
         self.inbox.do_send(Stop);
         let stop = |patience| self.webhooks.send(StopDelivering { patience });
-        let hurry = async {
-            attempts_are_over.await;
+        let grace_is_over = async {
+            attempts_finished.await;
             tokio::time::sleep(WEBHOOK_GRACE).await;
         };
         tokio::select! {
             _stopped_or_dead = stop(Duration::MAX) => {}
-            () = hurry => {
-                let _or_not = tokio::time::timeout(WEBHOOK_RECORDING, stop(Duration::ZERO)).await;
+            () = grace_is_over => {
+                let _stopped_or_timed_out = tokio::time::timeout(WEBHOOK_RECORDING, stop(Duration::ZERO)).await;
             }
         }
     }
 
+    /// Starts a new actor in place of a dead one.
     pub fn restart(
         &mut self,
         child: Child,
@@ -170,32 +174,32 @@ fn start_webhooks(
     leader: &Addr<LeaderActor>,
 ) -> Addr<WebhookActor> {
     let (alive, death) = alive();
-    tell_of_death(leader, &leadership.term, Child::Webhooks, death);
+    report_death(leader, &leadership.term, Child::Webhooks, death);
     let (term, trust, store_time) = (leadership.term.clone(), leadership.trust.clone(), store_time.clone());
     let (store, metrics) = (deps.store.clone(), Arc::clone(&deps.metrics));
-    let (outside, leader) = (deps.outside.clone(), leader.clone().recipient());
+    let (engine, leader) = (deps.engine.clone(), leader.clone().recipient());
     WebhookActor::start_in_arbiter(&deps.webhook_arbiter, move |_| {
-        let (sender, variables) = ((outside.sender)(), outside.variables);
+        let (sender, variables) = ((engine.sender)(), engine.variables);
         WebhookActor::new(WebhookDeps { term, trust, store, store_time, sender, variables, metrics, leader }, alive)
     })
 }
 
 fn start_inbox(deps: &LeaderDeps, leadership: &LeadershipTerm, leader: &Addr<LeaderActor>) -> Addr<InboxActor> {
     let (alive, death) = alive();
-    tell_of_death(leader, &leadership.term, Child::Inbox, death);
+    report_death(leader, &leadership.term, Child::Inbox, death);
     let inbox = InboxDeps {
         term: leadership.term.clone(),
         trust: leadership.trust.clone(),
         store: deps.store.clone(),
-        registry: deps.outside.registry.clone(),
+        registry: deps.engine.registry.clone(),
         metrics: Arc::clone(&deps.metrics),
         leader: leader.clone().recipient(),
     };
     InboxActor::start_in_arbiter(&deps.webhook_arbiter, move |_| InboxActor::new(inbox, alive))
 }
 
-/// Tells the leader when a child of a term is gone.
-fn tell_of_death(leader: &Addr<LeaderActor>, term: &Term, child: Child, death: Death) {
+/// Reports the death of a child to the leader.
+fn report_death(leader: &Addr<LeaderActor>, term: &Term, child: Child, death: Death) {
     let (leader, term) = (leader.clone(), term.clone());
     actix::spawn(async move {
         death.comes().await;

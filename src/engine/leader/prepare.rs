@@ -1,4 +1,4 @@
-//! What a new term does before it executes anything.
+//! What a new term does before it starts attempts.
 
 use std::time::Duration;
 
@@ -13,34 +13,38 @@ use crate::store::FencedError;
 use crate::store::ScheduleSnapshot;
 use crate::store::client::StoreClient;
 
-/// What is loaded of each contract at first; more is asked for while there is room. With a thousand contracts that
-/// still fits into a few dozen MiB.
+/// Waiting intents that are loaded of each lane at first. The scheduler loads further pages while it has room. With a
+/// thousand lanes the first pages still fit into a few dozen MiB.
 const FIRST_PAGE: usize = 256;
 
-/// A term that was still held after everything was ready for it.
+/// A prepared term that still held the lease afterwards.
 pub struct Prepared {
-    pub asked: Instant,
+    /// When the renewal after the preparation was requested.
+    pub requested_at: Instant,
     pub lease: Lease,
     pub snapshot: ScheduleSnapshot,
+    /// How many interrupted attempts were closed.
     pub closed: usize,
 }
 
-/// Closes what was left open, builds the schedule, and checks that the term is still held.
+/// Closes the attempts that earlier terms left open, reads the schedule, and renews the lease to check that the term still
+/// holds it.
 pub async fn prepare(
     store: &StoreClient,
     term: &Term,
     store_time: &StoreTime,
     duration: Duration,
-    work: &Heartbeat,
+    progress: &Heartbeat,
 ) -> Result<Prepared, TermFailed> {
     let failed = |during: &str, error: FencedError| TermFailed::new(term, during, &error);
-    let closed =
-        close_interrupted(store, term, store_time, work).await.map_err(|error| failed("close interrupted", error))?;
-    let snapshot = store.schedule_snapshot(FIRST_PAGE).await.map_err(|error| failed("build", error.into()))?;
-    work.beat();
-    let asked = monotonic();
+    let closed = close_interrupted(store, term, store_time, progress)
+        .await
+        .map_err(|error| failed("close interrupted attempts", error))?;
+    let snapshot = store.schedule_snapshot(FIRST_PAGE).await.map_err(|error| failed("read schedule", error.into()))?;
+    progress.beat();
+    let requested_at = monotonic();
     match store.renew_lease(term.clone(), duration).await {
-        Ok(lease) => Ok(Prepared { asked, lease, snapshot, closed }),
-        Err(error) => Err(failed("check", error)),
+        Ok(lease) => Ok(Prepared { requested_at, lease, snapshot, closed }),
+        Err(error) => Err(failed("renew", error)),
     }
 }

@@ -1,8 +1,7 @@
-//! Whether a term gets anything done: a leader that does not must not keep the lease from others.
+//! Whether a term makes progress. A leader whose term does not must not keep the lease from other instances.
 //!
-//! Two things can be stuck without anybody having died: the work on the schedule (preparing it,
-//! then looking at the store again and again) and the executor's thread. Each has a heartbeat;
-//! the leader looks at both before it renews.
+//! Two things can be stuck although no actor has died: the work on the schedule (preparing it, and then refreshing it from the
+//! store) and the executor's thread. Each has a heartbeat, and the leader checks both before it renews the lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::platform::clock::monotonic;
 
-/// The moment of the last sign of life. Clones share it.
+/// When something last made progress. Clones share it.
 #[derive(Clone)]
 pub struct Heartbeat {
     origin: Instant,
@@ -22,11 +21,12 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Begins with a beat.
+    /// Starts with a beat now.
     pub fn start() -> Self {
         Self { origin: monotonic(), last_nanos: Arc::default() }
     }
 
+    /// Records progress now.
     pub fn beat(&self) {
         let nanos = monotonic().duration_since(self.origin).as_nanos();
         self.last_nanos.store(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -40,42 +40,45 @@ impl Heartbeat {
 
 /// The heartbeats of one term.
 pub struct Progress {
-    pub work: Heartbeat,
-    work_limit: Duration,
-    thread: Heartbeat,
-    thread_limit: Duration,
-    executor: ArbiterHandle,
+    pub schedule: Heartbeat,
+    schedule_limit: Duration,
+    executor: Heartbeat,
+    executor_limit: Duration,
+    executor_thread: ArbiterHandle,
 }
 
 impl Progress {
-    /// A part is stuck when it was silent for as long as a lease is trusted; the schedule is looked
-    /// at only every so often, which comes on top.
-    pub fn new(executor: ArbiterHandle, trusted: Duration, refresh_interval: Duration) -> Self {
-        let (work, thread) = (Heartbeat::start(), Heartbeat::start());
-        Self { work, work_limit: trusted + refresh_interval, thread, thread_limit: trusted, executor }
+    /// The executor's thread counts as stuck when it has not responded for as long as a lease is trusted. The schedule is
+    /// only refreshed once per `refresh_interval`, so it has that much longer.
+    pub fn new(executor_thread: ArbiterHandle, trusted: Duration, refresh_interval: Duration) -> Self {
+        let (schedule, executor) = (Heartbeat::start(), Heartbeat::start());
+        let schedule_limit = trusted + refresh_interval;
+        Self { schedule, schedule_limit, executor, executor_limit: trusted, executor_thread }
     }
 
-    /// Asks the executor's thread for its next heartbeat.
-    pub fn ask(&self) {
-        let thread = self.thread.clone();
-        let _a_dead_thread_does_not_beat = self.executor.spawn(async move { thread.beat() });
+    /// Requests the next heartbeat of the executor's thread.
+    pub fn ping_executor(&self) {
+        let executor = self.executor.clone();
+        let _a_dead_thread_does_not_beat = self.executor_thread.spawn(async move { executor.beat() });
     }
 
-    /// Which part is stuck, if one is. There is no work on the schedule while a term is drained.
+    /// Returns what is stuck and for how long, if anything is. The schedule is not checked while a term is drained, because it
+    /// is not refreshed then.
     pub fn stuck(&self, draining: bool) -> Option<String> {
-        let silent = |part: &str, age: Duration| format!("the {part} has made no progress for {age:?}");
-        let (work, thread) = (self.work.age(), self.thread.age());
-        if thread > self.thread_limit {
-            Some(silent("executor", thread))
-        } else if work > self.work_limit && !draining {
-            Some(silent("scheduler", work))
+        let silent = |actor: &str, age: Duration| format!("the {actor} has made no progress for {age:?}");
+        let (schedule, executor) = (self.schedule.age(), self.executor.age());
+        if executor > self.executor_limit {
+            Some(silent("executor", executor))
+        } else if schedule > self.schedule_limit && !draining {
+            Some(silent("scheduler", schedule))
         } else {
             None
         }
     }
 }
 
-/// Resolves once the thread runs what it is given: never while it is stuck.
+/// Resolves with true once the thread runs a new task, and with false if the thread is dead. It does not resolve while the
+/// thread is stuck.
 pub async fn responds(thread: &ArbiterHandle) -> bool {
     let (answer, answered) = oneshot::channel();
     thread.spawn(async move {

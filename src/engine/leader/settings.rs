@@ -7,7 +7,7 @@ use crate::config::settings::{Config, ConfigError};
 use crate::domain::lease::LeaseTiming;
 use crate::domain::schedule::Limits;
 
-/// Waiting intents that the leader holds in memory over all contracts: about 16 MiB of them.
+/// Waiting intents that the leader holds in memory, over all lanes: about 16 MiB of them.
 const SCHEDULE_CAPACITY: usize = 64 * 1024;
 
 /// Settings that stay the same for every term of this instance.
@@ -16,9 +16,13 @@ pub struct LeaderSettings {
     pub lease_name: Arc<str>,
     pub holder_id: Arc<str>,
     pub timing: LeaseTiming,
+    /// How often a follower requests the lease.
     pub acquire_interval: Duration,
+    /// How often the scheduler reads from the store what other instances have stored. An intent that a follower stored is seen
+    /// with the next refresh; it starts then if a slot is free and no limit holds it back.
     pub refresh_interval: Duration,
     pub limits: Limits,
+    /// How long terminal intents are kept; `None` keeps them for ever.
     pub retention: Option<Duration>,
 }
 

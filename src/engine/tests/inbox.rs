@@ -1,4 +1,4 @@
-//! The inbox in virtual time: hours of a row that cannot be read in milliseconds.
+//! The inbox in virtual time: a submission that fails for hours takes milliseconds.
 
 use super::*;
 use crate::domain::inbox::InboxSubmissionId;
@@ -8,7 +8,7 @@ use crate::store::{
     InboxMessage, InboxQuery, InboxSubmission, InboxSubmissionState, NewInboxSubmission, Received, Reprocess,
 };
 
-/// The number as an id.
+/// Makes an id of a number.
 fn id(number: u32) -> InboxSubmissionId {
     let mut bytes = [7; 16];
     bytes[..4].copy_from_slice(&number.to_be_bytes());
@@ -49,18 +49,18 @@ impl Instance {
             }
             pass(Duration::from_millis(500)).await;
         }
-        panic!("never got there: {:?}", self.row(number).await)
+        panic!("it did not get to the expected state: {:?}", self.row(number).await)
     }
 
-    /// What was said, in order.
+    /// Returns all messages, oldest first.
     async fn messages(&self) -> Vec<InboxMessage> {
-        let (mut messages, mut behind) = (Vec::new(), None);
+        let (mut messages, mut after) = (Vec::new(), None);
         loop {
-            let query = InboxQuery { limit: 1000, behind, ..InboxQuery::default() };
+            let query = InboxQuery { limit: 1000, after, ..InboxQuery::default() };
             let page = self.engine.store.list_messages(query).await.unwrap();
             messages.extend(page.rows);
-            behind = page.next;
-            if behind.is_none() {
+            after = page.next;
+            if after.is_none() {
                 messages.reverse();
                 return messages;
             }
@@ -69,11 +69,11 @@ impl Instance {
 }
 
 #[actix::test]
-async fn a_poison_row_holds_up_nobody_and_succeeds_after_a_fix() {
+async fn a_submission_that_cannot_be_parsed_delays_no_other_and_succeeds_after_a_fix() {
     const ROWS: u32 = 2_000;
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
-    // Nobody has to lead for that.
+    // Submissions are stored before any instance leads.
     let poison = r#"{"email":"u1@x","message":{"not":"text"}}"#;
     for number in 0..ROWS {
         instance.receive(number, &if number == 700 { poison.to_owned() } else { mail(number) }).await;
@@ -82,18 +82,18 @@ async fn a_poison_row_holds_up_nobody_and_succeeds_after_a_fix() {
     instance.until_row(ROWS - 1, InboxSubmissionState::Processed).await;
     let bodies: Vec<u32> = instance.messages().await.iter().map(|message| message.body.text.parse().unwrap()).collect();
     let expected: Vec<u32> = (0..ROWS).filter(|number| *number != 700).collect();
-    assert_eq!(bodies, expected, "in the order in which they came");
+    assert_eq!(bodies, expected, "in the order of arrival");
     let failed = instance.row(700).await;
     assert_eq!((failed.state(), failed.tries), (InboxSubmissionState::Failed, 1));
-    let began = monotonic();
+    let start = monotonic();
     let parked = instance.until_row(700, InboxSubmissionState::Parked).await;
     assert_eq!(parked.tries, MAX_TRIES);
     assert_eq!(parked.error.as_deref(), Some("\"message\" must be text, this is an object"));
-    let took = monotonic().duration_since(began);
+    let took = monotonic().duration_since(start);
     assert!(took > 2 * Duration::from_secs(3600) && took < 4 * Duration::from_secs(3600), "{took:?}");
     let (_, raw) = instance.engine.store.find_submission(id(700)).await.unwrap().unwrap();
     assert_eq!(raw, poison);
-    // The registry says now where the text stands.
+    // The new registry names the field that holds the text.
     let registry = inbox_registry_with(
         r#"{"clients": [{"clientSlug": "acme", "channels": ["form"],
         "fields": {"message": "message.not"}}]}"#,
@@ -112,7 +112,7 @@ async fn a_poison_row_holds_up_nobody_and_succeeds_after_a_fix() {
 }
 
 #[actix::test]
-async fn what_other_instances_take_in_is_processed_too() {
+async fn submissions_that_other_instances_store_are_processed_too() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
@@ -123,7 +123,7 @@ async fn what_other_instances_take_in_is_processed_too() {
 }
 
 #[actix::test]
-async fn a_store_that_fails_or_answers_late_makes_no_second_message() {
+async fn a_store_call_that_fails_or_answers_late_makes_no_second_message() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
@@ -139,7 +139,7 @@ async fn a_store_that_fails_or_answers_late_makes_no_second_message() {
 }
 
 #[actix::test]
-async fn a_dead_processor_is_replaced_within_the_term() {
+async fn a_dead_inbox_actor_is_replaced_within_the_term() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     let lease = instance.lease_after(0).await;
@@ -147,16 +147,16 @@ async fn a_dead_processor_is_replaced_within_the_term() {
     pass(SECOND).await;
     instance.receive(1, &mail(1)).await;
     instance.until_row(1, InboxSubmissionState::Processed).await;
-    assert_eq!(instance.engine.board.lease().unwrap().term, lease.term, "attempts were not concerned");
+    assert_eq!(instance.engine.board.lease().unwrap().term, lease.term, "the term continued");
 }
 
 #[actix::test]
-async fn a_client_that_left_the_registry_waits_for_it_to_come_back() {
+async fn a_submission_of_a_client_that_is_not_in_the_registry_fails_and_waits() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
-    let stranger = NewInboxSubmission { client_slug: "gone".to_owned(), ..new(1, &mail(1)) };
-    instance.engine.store.receive(stranger).await.unwrap();
+    let unknown = NewInboxSubmission { client_slug: "gone".to_owned(), ..new(1, &mail(1)) };
+    instance.engine.store.receive(unknown).await.unwrap();
     let row = instance.until_row(1, InboxSubmissionState::Failed).await;
     assert_eq!(row.error.as_deref(), Some("client \"gone\" has no channel form in the registry"));
 }

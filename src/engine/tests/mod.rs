@@ -1,10 +1,11 @@
-//! The real actors over a real SQLite file in virtual time: hours of retries in milliseconds.
+//! Tests of the engine: the real actors over a real SQLite file in virtual time, so that hours of retries take milliseconds.
 //!
-//! Only gateways and receivers are scripted, because a socket would let the stopped clock run ahead.
+//! Only gateways and webhook receivers are scripted. A paused clock advances whenever all tasks wait, which they also do while
+//! they wait for a socket.
 
 mod attempts;
-
 mod inbox;
+mod progress;
 mod reads;
 mod stores;
 mod targets;
@@ -34,7 +35,7 @@ use crate::domain::webhook::TryOutcome;
 use crate::engine::leader::{CrashChild, GatewayFactory, WebhookSenderFactory};
 use crate::engine::messages::Child;
 use crate::engine::webhooks::WebhookRequest;
-use crate::engine::webhooks::sender::{Delivering, WebhookSender};
+use crate::engine::webhooks::sender::{Delivery, WebhookSender};
 use crate::gateway::{Attempting, Gateway, LocalResourceError};
 use crate::platform::clock::{WallClock, monotonic};
 use crate::platform::supervision::Crash;
@@ -47,30 +48,31 @@ use crate::telemetry::spans::Tracer;
 const SECOND: Duration = Duration::from_secs(1);
 const BASE: i64 = 1_790_000_000_000_000;
 
-/// How a scripted gateway answers: after how long, and what. `None` is a panic of the client.
+/// How a scripted gateway answers an attempt of an intent: after how long, and with which outcome. `None` panics.
 type Script = Arc<dyn Fn(&str, u32) -> (Duration, Option<Outcome>) + Send + Sync>;
 
+/// A gateway that answers by a script and records its calls.
 #[derive(Clone)]
-struct Scripted {
+struct ScriptedGateway {
     script: Script,
-    /// Every call: intent and attempt number.
+    /// The intent and the attempt number of every call.
     calls: Arc<Mutex<Vec<(String, u32)>>>,
-    /// When each of them was made.
-    moments: Arc<Mutex<Vec<tokio::time::Instant>>>,
-    /// How long each of them was allowed to take.
+    /// When each call was made.
+    call_times: Arc<Mutex<Vec<tokio::time::Instant>>>,
+    /// How long each call was allowed to take.
     timeouts: Arc<Mutex<Vec<Duration>>>,
-    /// How many of the next calls cannot be made for want of a local resource.
+    /// How many of the next calls fail because this machine lacks a resource.
     shortages: Arc<AtomicUsize>,
 }
 
-impl Scripted {
+impl ScriptedGateway {
     fn new(script: Script) -> Self {
-        let (calls, moments, timeouts, shortages) = Default::default();
-        Self { script, calls, moments, timeouts, shortages }
+        let (calls, call_times, timeouts, shortages) = Default::default();
+        Self { script, calls, call_times, timeouts, shortages }
     }
 }
 
-impl Gateway for Scripted {
+impl Gateway for ScriptedGateway {
     fn attempt(&self, attempt: &OpenAttempt, _: Bytes, timeout: Duration) -> Attempting {
         if self.shortages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
             return Box::pin(async { Err(LocalResourceError("too many open files".to_owned())) });
@@ -78,57 +80,58 @@ impl Gateway for Scripted {
         let call = (attempt.intent_id.to_string(), attempt.attempt_number);
         let (delay, outcome) = (self.script)(&call.0, call.1);
         self.calls.lock().unwrap().push(call);
-        self.moments.lock().unwrap().push(monotonic());
+        self.call_times.lock().unwrap().push(monotonic());
         self.timeouts.lock().unwrap().push(timeout);
         Box::pin(async move {
             if !delay.is_zero() {
                 pass(delay).await;
             }
-            Ok(outcome.expect("the script says panic"))
+            Ok(outcome.expect("the script panics here"))
         })
     }
 }
 
-/// How scripted receivers answer an event of this intent in its so-manieth letter.
+/// How scripted receivers answer the n-th request about an intent: after how long, and with which outcome.
 type Answers = Arc<dyn Fn(&str, usize) -> (Duration, TryOutcome) + Send + Sync>;
 
+/// Webhook receivers that answer by a script and record what was sent to them.
 #[derive(Clone)]
-struct Couriers {
+struct ScriptedReceivers {
     answers: Answers,
-    /// How many of the next calls cannot be made for want of a local resource.
+    /// How many of the next calls fail because this machine lacks a resource.
     shortages: Arc<AtomicUsize>,
-    /// The intents that letters were about.
-    letters: Arc<Mutex<Vec<String>>>,
+    /// The intents of all requests, in order.
+    sent: Arc<Mutex<Vec<String>>>,
 }
 
-impl Couriers {
+impl ScriptedReceivers {
     fn answering(answers: impl Fn(&str, usize) -> (Duration, TryOutcome) + Send + Sync + 'static) -> Self {
-        Self { answers: Arc::new(answers), shortages: Arc::default(), letters: Arc::default() }
+        Self { answers: Arc::new(answers), shortages: Arc::default(), sent: Arc::default() }
     }
 
-    /// Receivers that take everything.
-    fn well() -> Self {
-        let taken = TryOutcome::Answered { status: 200, retry_after: None, remark: None };
-        Self::answering(move |_, _| (Duration::ZERO, taken.clone()))
+    /// Receivers that accept every event.
+    fn healthy() -> Self {
+        let delivered = TryOutcome::Answered { status: 200, retry_after: None, remark: None };
+        Self::answering(move |_, _| (Duration::ZERO, delivered.clone()))
     }
 
     fn factory(&self) -> WebhookSenderFactory {
-        let couriers = self.clone();
-        Arc::new(move || -> Rc<dyn WebhookSender> { Rc::new(couriers.clone()) })
+        let receivers = self.clone();
+        Arc::new(move || -> Rc<dyn WebhookSender> { Rc::new(receivers.clone()) })
     }
 }
 
-impl WebhookSender for Couriers {
-    fn deliver(&self, letter: &WebhookRequest) -> Delivering {
+impl WebhookSender for ScriptedReceivers {
+    fn deliver(&self, request: &WebhookRequest) -> Delivery {
         let less = |left: usize| left.checked_sub(1);
         if self.shortages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
             return Box::pin(async { Err(LocalResourceError("too many open files".to_owned())) });
         }
-        let event: serde_json::Value = serde_json::from_slice(&letter.body).unwrap();
+        let event: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
         let id = event["intent"]["intentId"].as_str().unwrap().to_owned();
-        let mut letters = self.letters.lock().unwrap();
-        letters.push(id.clone());
-        let (delay, outcome) = (self.answers)(&id, letters.iter().filter(|sent| **sent == id).count());
+        let mut sent = self.sent.lock().unwrap();
+        sent.push(id.clone());
+        let (delay, outcome) = (self.answers)(&id, sent.iter().filter(|sent_id| **sent_id == id).count());
         Box::pin(async move {
             if !delay.is_zero() {
                 pass(delay).await;
@@ -138,11 +141,11 @@ impl WebhookSender for Couriers {
     }
 }
 
-/// The outside world as these tests have it.
-fn external(gateway: GatewayFactory, couriers: &Couriers, registry: CurrentRegistry) -> EngineDeps {
+/// Scripted gateways and receivers as an engine needs them.
+fn engine_deps(gateway: GatewayFactory, receivers: &ScriptedReceivers, registry: CurrentRegistry) -> EngineDeps {
     let variables = Variables::from_fn(|_| None);
     let attempt_timeout = 35 * SECOND;
-    EngineDeps { gateway, attempt_timeout, sender: couriers.factory(), registry, variables, tracer: Tracer::default() }
+    EngineDeps { gateway, attempt_timeout, sender: receivers.factory(), registry, variables, tracer: Tracer::default() }
 }
 
 /// A registry whose inbox has these clients.
@@ -176,13 +179,13 @@ fn settings() -> LeaderSettings {
         timing: LeaseTiming::new(15 * SECOND, 5 * SECOND).unwrap(),
         acquire_interval: SECOND,
         refresh_interval: Duration::from_millis(250),
-        // More than twice as many as one gateway may have, so that a gateway that is new can have all of its own.
+        // More than twice the limit of one gateway, so that a new gateway can use all of its own.
         limits: Limits { in_flight: 20, in_flight_per_gateway: 8, capacity: 64 * 1024 },
         retention: None,
     }
 }
 
-/// A database file and the virtual clock it lives by.
+/// A database file and its virtual clock. Instances are started over it.
 struct Lab {
     directory: tempfile::TempDir,
     clock: WallClock,
@@ -191,11 +194,11 @@ struct Lab {
 impl Lab {
     fn new() -> Self {
         tokio::time::pause();
-        Self::resumed()
+        Self::with_paused_clock()
     }
 
-    /// Another one in a test whose clock stands still already.
-    fn resumed() -> Self {
+    /// For a test that has paused the clock already.
+    fn with_paused_clock() -> Self {
         let origin = monotonic();
         let clock = WallClock::from_fn(move || Timestamp::from_micros(BASE) + monotonic().duration_since(origin));
         let lab = Self { directory: tempfile::tempdir().unwrap(), clock };
@@ -207,47 +210,48 @@ impl Lab {
         self.directory.path().join("lab.db")
     }
 
-    /// The database as another instance has it.
+    /// Opens the database as another instance would, without faults.
     fn store(&self) -> Arc<dyn Store> {
         Arc::new(SqliteStore::open(&self.path(), self.clock.clone()).unwrap())
     }
 
     fn start(&self, settings: LeaderSettings, script: Script) -> Instance {
-        self.start_with(settings, script, Couriers::well())
+        self.start_with(settings, script, ScriptedReceivers::healthy())
     }
 
-    fn start_with(&self, settings: LeaderSettings, script: Script, sender: Couriers) -> Instance {
-        self.start_in(settings, script, sender, inbox_registry())
+    fn start_with(&self, settings: LeaderSettings, script: Script, receivers: ScriptedReceivers) -> Instance {
+        self.start_in(settings, script, receivers, inbox_registry())
     }
 
     fn start_with_registry(&self, settings: LeaderSettings, script: Script, registry: CurrentRegistry) -> Instance {
-        self.start_in(settings, script, Couriers::well(), registry)
+        self.start_in(settings, script, ScriptedReceivers::healthy(), registry)
     }
 
     fn start_in(
         &self,
         settings: LeaderSettings,
         script: Script,
-        sender: Couriers,
+        receivers: ScriptedReceivers,
         registry: CurrentRegistry,
     ) -> Instance {
-        let gateway = Scripted::new(script);
-        let made = gateway.clone();
-        let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(made.clone()) });
+        let gateway = ScriptedGateway::new(script);
+        let shared = gateway.clone();
+        let factory: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(shared.clone()) });
         let metrics = Arc::new(Metrics::new().unwrap());
         let faults = Faults::default();
         let store = FaultyStore { inner: self.store(), faults: faults.clone() };
-        let external = external(factory, &sender, registry);
-        let engine = Engine::start(Arc::new(store), settings, external, metrics, Threads::shared());
-        Instance { engine, gateway, sender, faults }
+        let deps = engine_deps(factory, &receivers, registry);
+        let engine = Engine::start(Arc::new(store), settings, deps, metrics, Threads::shared());
+        Instance { engine, gateway, receivers, faults }
     }
 }
 
+/// One running instance.
 struct Instance {
     engine: Engine,
-    gateway: Scripted,
-    sender: Couriers,
-    /// What is to go wrong in its store.
+    gateway: ScriptedGateway,
+    receivers: ScriptedReceivers,
+    /// The faults that its store injects.
     faults: Faults,
 }
 
@@ -261,7 +265,7 @@ impl Instance {
         self.engine.store.history(intent_id(id)).await.unwrap().unwrap()
     }
 
-    /// Waits until `done` says so, looking whenever the intent changes.
+    /// Waits until `done` returns true; it is called whenever the intent has changed.
     async fn until(&self, id: &str, done: impl Fn(&History) -> bool) -> History {
         let watch = self.engine.watchers.watch(&intent_id(id)).unwrap();
         let waiting = async {
@@ -273,10 +277,12 @@ impl Instance {
                 watch.changed().await;
             }
         };
-        tokio::time::timeout(10 * 24 * 3600 * SECOND, waiting).await.unwrap_or_else(|_| panic!("{id} never got there"))
+        tokio::time::timeout(10 * 24 * 3600 * SECOND, waiting)
+            .await
+            .unwrap_or_else(|_| panic!("{id} did not get to the expected state"))
     }
 
-    async fn end(&self, id: &str) -> History {
+    async fn until_terminal(&self, id: &str) -> History {
         self.until(id, |history| history.intent.state.is_terminal()).await
     }
 
@@ -291,7 +297,7 @@ impl Instance {
         panic!("never led after epoch {epoch}");
     }
 
-    /// Waits until the gateway was called so many times.
+    /// Waits until the gateway was called `count` times, and returns the calls.
     async fn calls(&self, count: usize) -> Vec<(String, u32)> {
         for _ in 0..10_000 {
             let calls = self.gateway.calls.lock().unwrap().clone();
@@ -303,7 +309,7 @@ impl Instance {
         panic!("fewer than {count} calls");
     }
 
-    fn assert_no_number_sent_twice(&self) {
+    fn assert_no_attempt_sent_twice(&self) {
         let calls = self.gateway.calls.lock().unwrap();
         let unique: HashSet<_> = calls.iter().collect();
         assert_eq!(unique.len(), calls.len(), "{calls:?}");
@@ -311,8 +317,8 @@ impl Instance {
 }
 
 /// Lets virtual time pass.
-async fn pass(span: Duration) {
-    tokio::time::timeout(span, std::future::pending::<()>()).await.unwrap_err();
+async fn pass(duration: Duration) {
+    tokio::time::timeout(duration, std::future::pending::<()>()).await.unwrap_err();
 }
 
 fn at_gateway(host: &str, contract: Contract) -> Contract {

@@ -1,4 +1,4 @@
-//! Reads of the store that nobody may have to wait for, and that must not be taken for its failures.
+//! Limits of reads: which reads are refused first, which count as errors of the store, and which are not made at all.
 
 use futures_util::future::join_all;
 
@@ -17,22 +17,22 @@ fn overloads(instance: &Instance) -> String {
 }
 
 #[actix::test]
-async fn clients_that_wait_leave_room_for_others_and_are_no_store_errors() {
+async fn optional_reads_leave_room_for_needed_ones_and_are_not_counted_as_store_errors() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.submit("a", &one_shot()).await;
-    instance.end("a").await;
+    instance.until_terminal("a").await;
     let store = &instance.engine.store;
     instance.faults.add("find", 5000, Fault::SlowAnswer(60 * SECOND));
-    let mut looks = Box::pin(join_all((0..5000).map(|_| store.find_if_idle(intent_id("a")))));
-    assert!(futures_util::poll!(&mut looks).is_pending());
-    assert!(store.history(intent_id("a")).await.unwrap().is_some(), "while they wait");
-    let answers = looks.await;
+    let mut reads = Box::pin(join_all((0..5000).map(|_| store.find_if_idle(intent_id("a")))));
+    assert!(futures_util::poll!(&mut reads).is_pending());
+    assert!(store.history(intent_id("a")).await.unwrap().is_some(), "a needed read is answered meanwhile");
+    let answers = reads.await;
     let answered = answers.iter().filter(|answer| answer.is_ok()).count();
     assert_eq!(answered, MAX_OPTIONAL_READS);
     assert!(answers.iter().all(|answer| answer.is_ok() || *answer == Err(StoreError::Overloaded)));
     assert_eq!(overloads(&instance), "0");
-    // Reads that are needed count when they are refused.
+    // A refused read that is needed counts as an error.
     let needed = join_all((0..5000).map(|_| store.find(intent_id("a")))).await;
     let refused = needed.iter().filter(|answer| **answer == Err(StoreError::Overloaded)).count();
     assert!(refused > 0);
@@ -45,7 +45,7 @@ async fn answers_that_nobody_has_taken_count_as_reads() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.submit("a", &one_shot()).await;
-    instance.end("a").await;
+    instance.until_terminal("a").await;
     let store = &instance.engine.store;
     let mut asked: Vec<_> = (0..MAX_READS).map(|_| Box::pin(store.find(intent_id("a")))).collect();
     for read in &mut asked {
@@ -74,7 +74,7 @@ fn job(number: u8, contract: &Contract) -> NewIntent {
 }
 
 #[actix::test]
-async fn the_log_of_finished_job_attempts_reads_nothing() {
+async fn logging_finished_attempts_of_jobs_reads_nothing_from_the_store() {
     let lab = Lab::new();
     let instance =
         lab.start(settings(), script(|_, number| (SECOND, Some(if number < 3 { error() } else { accepted() }))));
@@ -85,7 +85,7 @@ async fn the_log_of_finished_job_attempts_reads_nothing() {
         assert!(matches!(submitted, Submitted::Created(_)));
     }
     for number in 0..20 {
-        let history = instance.end(IntentId::of_job(submission_id(number)).as_str()).await;
+        let history = instance.until_terminal(IntentId::of_job(submission_id(number)).as_str()).await;
         assert_eq!(history.attempts.len(), 3);
     }
     assert_eq!(instance.faults.left("find_job"), 1000);
@@ -103,10 +103,10 @@ async fn jobs_that_expire_together_are_looked_up_one_at_a_time() {
     }
     instance.faults.add("find_job", 20, Fault::SlowAnswer(60 * SECOND));
     for number in 0..20 {
-        let history = instance.end(IntentId::of_job(submission_id(number)).as_str()).await;
+        let history = instance.until_terminal(IntentId::of_job(submission_id(number)).as_str()).await;
         assert_eq!(exhausted(&history), ExhaustedReason::DeadlineExceeded);
     }
     assert!(instance.faults.left("find_job") >= 19, "one at a time");
     pass(3600 * SECOND).await;
-    assert_eq!(instance.faults.left("find_job"), 0, "and all in the end");
+    assert_eq!(instance.faults.left("find_job"), 0, "all of them are looked up");
 }

@@ -1,11 +1,11 @@
-//! What the engine makes of a store that is slow, takes no writes, or is to be purged.
+//! How the engine copes with a store that is slow or refuses writes, and how it purges old intents.
 
 use super::*;
 
 const BUDGET: Duration = Duration::from_secs(5);
 
 #[actix::test]
-async fn a_client_waits_for_queue_and_store_together_no_longer_than_the_budget() {
+async fn a_client_waits_no_longer_than_the_budget_for_queue_and_store_together() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
@@ -14,22 +14,25 @@ async fn a_client_waits_for_queue_and_store_together_no_longer_than_the_budget()
         if !after.is_zero() {
             pass(after).await;
         }
-        let began = monotonic();
+        let start = monotonic();
         let answer = instance.engine.store.submit(new_intent(id, &one_shot(), b"{}")).await;
         assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{id}: {answer:?}");
-        monotonic().duration_since(began)
+        monotonic().duration_since(start)
     };
-    let (begun, queued, later) =
-        tokio::join!(submit("begun", Duration::ZERO), submit("queued", SECOND), submit("later", 4 * SECOND));
-    for waited in [begun, queued, later] {
+    let (started, queued, later) =
+        tokio::join!(submit("started", Duration::ZERO), submit("queued", SECOND), submit("later", 4 * SECOND));
+    for waited in [started, queued, later] {
         assert!(waited >= BUDGET && waited < BUDGET + SECOND, "{waited:?}");
     }
     pass(60 * SECOND).await;
     let find = async |id| instance.engine.store.find(intent_id(id)).await.unwrap();
-    assert!(find("begun").await.is_some(), "what had begun took effect");
-    assert!(find("queued").await.is_none() && find("later").await.is_none(), "what had not begun was not begun");
+    assert!(find("started").await.is_some(), "the write that had started took effect");
+    assert!(
+        find("queued").await.is_none() && find("later").await.is_none(),
+        "writes that had not started were not made"
+    );
     instance.submit("after", &one_shot()).await;
-    instance.end("after").await;
+    instance.until_terminal("after").await;
 }
 
 #[actix::test]
@@ -41,22 +44,22 @@ async fn an_instance_is_ready_only_while_writes_succeed() {
     instance.submit("a", &one_shot()).await;
     instance.faults.add("probe", 3, Fault::Fail);
     assert_eq!(store.can_write().await, Ok(()));
-    assert_eq!(instance.faults.left("probe"), 3, "it has just written: there was no probe");
+    assert_eq!(instance.faults.left("probe"), 3, "a recent commit makes a probe unnecessary");
     pass(3 * SECOND).await;
     assert_eq!(store.can_write().await, Ok(()), "one failure is forgiven");
     assert_eq!(store.can_write().await, Ok(()));
-    assert_eq!(instance.faults.left("probe"), 2, "not one probe for each question");
+    assert_eq!(instance.faults.left("probe"), 2, "the answer of a probe is shared");
     pass(SECOND).await;
     assert!(matches!(store.can_write().await, Err(StoreError::Unavailable(_))));
     pass(SECOND).await;
     assert!(matches!(store.can_write().await, Err(StoreError::Unavailable(_))));
     assert_eq!(instance.faults.left("probe"), 0);
     pass(SECOND).await;
-    assert_eq!(store.can_write().await, Ok(()), "one success heals");
+    assert_eq!(store.can_write().await, Ok(()), "one success makes it ready again");
 }
 
 #[actix::test]
-async fn old_intents_are_purged_to_the_last_and_young_ones_are_kept() {
+async fn all_old_intents_are_purged_and_recent_ones_are_kept() {
     const OLD: usize = 100;
     const KEEP: Duration = Duration::from_secs(120);
     let lab = Lab::new();
@@ -66,12 +69,12 @@ async fn old_intents_are_purged_to_the_last_and_young_ones_are_kept() {
     for n in 0..OLD {
         instance.submit(&format!("old{n}"), &one_shot()).await;
     }
-    instance.end(&format!("old{}", OLD - 1)).await;
+    instance.until_terminal(&format!("old{}", OLD - 1)).await;
     pass(KEEP + 60 * SECOND).await;
-    instance.submit("young", &one_shot()).await;
-    instance.end("young").await;
+    instance.submit("recent", &one_shot()).await;
+    instance.until_terminal("recent").await;
     pass(60 * SECOND).await;
     assert_eq!(instance.engine.metrics.intents_purged.get(), OLD as u64);
     let left = lab.store().list(crate::store::ListQuery { limit: 10, ..Default::default() }).await.unwrap();
-    assert_eq!(left.intents.iter().map(|intent| intent.id.as_str()).collect::<Vec<_>>(), ["young"]);
+    assert_eq!(left.intents.iter().map(|intent| intent.id.as_str()).collect::<Vec<_>>(), ["recent"]);
 }

@@ -1,14 +1,15 @@
-//! `WebhookActor`: delivers the events that are owed, for one term.
+//! `WebhookActor`: delivers pending webhook events, for one term.
 //!
-//! State: which places are taken, which outcomes wait to be recorded, whether the store is being
-//! asked. Receives `TryOver` from the tries under way, each a task of its own, and `StopDelivering` from the
-//! leader; wakes up when events come to be owed, when one is due, and once a second for those that
-//! other instances were asked for. Sends `TermFailed` to the leader if the term is over.
+//! State: which slots are taken, which outcomes wait to be recorded, and whether a query for due events runs. It receives
+//! `TryFinished` from the tries under way, each of which is a task of its own, and `StopDelivering` from the leader. It
+//! sends `TermFailed` to the leader if the term is over. It queries the store when events became pending on this instance,
+//! when an event becomes due, and once a second for events that other instances made pending.
 //!
-//! A try is written down before it is made and recorded after it, both fenced. Whatever is open and not
-//! under way here is closed as interrupted and tried again: when an actor begins, when an answer of
-//! the store was lost, and once a minute. So a receiver may get an event twice, under one id, and
-//! never not at all. When the actor dies, the leader starts another; attempts go on meanwhile.
+//! A try is recorded as open before its request is sent, and its outcome is recorded afterwards; both writes are fenced. A
+//! try that is open in the store and not under way here is closed as interrupted, and its event is tried again. The actor
+//! looks for such tries when it starts, when an answer of the store was lost, and once a minute. Delivery is therefore at
+//! least once; duplicates carry the same event id. When the actor dies, the leader starts another one, and attempts are not
+//! affected.
 
 mod request;
 pub mod sender;
@@ -28,7 +29,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use self::sender::WebhookSender;
-use self::slots::{IN_ALL, WebhookSlots};
+use self::slots::{MAX_TRIES, WebhookSlots};
 use crate::config::variables::Variables;
 use crate::domain::intent::IntentSeq;
 use crate::domain::lease::Term;
@@ -46,33 +47,35 @@ use crate::telemetry::metrics::Metrics;
 
 pub use self::request::WebhookRequest;
 
-/// How often the store is looked at without a reason.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two tries to write to a store that fails.
-const PAUSE: Duration = Duration::from_millis(500);
-/// Between two calls of a try that could not be made for want of a local resource.
+/// How often the store is queried if nothing else causes a query.
+const QUERY_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause before a failed call of the store is repeated.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Pause before a request is sent again for which this machine had no file descriptor, port or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
-/// How often such a try calls before that is its outcome: half a minute of shortage uses up no try.
+/// How often such a request is sent before the shortage is the outcome of the try. A shortage of up to half a minute uses up
+/// no try.
 const SHORTAGE_CALLS: usize = 30;
-/// How often it is looked whether anything is open that is not under way.
-const TIDY_INTERVAL: Duration = Duration::from_secs(60);
+/// How often the actor closes tries that are open in the store and not under way here.
+const CLOSE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Begin no further try; when this is answered, none is under way and all are recorded.
+/// To the webhook actor: start no further try. It answers when no try is under way and all are recorded.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct StopDelivering {
-    /// How long receivers still have to answer.
+    /// How long receivers may still take to answer.
     pub patience: Duration,
 }
 
-/// A try has ended.
+/// From a task to its actor: a try has finished.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct TryOver {
+struct TryFinished {
     open: OpenWebhookTry,
     outcome: TryOutcome,
 }
 
+/// What the webhook actor of a term needs.
 pub struct WebhookDeps {
     pub term: Term,
     pub trust: LeaseTrust,
@@ -84,30 +87,34 @@ pub struct WebhookDeps {
     pub leader: Recipient<TermFailed>,
 }
 
+/// Delivers webhook events during one term.
 pub struct WebhookActor {
     deps: WebhookDeps,
     slots: WebhookSlots,
-    /// Tries that are open in the store and known here: being made, or waiting to be recorded.
+    /// The events whose tries this actor started and has not recorded yet.
     under_way: HashSet<IntentSeq>,
-    /// No other try is open in the store, as far as is known.
-    clean: bool,
+    /// Whether the store may have open tries that are not under way here. They are closed before the next try starts.
+    must_close: bool,
     /// The query for due events; it also counts as running during the pause after a failure.
     query: OneAtATime,
     timer: Option<SpawnHandle>,
+    /// Outcomes that wait to be recorded.
     finished: Vec<Arc<FinishWebhookTry>>,
-    /// The same for what is to be recorded.
+    /// Whether outcomes are being recorded, or a failed write of them is about to be repeated.
     recording: bool,
-    /// Set to true when tries under way are to be given up.
+    /// Set to true to cancel the tries under way.
     give_up: watch::Sender<bool>,
-    /// Told when nothing is under way any more, once it was asked for.
+    /// Set once the actor was told to stop; notified when no try is under way any more.
     stopping: Option<Vec<oneshot::Sender<()>>>,
     _alive: Alive,
 }
 
-/// What a look at the store came to.
-enum Look {
+/// What a query of the store did.
+enum QueryResult {
+    /// It closed this many interrupted tries.
     Closed(usize),
-    Started { tries: Vec<OpenWebhookTry>, asked: Instant, now: Timestamp, next: Option<Timestamp> },
+    /// It recorded these tries as open. `next` is when the next event is due, if that is known.
+    Started { tries: Vec<OpenWebhookTry>, requested_at: Instant, now: Timestamp, next: Option<Timestamp> },
 }
 
 impl WebhookActor {
@@ -116,7 +123,7 @@ impl WebhookActor {
             deps,
             slots: WebhookSlots::default(),
             under_way: HashSet::new(),
-            clean: false,
+            must_close: true,
             query: OneAtATime::default(),
             timer: None,
             finished: Vec::new(),
@@ -127,104 +134,105 @@ impl WebhookActor {
         }
     }
 
-    /// Begins what is due, as far as there are places; or makes sure that this is done again after
-    /// the look under way.
-    fn look(&mut self, ctx: &mut Context<Self>) {
-        let look = self.slots.look();
-        let nothing_to_do = self.stopping.is_some() || !self.deps.trust.holds() || (self.clean && look.is_none());
+    /// Starts tries of due events, as far as slots are free. If a query is under way, another one follows it.
+    fn query_due(&mut self, ctx: &mut Context<Self>) {
+        let query = self.slots.query();
+        let nothing_to_do =
+            self.stopping.is_some() || !self.deps.trust.holds() || (!self.must_close && query.is_none());
         if (nothing_to_do && !self.query.is_running()) || !self.query.request() {
             return;
         }
         let (store, term) = (self.deps.store.clone(), self.deps.term.clone());
         let under_way = self.under_way.iter().copied().collect();
-        let ask = {
-            let look = look.filter(|_| self.clean);
-            async move {
-                match look {
-                    Some(look) => begin_due(&store, &term, look).await,
-                    None => store.close_webhooks(term, under_way).await.map(Look::Closed).map_err(NotLooked::in_doubt),
+        let query = query.filter(|_| !self.must_close);
+        let run = async move {
+            match query {
+                Some(query) => start_due(&store, &term, query).await,
+                None => {
+                    store.close_webhooks(term, under_way).await.map(QueryResult::Closed).map_err(QueryError::in_doubt)
                 }
             }
         };
-        ctx.spawn(wrap_future::<_, Self>(ask).map(|result, actor, ctx| match result {
-            Ok(look) => actor.looked(look, ctx),
-            Err(NotLooked { error: FencedError::TermOver, .. }) => actor.term_over(ctx),
-            Err(NotLooked { error: FencedError::Store(error), in_doubt }) => {
+        ctx.spawn(wrap_future::<_, Self>(run).map(|result, actor, ctx| match result {
+            Ok(result) => actor.query_finished(result, ctx),
+            Err(QueryError { error: FencedError::TermOver, .. }) => actor.term_over(ctx),
+            Err(QueryError { error: FencedError::Store(error), in_doubt }) => {
                 log::warn!("webhooks_not_begun store_error={error:?}");
-                // Some may have been written down as begun all the same.
-                actor.clean &= !in_doubt;
+                // Some tries may have been recorded as open although the call failed.
+                actor.must_close |= in_doubt;
                 actor.after_pause(ctx, |actor, ctx| {
                     actor.query.finish();
-                    actor.look(ctx);
-                    actor.end_if_idle(ctx);
+                    actor.query_due(ctx);
+                    actor.stop_if_idle(ctx);
                 });
             }
         }));
     }
 
-    fn looked(&mut self, look: Look, ctx: &mut Context<Self>) {
-        match look {
-            Look::Closed(closed) => {
+    fn query_finished(&mut self, result: QueryResult, ctx: &mut Context<Self>) {
+        match result {
+            QueryResult::Closed(closed) => {
                 if closed > 0 {
                     log::warn!("webhooks_interrupted count={closed}");
                 }
-                self.clean = true;
+                self.must_close = false;
                 self.query.repeat();
             }
-            Look::Started { tries, asked, now, next } => {
-                self.deps.store_time.observe(asked, now);
+            QueryResult::Started { tries, requested_at, now, next } => {
+                self.deps.store_time.observe(requested_at, now);
                 self.wake_at(now, next, ctx);
                 tries.into_iter().for_each(|open| self.start(open, ctx));
             }
         }
         if self.query.finish() {
-            self.look(ctx);
+            self.query_due(ctx);
         }
-        self.end_if_idle(ctx);
+        self.stop_if_idle(ctx);
     }
 
-    /// Goes on after a pause, or at once if it is to stop.
+    /// Calls `go_on` after a pause, or without one if the actor is stopping.
     fn after_pause(&self, ctx: &mut Context<Self>, go_on: fn(&mut Self, &mut Context<Self>)) {
-        let pause = if self.stopping.is_some() { Duration::ZERO } else { PAUSE };
+        let pause = if self.stopping.is_some() { Duration::ZERO } else { RETRY_PAUSE };
         ctx.run_later(pause, go_on);
     }
 
+    /// Sets the timer for the next due event, if it comes before the next regular query.
     fn wake_at(&mut self, now: Timestamp, next: Option<Timestamp>, ctx: &mut Context<Self>) {
         if let Some(timer) = self.timer.take() {
             ctx.cancel_future(timer);
         }
-        let span = next.map(|due| due.since(now)).filter(|span| *span < LOOK_INTERVAL);
-        self.timer = span.map(|span| ctx.run_later(span, |actor, ctx| actor.look(ctx)));
+        let pause = next.map(|due| due.since(now)).filter(|pause| *pause < QUERY_INTERVAL);
+        self.timer = pause.map(|pause| ctx.run_later(pause, |actor, ctx| actor.query_due(ctx)));
     }
 
-    /// Makes a try that was written down.
+    /// Makes a try that is recorded as open.
     fn start(&mut self, open: OpenWebhookTry, ctx: &mut Context<Self>) {
         self.slots.take(open.receiver);
         self.under_way.insert(open.intent.seq);
         self.deps.metrics.webhooks_inflight.inc();
-        let webhook_request = request::write(&open, &self.deps.variables, self.deps.store_time.now());
-        if let Err(what) = &webhook_request {
-            log::warn!("webhook_not_sent intent_id={:?} error={what:?}", open.intent.id);
+        let webhook_request = request::build(&open, &self.deps.variables, self.deps.store_time.now());
+        if let Err(error) = &webhook_request {
+            log::warn!("webhook_not_sent intent_id={:?} error={error:?}", open.intent.id);
         }
         let mut give_up = self.give_up.subscribe();
         let trust = self.deps.trust.clone();
         let trusted = trust.holds() && self.stopping.is_none();
         let sender = Rc::clone(&self.deps.sender);
-        let task = Task { open: Some(open), outcome: TryOutcome::Interrupted, actor: ctx.address() };
+        let task = TryTask { open: Some(open), outcome: TryOutcome::Interrupted, actor: ctx.address() };
         actix::spawn(async move {
             let outcome = match webhook_request {
                 _ if !trusted => TryOutcome::Interrupted,
-                Err(what) => TryOutcome::Error(what),
+                Err(error) => TryOutcome::Error(error),
                 Ok(webhook_request) => tokio::select! {
                     outcome = deliver(&*sender, &webhook_request, &trust) => outcome,
                     _ = give_up.wait_for(|given_up| *given_up) => TryOutcome::Interrupted,
                 },
             };
-            task.ended(outcome);
+            task.finish(outcome);
         });
     }
 
-    /// Records all outcomes that wait, together.
+    /// Records all waiting outcomes in one call.
     fn record(&mut self, ctx: &mut Context<Self>) {
         if self.recording || self.finished.is_empty() {
             return;
@@ -239,7 +247,7 @@ impl WebhookActor {
                     actor.recording = false;
                     finished.iter().for_each(|finish| actor.recorded(finish));
                     actor.record(ctx);
-                    actor.look(ctx);
+                    actor.query_due(ctx);
                 }
                 Err(FencedError::TermOver) => return actor.term_over(ctx),
                 Err(FencedError::Store(error)) => {
@@ -247,28 +255,28 @@ impl WebhookActor {
                     actor.not_recorded(finished, ctx);
                 }
             }
-            actor.end_if_idle(ctx);
+            actor.stop_if_idle(ctx);
         }));
     }
 
-    /// It can be repeated without harm. Nobody waits for that while the service stops: the next
-    /// term closes what is open.
+    /// Repeats a failed recording, which is harmless. While the actor stops, it gives up instead, and the next term closes the
+    /// tries as interrupted.
     fn not_recorded(&mut self, finished: Vec<Arc<FinishWebhookTry>>, ctx: &mut Context<Self>) {
         self.finished.extend(finished);
         if self.stopping.is_some() {
             self.recording = false;
-            let lost = std::mem::take(&mut self.finished);
-            return lost.iter().for_each(|finish| self.give_back(finish));
+            let not_recorded = std::mem::take(&mut self.finished);
+            return not_recorded.iter().for_each(|finish| self.release_slot(finish));
         }
         self.after_pause(ctx, |actor, ctx| {
             actor.recording = false;
             actor.record(ctx);
-            actor.end_if_idle(ctx);
+            actor.stop_if_idle(ctx);
         });
     }
 
     fn recorded(&mut self, finish: &FinishWebhookTry) {
-        self.give_back(finish);
+        self.release_slot(finish);
         let FinishWebhookTry { open, finished_at, outcome, verdict } = finish;
         self.deps.metrics.webhook_tried(*verdict, finished_at.since(open.started_at));
         let level = if *verdict == Verdict::Failed { log::Level::Warn } else { log::Level::Debug };
@@ -282,44 +290,43 @@ impl WebhookActor {
         );
     }
 
-    fn give_back(&mut self, finish: &FinishWebhookTry) {
+    fn release_slot(&mut self, finish: &FinishWebhookTry) {
         self.under_way.remove(&finish.open.intent.seq);
-        self.slots.give_back(finish.open.receiver, !matches!(finish.verdict, Verdict::Delivered));
+        self.slots.release(finish.open.receiver, !matches!(finish.verdict, Verdict::Delivered));
         self.deps.metrics.webhooks_inflight.dec();
     }
 
     fn term_over(&mut self, ctx: &mut Context<Self>) {
         self.deps.leader.do_send(TermFailed::new(&self.deps.term, "webhooks", &FencedError::TermOver));
-        self.end(ctx);
+        self.stop(ctx);
     }
 
-    fn end_if_idle(&mut self, ctx: &mut Context<Self>) {
+    fn stop_if_idle(&mut self, ctx: &mut Context<Self>) {
         let idle = self.slots.taken() == 0 && !self.query.is_running() && !self.recording;
         if self.stopping.is_some() && idle {
-            self.end(ctx);
+            self.stop(ctx);
         }
     }
 
-    fn end(&mut self, ctx: &mut Context<Self>) {
+    fn stop(&mut self, ctx: &mut Context<Self>) {
         self.give_up.send_replace(true);
-        let told = self.stopping.replace(Vec::new()).unwrap_or_default();
-        for done in told {
+        for done in self.stopping.replace(Vec::new()).unwrap_or_default() {
             let _nobody_may_wait = done.send(());
         }
         ctx.stop();
     }
 
-    /// Looks whenever this instance has made events come to be owed.
-    fn listen(&mut self, ctx: &mut Context<Self>) {
+    /// Queries whenever events may have become pending on this instance.
+    fn query_when_pending(&mut self, ctx: &mut Context<Self>) {
         let store = self.deps.store.clone();
         ctx.spawn(wrap_future::<_, Self>(async move { store.pending_webhooks().await }).map(|(), actor, ctx| {
-            actor.look(ctx);
-            actor.listen(ctx);
+            actor.query_due(ctx);
+            actor.query_when_pending(ctx);
         }));
     }
 }
 
-/// Delivers a letter. A shortage on this side is no try: it calls again until that is over.
+/// Sends a request to its receiver. If this machine lacks a resource, nothing was sent, and the request is sent again later.
 async fn deliver(sender: &dyn WebhookSender, webhook_request: &WebhookRequest, trust: &LeaseTrust) -> TryOutcome {
     for call in 1.. {
         match sender.deliver(webhook_request).await {
@@ -334,59 +341,60 @@ async fn deliver(sender: &dyn WebhookSender, webhook_request: &WebhookRequest, t
     TryOutcome::Interrupted
 }
 
-/// Why the store was asked in vain, and whether it may have written something down all the same.
-struct NotLooked {
+/// Why a query of the store failed.
+struct QueryError {
     error: FencedError,
+    /// Whether the call may have changed something although it failed.
     in_doubt: bool,
 }
 
-impl NotLooked {
+impl QueryError {
     fn in_doubt(error: FencedError) -> Self {
         Self { error, in_doubt: true }
     }
 }
 
-/// Writes down tries of what is due.
-async fn begin_due(store: &StoreClient, term: &Term, look: DueWebhooksQuery) -> Result<Look, NotLooked> {
-    let asked = monotonic();
-    let due = store.due_webhooks(look).await;
-    let due = due.map_err(|error| NotLooked { error: error.into(), in_doubt: false })?;
+/// Records tries of due events as open.
+async fn start_due(store: &StoreClient, term: &Term, query: DueWebhooksQuery) -> Result<QueryResult, QueryError> {
+    let requested_at = monotonic();
+    let due = store.due_webhooks(query).await;
+    let due = due.map_err(|error| QueryError { error: error.into(), in_doubt: false })?;
     let events: Vec<_> = due.due.iter().map(|event| event.seq).collect();
     let tries = match events.is_empty() {
         true => Vec::new(),
-        false => store.start_webhooks(term.clone(), events).await.map_err(NotLooked::in_doubt)?,
+        false => store.start_webhooks(term.clone(), events).await.map_err(QueryError::in_doubt)?,
     };
-    Ok(Look::Started { tries, asked, now: due.now, next: due.next })
+    Ok(QueryResult::Started { tries, requested_at, now: due.now, next: due.next })
 }
 
-/// A try under way. However it ends, also by a panic, the actor is told.
-struct Task {
+/// A try under way. Dropping it sends `TryFinished` to the actor, so the actor is also notified when the task panics.
+struct TryTask {
     open: Option<OpenWebhookTry>,
     outcome: TryOutcome,
     actor: Addr<WebhookActor>,
 }
 
-impl Task {
-    fn ended(mut self, outcome: TryOutcome) {
+impl TryTask {
+    fn finish(mut self, outcome: TryOutcome) {
         self.outcome = outcome;
     }
 }
 
-impl Drop for Task {
+impl Drop for TryTask {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
             let outcome = std::mem::replace(&mut self.outcome, TryOutcome::Interrupted);
-            // Past the mailbox's bound: the places are the bound.
-            self.actor.do_send(TryOver { open, outcome });
+            // `do_send` ignores the bound of the mailbox; the number of slots bounds it.
+            self.actor.do_send(TryFinished { open, outcome });
         }
     }
 }
 
 impl Drop for WebhookActor {
     fn drop(&mut self) {
-        // What is under way is not counted by anybody any more.
-        let left = i64::try_from(self.slots.taken()).unwrap_or(i64::MAX);
-        self.deps.metrics.webhooks_inflight.sub(left);
+        // The tries under way are not counted any more.
+        let taken = i64::try_from(self.slots.taken()).unwrap_or(i64::MAX);
+        self.deps.metrics.webhooks_inflight.sub(taken);
     }
 }
 
@@ -394,18 +402,18 @@ impl Actor for WebhookActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(2 * IN_ALL);
-        ctx.run_interval(LOOK_INTERVAL, |actor, ctx| actor.look(ctx));
-        ctx.run_interval(TIDY_INTERVAL, |actor, _| actor.clean = false);
-        self.listen(ctx);
-        self.look(ctx);
+        ctx.set_mailbox_capacity(2 * MAX_TRIES);
+        ctx.run_interval(QUERY_INTERVAL, |actor, ctx| actor.query_due(ctx));
+        ctx.run_interval(CLOSE_INTERVAL, |actor, _| actor.must_close = true);
+        self.query_when_pending(ctx);
+        self.query_due(ctx);
     }
 }
 
-impl Handler<TryOver> for WebhookActor {
+impl Handler<TryFinished> for WebhookActor {
     type Result = ();
 
-    fn handle(&mut self, TryOver { open, outcome }: TryOver, ctx: &mut Self::Context) {
+    fn handle(&mut self, TryFinished { open, outcome }: TryFinished, ctx: &mut Self::Context) {
         let finished_at = self.deps.store_time.now().max(open.started_at);
         let verdict = decide(&outcome, open.round, finished_at, fastrand::f64());
         self.finished.push(Arc::new(FinishWebhookTry { open, finished_at, outcome, verdict }));
@@ -424,9 +432,9 @@ impl Handler<StopDelivering> for WebhookActor {
             tokio::time::sleep(patience).await;
             give_up.send_replace(true);
         }));
-        self.end_if_idle(ctx);
+        self.stop_if_idle(ctx);
         Box::pin(async move {
-            let _dead_is_stopped_too = stopped.await;
+            let _a_dead_actor_has_stopped_too = stopped.await;
         })
     }
 }

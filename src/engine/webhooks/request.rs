@@ -1,7 +1,6 @@
-//! What is sent for an event: its JSON, its headers, and its signature.
+//! Builds the HTTP request of a webhook event: its JSON body, its headers and its signature.
 //!
-//! Secrets come out of the environment here and go into the headers of one request; nothing else
-//! sees them.
+//! Secrets are read from the environment here and put into the headers of one request. They are not kept anywhere else.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -13,16 +12,16 @@ use crate::domain::time::Timestamp;
 use crate::domain::webhook::{EVENT_TYPE, event_id};
 use crate::store::OpenWebhookTry;
 
-/// A request to be made.
+/// The HTTP request of one webhook try.
 pub struct WebhookRequest {
     pub url: String,
     pub headers: Vec<(String, String)>,
-    /// Those of the values above that nobody else may see, whatever the receiver answers.
+    /// The header values that are secret. They are removed from what the receiver answers before it is stored.
     pub secrets: Vec<String>,
     pub body: Bytes,
 }
 
-/// The body of an event.
+/// The JSON body of an event.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Event<'a> {
@@ -32,8 +31,8 @@ struct Event<'a> {
     intent: IntentJson<'a>,
 }
 
-/// The letter for a try at `now`; an error says what is missing on this side.
-pub fn write(open: &OpenWebhookTry, variables: &Variables, now: Timestamp) -> Result<WebhookRequest, String> {
+/// Builds the request of a try at `now`. It fails if a variable with a secret is not set or not valid.
+pub fn build(open: &OpenWebhookTry, variables: &Variables, now: Timestamp) -> Result<WebhookRequest, String> {
     let webhook = open.contract.webhook.as_ref().ok_or("the contract has no webhook")?;
     let id = event_id(&open.intent);
     let event = Event {
@@ -61,7 +60,7 @@ pub fn write(open: &OpenWebhookTry, variables: &Variables, now: Timestamp) -> Re
     if let Some(variable) = &webhook.secret_env {
         let text = variables.get(variable).ok_or_else(|| not_set(variable))?;
         let keys = Secret::parse_list(&text)
-            .map_err(|fault| format!("not sent: the environment variable {variable} {fault}"))?;
+            .map_err(|error| format!("not sent: the environment variable {variable} {error}"))?;
         headers.push(("webhook-signature".to_owned(), signature::sign(&keys, &id, timestamp, &body)));
     }
     Ok(WebhookRequest { url: webhook.url.as_str().to_owned(), headers, secrets, body })

@@ -1,4 +1,4 @@
-//! Takes a letter to its receiver: one request, and what was answered as a fact.
+//! Sends a webhook request to its receiver and reads the answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,37 +12,37 @@ use crate::domain::webhook::TryOutcome;
 use crate::http_client::{Answer, CallError, HttpClient, LocalResourceError, quoted, retry_after};
 use crate::telemetry::metrics::Metrics;
 
-/// A delivery's outcome, once the receiver has answered or the time is up.
-pub type Delivering = Pin<Box<dyn Future<Output = Result<TryOutcome, LocalResourceError>>>>;
+/// Resolves with the outcome of a try, or with an error if this machine lacked a resource and nothing was sent.
+pub type Delivery = Pin<Box<dyn Future<Output = Result<TryOutcome, LocalResourceError>>>>;
 
-/// Delivers letters. Whatever goes wrong is an outcome that says what; only a shortage on this side is none,
-/// because nothing was tried.
+/// Sends webhook requests. Tests use a sender of their own.
 pub trait WebhookSender {
-    fn deliver(&self, webhook_request: &WebhookRequest) -> Delivering;
+    /// Sends one request. Whatever fails at the receiver or on the way to it is an outcome.
+    fn deliver(&self, webhook_request: &WebhookRequest) -> Delivery;
 }
 
-/// The real one.
+/// Sends webhook requests over HTTP.
 pub struct HttpWebhookSender(HttpClient);
 
 impl HttpWebhookSender {
-    /// Must be called on the arbiter that will use it: its connections belong to one thread.
+    /// Must be called on the thread that will use the sender, because its connections belong to one thread.
     pub fn new(timeout: Duration, tls: Arc<rustls::ClientConfig>) -> Self {
         Self(HttpClient::new("receiver", timeout, tls))
     }
 
-    /// Keeps so many connections at most, idle or in use.
+    /// Limits the connections, idle ones and those in use together.
     pub fn keeping(self, connections: usize) -> Self {
         Self(self.0.keeping(connections))
     }
 
-    /// Counts and logs deliveries that could not be made for want of a local resource.
+    /// Counts and logs requests that could not be sent because this machine lacked a resource.
     pub fn reporting(self, metrics: &Metrics) -> Self {
         Self(self.0.reporting("webhook", metrics.local_resource_errors("webhook")))
     }
 }
 
 impl WebhookSender for HttpWebhookSender {
-    fn deliver(&self, webhook_request: &WebhookRequest) -> Delivering {
+    fn deliver(&self, webhook_request: &WebhookRequest) -> Delivery {
         let mut request = self.0.post(&webhook_request.url);
         for (name, value) in &webhook_request.headers {
             request = request.header(name, value);
@@ -59,7 +59,7 @@ impl WebhookSender for HttpWebhookSender {
     }
 }
 
-/// The status decides. A body that is too long or does not end is only remarked on.
+/// Reads an answer. Only its status decides; a body that is too long or incomplete is mentioned in the remark.
 fn read(answer: Answer, secrets: &[String]) -> TryOutcome {
     let shown = |bytes: &[u8]| quoted(without(secrets, bytes).as_bytes());
     let remark = match &answer.body {
@@ -76,19 +76,19 @@ fn read(answer: Answer, secrets: &[String]) -> TryOutcome {
     TryOutcome::Answered { status: answer.status, retry_after: retry_after(&answer.headers), remark }
 }
 
-/// What a receiver said, without secrets that it may have said back to us in upper or lower case. A secret of two
-/// words, such as `Bearer` and a token, is also found without the first.
-fn without(secrets: &[String], said: &[u8]) -> String {
-    let said = String::from_utf8_lossy(said).into_owned();
+/// Returns a receiver's text with every secret replaced that it repeats, in upper or lower case. Of a secret of two words,
+/// such as `Bearer` and a token, the second word alone is replaced too.
+fn without(secrets: &[String], text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text).into_owned();
     let credentials = secrets.iter().filter_map(|secret| secret.split_once(' ')).map(|(_, credentials)| credentials);
     let mut hidden: Vec<&str> = secrets.iter().map(String::as_str).chain(credentials).map(str::trim).collect();
     hidden.retain(|secret| !secret.is_empty());
     // The longest first, so that no part of it remains.
     hidden.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
-    hidden.into_iter().fold(said, |said, secret| replace_ignoring_case(&said, secret, "…"))
+    hidden.into_iter().fold(text, |text, secret| replace_ignoring_case(&text, secret, "…"))
 }
 
-/// ASCII letters are compared without case, which leaves every offset as it is.
+/// Replaces a text regardless of the case of ASCII letters. Lowering ASCII letters changes no byte offset.
 fn replace_ignoring_case(text: &str, wanted: &str, with: &str) -> String {
     let (haystack, needle) = (text.to_ascii_lowercase(), wanted.to_ascii_lowercase());
     let mut replaced = String::with_capacity(text.len());
@@ -107,9 +107,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_hidden_in_whatever_case_they_come_back() {
+    fn secrets_that_a_receiver_repeats_are_hidden_in_any_case() {
         let secrets = ["Bearer AbC-123".to_owned(), "abc".to_owned(), "É".to_owned(), String::new()];
-        for (said, kept) in [
+        for (text, kept) in [
             ("you sent bearer abc-123!", "you sent …!"),
             ("BEARER ABC-123", "…"),
             ("token=aBc-123", "token=…"),
@@ -117,7 +117,7 @@ mod tests {
             ("nothing of it", "nothing of it"),
             ("İ abc", "İ …"),
         ] {
-            assert_eq!(without(&secrets, said.as_bytes()), kept, "{said}");
+            assert_eq!(without(&secrets, text.as_bytes()), kept, "{text}");
         }
         assert_eq!(without(&secrets, b"\xff ABC"), "\u{fffd} …");
     }

@@ -1,7 +1,7 @@
-//! How many tries may be under way at once, in all and per receiver. Pure.
+//! Limits how many webhook tries are under way, in all and for each receiver.
 //!
-//! A receiver that fails keeps only a few slots until it answers well again: a dead one, whose
-//! tries last until they time out, then cannot take the slots of the others.
+//! A receiver that fails keeps only a few slots until it answers well again. Tries at a dead receiver last until they time
+//! out, so without this limit they would take the slots of the other receivers.
 
 use std::collections::HashMap;
 
@@ -9,16 +9,17 @@ use crate::domain::webhook::ReceiverId;
 use crate::store::DueWebhooksQuery;
 
 /// Tries under way in all.
-pub const IN_ALL: usize = 256;
+pub const MAX_TRIES: usize = 256;
 /// Tries under way at a receiver that answers well.
-const HEALTHY: usize = 32;
-/// Tries under way at one that does not: sixty-four such receivers fit into what there is in all.
-const FAILING: usize = IN_ALL / 64;
+const MAX_TRIES_HEALTHY: usize = 32;
+/// Tries under way at a receiver that fails. Sixty-four such receivers together reach [`MAX_TRIES`].
+const MAX_TRIES_FAILING: usize = MAX_TRIES / 64;
 
+/// The slots of one webhook actor.
 #[derive(Default)]
 pub struct WebhookSlots {
     taken: usize,
-    /// Those with tries under way, and those that fail.
+    /// Receivers that have tries under way or that fail.
     receivers: HashMap<ReceiverId, Receiver>,
 }
 
@@ -30,29 +31,32 @@ struct Receiver {
 
 impl Receiver {
     fn free(&self) -> usize {
-        let limit = if self.failing { FAILING } else { HEALTHY };
+        let limit = if self.failing { MAX_TRIES_FAILING } else { MAX_TRIES_HEALTHY };
         limit.saturating_sub(self.taken)
     }
 }
 
 impl WebhookSlots {
+    /// Returns how many tries are under way.
     pub fn taken(&self) -> usize {
         self.taken
     }
 
-    /// What may be tried now, if anything.
-    pub fn look(&self) -> Option<DueWebhooksQuery> {
-        let limit = IN_ALL.saturating_sub(self.taken);
+    /// Returns a query for as many due events as slots are free; `None` if no slot is free.
+    pub fn query(&self) -> Option<DueWebhooksQuery> {
+        let limit = MAX_TRIES.saturating_sub(self.taken);
         let except = self.receivers.iter().map(|(id, receiver)| (*id, receiver.free())).collect();
-        (limit > 0).then_some(DueWebhooksQuery { limit, per_receiver: HEALTHY, except })
+        (limit > 0).then_some(DueWebhooksQuery { limit, per_receiver: MAX_TRIES_HEALTHY, except })
     }
 
+    /// Takes a slot for a try at this receiver.
     pub fn take(&mut self, receiver: ReceiverId) {
         self.taken += 1;
         self.receivers.entry(receiver).or_default().taken += 1;
     }
 
-    pub fn give_back(&mut self, id: ReceiverId, failed: bool) {
+    /// Releases the slot of a try; `failed` says whether the receiver refused the event or did not answer.
+    pub fn release(&mut self, id: ReceiverId, failed: bool) {
         self.taken = self.taken.saturating_sub(1);
         if let Some(receiver) = self.receivers.get_mut(&id) {
             receiver.taken = receiver.taken.saturating_sub(1);
@@ -72,31 +76,30 @@ mod tests {
     const ALIVE: ReceiverId = ReceiverId(2);
 
     fn free(slots: &WebhookSlots, receiver: ReceiverId) -> usize {
-        let look = slots.look().unwrap();
-        look.except.iter().find(|(id, _)| *id == receiver).map_or(look.per_receiver, |(_, free)| *free)
+        slots.query().unwrap().slots(receiver)
     }
 
     #[test]
-    fn a_failing_receiver_keeps_a_few_slots_until_it_answers_well() {
+    fn a_failing_receiver_has_few_slots_until_it_answers_well() {
         let mut slots = WebhookSlots::default();
-        assert_eq!(free(&slots, DEAD), HEALTHY);
-        (0..HEALTHY).for_each(|_| slots.take(DEAD));
-        assert_eq!((free(&slots, DEAD), free(&slots, ALIVE)), (0, HEALTHY));
-        (0..HEALTHY).for_each(|_| slots.give_back(DEAD, true));
-        assert_eq!((free(&slots, DEAD), slots.taken()), (FAILING, 0));
+        assert_eq!(free(&slots, DEAD), MAX_TRIES_HEALTHY);
+        (0..MAX_TRIES_HEALTHY).for_each(|_| slots.take(DEAD));
+        assert_eq!((free(&slots, DEAD), free(&slots, ALIVE)), (0, MAX_TRIES_HEALTHY));
+        (0..MAX_TRIES_HEALTHY).for_each(|_| slots.release(DEAD, true));
+        assert_eq!((free(&slots, DEAD), slots.taken()), (MAX_TRIES_FAILING, 0));
         slots.take(DEAD);
-        assert_eq!(free(&slots, DEAD), FAILING - 1);
-        slots.give_back(DEAD, false);
-        assert_eq!(free(&slots, DEAD), HEALTHY);
-        assert!(slots.receivers.is_empty(), "nothing is kept of receivers that are well");
+        assert_eq!(free(&slots, DEAD), MAX_TRIES_FAILING - 1);
+        slots.release(DEAD, false);
+        assert_eq!(free(&slots, DEAD), MAX_TRIES_HEALTHY);
+        assert!(slots.receivers.is_empty(), "healthy receivers without tries are forgotten");
     }
 
     #[test]
-    fn there_is_a_limit_in_all() {
+    fn all_receivers_together_have_a_limit() {
         let mut slots = WebhookSlots::default();
-        (0..IN_ALL).for_each(|n| slots.take(ReceiverId(i64::try_from(n).unwrap())));
-        assert!(slots.look().is_none());
-        slots.give_back(ReceiverId(0), false);
-        assert_eq!(slots.look().unwrap().limit, 1);
+        (0..MAX_TRIES).for_each(|n| slots.take(ReceiverId(i64::try_from(n).unwrap())));
+        assert!(slots.query().is_none());
+        slots.release(ReceiverId(0), false);
+        assert_eq!(slots.query().unwrap().limit, 1);
     }
 }

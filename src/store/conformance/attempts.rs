@@ -1,4 +1,4 @@
-//! Attempts: written down before they are made, finished once, and only by the term that leads.
+//! Attempts: they are recorded before they are made, finished once, and only by the term that holds the lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,12 +19,12 @@ use crate::telemetry::metrics::Metrics;
 
 const RETRY: Duration = Duration::from_secs(5);
 
-pub async fn an_attempt_is_written_down_before_it_is_made(fixture: Fixture) {
+pub async fn an_attempt_is_recorded_as_open_before_it_is_made(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &max_attempts(3)).await;
     let waiting = fixture.waiting(&intent).await;
-    let Some(StartResult::Started { attempt, due, .. }) = fixture.begin(&term, &waiting).await else {
-        panic!("not begun")
+    let Some(StartResult::Started { attempt, due, .. }) = fixture.start(&term, &waiting).await else {
+        panic!("not started")
     };
     assert_eq!((attempt.attempt_number, attempt.lease_epoch), (1, term.epoch));
     assert_eq!((attempt.intent_id.as_str(), attempt.created_at), ("a", intent.created_at));
@@ -35,7 +35,7 @@ pub async fn an_attempt_is_written_down_before_it_is_made(fixture: Fixture) {
     assert!(fixture.history("a").await.attempts.is_empty(), "the audit row comes with the outcome");
     for attempt_count in [waiting.attempt_count, 1, 7] {
         let stale = Waiting { attempt_count, ..waiting.clone() };
-        assert!(matches!(fixture.begin(&term, &stale).await, Some(StartResult::Stale)), "begun twice: {stale:?}");
+        assert!(matches!(fixture.start(&term, &stale).await, Some(StartResult::Stale)), "started twice: {stale:?}");
     }
 }
 
@@ -74,40 +74,40 @@ pub async fn an_attempt_is_finished_once(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &max_attempts(3)).await;
     let waiting = fixture.waiting(&intent).await;
-    let attempt = fixture.begin_due(&term, &intent).await;
+    let attempt = fixture.start_due(&term, &intent).await;
     assert_eq!(fixture.finish(&term, &attempt, accepted()).await, Some(FinishResult::Recorded));
     let after = fixture.history("a").await;
     for outcome in [accepted(), rejected("invalid_recipient"), Outcome::error("late")] {
         assert_eq!(fixture.finish(&term, &attempt, outcome).await, Some(FinishResult::NotOpen));
     }
     for count in 0..3 {
-        let again = fixture.begin(&term, &Waiting { attempt_count: count, ..waiting.clone() }).await;
-        assert!(matches!(again, Some(StartResult::Stale)), "terminal is for ever");
+        let again = fixture.start(&term, &Waiting { attempt_count: count, ..waiting.clone() }).await;
+        assert!(matches!(again, Some(StartResult::Stale)), "a terminal intent never starts again");
     }
     assert_eq!(fixture.history("a").await, after);
 }
 
-pub async fn a_retry_begins_when_it_is_due_and_not_before(fixture: Fixture) {
+pub async fn a_retry_starts_when_it_is_due_and_not_before(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &max_attempts(3)).await;
     fixture.attempt(&term, &intent, Outcome::error("refused")).await;
     let retry = fixture.waiting(&intent).await;
-    match fixture.begin(&term, &retry).await {
+    match fixture.start(&term, &retry).await {
         Some(StartResult::NotDue { due, now }) => assert!(due == retry.due && now < due),
-        other => panic!("begun before it was due: {other:?}"),
+        other => panic!("started before it was due: {other:?}"),
     }
     fixture.pass(RETRY).await;
-    let attempt = fixture.begin_due(&term, &intent).await;
+    let attempt = fixture.start_due(&term, &intent).await;
     assert_eq!(attempt.attempt_number, 2);
     assert!(attempt.started_at >= retry.due);
 }
 
-pub async fn no_attempt_begins_after_the_deadline(fixture: Fixture) {
+pub async fn no_attempt_starts_after_the_deadline(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &fixture.short_deadline()).await;
     let waiting = fixture.waiting(&intent).await;
     fixture.pass(fixture.short).await;
-    let Some(StartResult::Ended(ended)) = fixture.begin(&term, &waiting).await else { panic!("begun") };
+    let Some(StartResult::Ended(ended)) = fixture.start(&term, &waiting).await else { panic!("started") };
     assert_eq!(ended, fixture.intent("a").await);
     assert_eq!(ended.state.exhausted_reason(), Some(ExhaustedReason::DeadlineExceeded));
     assert_eq!(ended.attempt_count, 0);
@@ -117,8 +117,8 @@ pub async fn no_attempt_begins_after_the_deadline(fixture: Fixture) {
 pub async fn only_overdue_waiting_intents_expire(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let expire = async |limit| {
-        let receipt = fixture.fenced(FencedWrites { expire: Some(limit), ..writes(&term) }).await.unwrap();
-        let mut ids: Vec<_> = receipt.expired.iter().map(|intent| intent.id.to_string()).collect();
+        let results = fixture.fenced(FencedWrites { expire: Some(limit), ..writes(&term) }).await.unwrap();
+        let mut ids: Vec<_> = results.expired.iter().map(|intent| intent.id.to_string()).collect();
         ids.sort();
         ids
     };
@@ -127,7 +127,7 @@ pub async fn only_overdue_waiting_intents_expire(fixture: Fixture) {
     }
     fixture.submit("later", &deadline(3600)).await;
     fixture.submit("never", &one_shot()).await;
-    let open = fixture.begin_due(&term, &fixture.intent("open").await).await;
+    let open = fixture.start_due(&term, &fixture.intent("open").await).await;
     assert!(expire(10).await.is_empty());
     fixture.pass(fixture.short).await;
     assert_eq!(expire(2).await.len(), 2);
@@ -142,14 +142,14 @@ pub async fn only_overdue_waiting_intents_expire(fixture: Fixture) {
     assert_eq!(fixture.finish(&term, &open, Outcome::error("x")).await, Some(FinishResult::Recorded));
 }
 
-/// Every write of a leader, made by a term that is over, on a store where each would do something.
+/// Makes every write of a leader with a term that is over, on a store where each of them would change something.
 async fn assert_fenced(fixture: &Fixture, stale: &Term) {
     let term_now = fixture.acquire("somebody else").await.map(|lease| lease.term);
     let fresh = fixture.submit("fresh", &max_attempts(3)).await;
     let open = match &term_now {
         Some(term) => {
             let intent = fixture.submit("open", &max_attempts(3)).await;
-            Some(fixture.begin_due(term, &intent).await)
+            Some(fixture.start_due(term, &intent).await)
         }
         None => None,
     };
@@ -157,7 +157,7 @@ async fn assert_fenced(fixture: &Fixture, stale: &Term) {
     let before = [fixture.history(ids[0]).await, fixture.history(ids[1]).await, fixture.history(ids[2]).await];
     let waiting = fixture.waiting(&fresh).await;
     let now = fixture.now().await;
-    assert!(fixture.begin(stale, &waiting).await.is_none(), "begin");
+    assert!(fixture.start(stale, &waiting).await.is_none(), "start");
     assert!(fixture.fenced(FencedWrites { expire: Some(10), ..writes(stale) }).await.is_none(), "expire");
     if let Some(open) = &open {
         let finishes = vec![finished(open, accepted(), now)];
@@ -207,7 +207,7 @@ pub async fn an_expired_term_changes_nothing_even_without_a_successor(fixture: F
     assert_fenced(&fixture, &stale).await;
 }
 
-pub async fn submissions_do_not_care_about_the_fence(fixture: Fixture) {
+pub async fn submissions_are_stored_even_if_the_fenced_writes_are_refused(fixture: Fixture) {
     let stale = fixture.lead("old").await;
     fixture.store.release_lease(stale.clone()).await.unwrap();
     let batch = WriteBatch {
@@ -215,28 +215,28 @@ pub async fn submissions_do_not_care_about_the_fence(fixture: Fixture) {
         fenced: Some(FencedWrites { expire: Some(1), ..writes(&stale) }),
         ..WriteBatch::default()
     };
-    let receipt = fixture.store.commit(batch).await.unwrap();
-    assert_eq!(receipt.fenced.err(), Some(FencedError::TermOver));
-    assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));
+    let results = fixture.store.commit(batch).await.unwrap();
+    assert_eq!(results.fenced.err(), Some(FencedError::TermOver));
+    assert!(matches!(results.submits[0], Ok(Submitted::Created(_))));
     assert!(fixture.find("a").await.is_some());
 }
 
-pub async fn the_next_term_closes_what_was_left_open(fixture: Fixture) {
+pub async fn the_next_term_closes_attempts_that_were_left_open(fixture: Fixture) {
     let old = fixture.lead("old").await;
     let mut left = Vec::new();
     for id in ["one", "two", "three"] {
         let contract = if id == "one" { one_shot() } else { max_attempts(3) };
-        left.push(fixture.begin_due(&old, &fixture.submit(id, &contract).await).await);
+        left.push(fixture.start_due(&old, &fixture.submit(id, &contract).await).await);
     }
     fixture.store.release_lease(old.clone()).await.unwrap();
     let new = fixture.lead("new").await;
-    let mine = fixture.begin_due(&new, &fixture.submit("mine", &one_shot()).await).await;
+    let mine = fixture.start_due(&new, &fixture.submit("mine", &one_shot()).await).await;
     assert_eq!(fixture.store.open_attempts_before(new.epoch, 2).await.unwrap().len(), 2, "the limit holds");
     let open = fixture.store.open_attempts_before(new.epoch, 10).await.unwrap();
     let ids: Vec<_> = open.iter().map(|attempt| attempt.intent_id.as_str()).collect();
-    assert_eq!(ids, ["one", "two", "three"], "not the one of the new term");
-    for (open, begun) in open.iter().zip(&left) {
-        assert_eq!((open.started_at, open.lease_epoch, open.attempt_number), (begun.started_at, old.epoch, 1));
+    assert_eq!(ids, ["one", "two", "three"], "without the attempt of the new term");
+    for (open, started) in open.iter().zip(&left) {
+        assert_eq!((open.started_at, open.lease_epoch, open.attempt_number), (started.started_at, old.epoch, 1));
         assert_eq!(fixture.finish(&new, open, Outcome::interrupted()).await, Some(FinishResult::Recorded));
     }
     assert!(fixture.store.open_attempts_before(new.epoch, 10).await.unwrap().is_empty());
@@ -251,42 +251,44 @@ pub async fn the_next_term_closes_what_was_left_open(fixture: Fixture) {
     assert_eq!(fixture.finish(&new, &mine, accepted()).await, Some(FinishResult::Recorded));
 }
 
-pub async fn a_postponed_attempt_uses_up_nothing_and_waits_until_it_is_due(fixture: Fixture) {
+pub async fn a_postponed_attempt_uses_up_no_number_and_waits_until_it_is_due(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &one_shot()).await;
-    let attempt = fixture.begin_due(&term, &intent).await;
+    let attempt = fixture.start_due(&term, &intent).await;
     let cursor = fixture.store.schedule_snapshot(1).await.unwrap().cursor;
     let (now, later) = (fixture.now().await, fixture.now().await + Duration::from_secs(60));
     let postpone = async |term: &Term, attempt: &OpenAttempt, due: Timestamp| {
         let postpone = PostponeAttempt { seq: attempt.seq, attempt_number: attempt.attempt_number, due };
-        let receipt = fixture.fenced(FencedWrites { postpones: vec![postpone], ..writes(term) }).await?;
-        Some(*receipt.postpones[0].as_ref().unwrap())
+        let results = fixture.fenced(FencedWrites { postpones: vec![postpone], ..writes(term) }).await?;
+        Some(*results.postpones[0].as_ref().unwrap())
     };
-    let over = Term { epoch: term.epoch - 1, ..term.clone() };
-    assert_eq!(postpone(&over, &attempt, now).await, None, "its term is over");
+    let ended = Term { epoch: term.epoch - 1, ..term.clone() };
+    assert_eq!(postpone(&ended, &attempt, now).await, None, "its term is over");
     assert!(fixture.intent("a").await.attempt_open);
     assert_eq!(postpone(&term, &attempt, later).await, Some(FinishResult::Recorded));
     let stored = fixture.intent("a").await;
     assert_eq!((stored.attempt_count, stored.attempt_open, &stored.state), (0, false, &State::Pending));
-    assert!(fixture.history("a").await.attempts.is_empty(), "nothing was sent, so there is nothing to show");
+    assert!(fixture.history("a").await.attempts.is_empty(), "an attempt that was not sent has no audit row");
     let seen = fixture.refresh(&cursor, 10).await.changed;
     assert_eq!(seen.iter().map(|waiting| (waiting.seq, waiting.due)).collect::<Vec<_>>(), [(intent.seq, later)]);
-    assert!(matches!(fixture.begin(&term, &seen[0]).await, Some(StartResult::NotDue { due, .. }) if due == later));
+    assert!(matches!(fixture.start(&term, &seen[0]).await, Some(StartResult::NotDue { due, .. }) if due == later));
     assert_eq!(postpone(&term, &attempt, now).await, Some(FinishResult::NotOpen), "it is not open any more");
+    assert_eq!(fixture.finish(&term, &attempt, accepted()).await, Some(FinishResult::NotOpen));
+    assert!(fixture.history("a").await.attempts.is_empty(), "an audit row without its update");
 
-    let other = fixture.begin_due(&term, &fixture.submit("b", &one_shot()).await).await;
+    let other = fixture.start_due(&term, &fixture.submit("b", &one_shot()).await).await;
     assert_eq!(postpone(&term, &other, now).await, Some(FinishResult::Recorded));
-    let again = fixture.begin_due(&term, &fixture.intent("b").await).await;
+    let again = fixture.start_due(&term, &fixture.intent("b").await).await;
     assert_eq!(again.attempt_number, 1, "a number that was not sent is used again");
     assert_eq!(fixture.finish(&term, &again, accepted()).await, Some(FinishResult::Recorded));
     assert_eq!(fixture.intent("b").await.state.status(), Status::Accepted);
 }
 
-pub async fn one_bad_item_fails_alone(fixture: Fixture) {
+pub async fn an_invalid_item_fails_alone(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let mut attempts = Vec::new();
     for id in ["good", "bad", "fine"] {
-        attempts.push(fixture.begin_due(&term, &fixture.submit(id, &one_shot()).await).await);
+        attempts.push(fixture.start_due(&term, &fixture.submit(id, &one_shot()).await).await);
     }
     (fixture.spoil)(attempts[1].seq).await;
     let now = fixture.now().await;
@@ -296,11 +298,11 @@ pub async fn one_bad_item_fails_alone(fixture: Fixture) {
         fenced: Some(FencedWrites { finishes, ..writes(&term) }),
         ..WriteBatch::default()
     };
-    let receipt = fixture.store.commit(batch).await.unwrap();
-    assert!(matches!(receipt.submits[0], Ok(Submitted::Created(_))));
-    let results: Vec<_> = receipt.fenced.unwrap().finishes.iter().map(Result::is_ok).collect();
+    let results = fixture.store.commit(batch).await.unwrap();
+    assert!(matches!(results.submits[0], Ok(Submitted::Created(_))));
+    let results: Vec<_> = results.fenced.unwrap().finishes.iter().map(Result::is_ok).collect();
     assert_eq!(results, [true, false, true]);
-    assert!(fixture.intent("bad").await.attempt_open, "nothing of the bad one was kept");
+    assert!(fixture.intent("bad").await.attempt_open, "the invalid item had no effect");
     assert!(fixture.intent("fine").await.state.is_terminal());
 }
 
@@ -316,25 +318,25 @@ impl SlotSource for OneSlot {
     }
 }
 
-/// A store may leave new intents waiting. One that it starts on insert must be as if it had been started later.
+/// A store may insert new intents as waiting. One that it starts on insert must look as if it had been started later.
 pub async fn a_new_intent_may_be_started_on_insert(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    let over = Term { epoch: term.epoch - 1, ..term.clone() };
+    let ended = Term { epoch: term.epoch - 1, ..term.clone() };
     let submit = async |ids: [&str; 2], term: &Term| {
         let submits = ids.map(|id| new_intent(id, &max_attempts(3), b"{}")).into();
         let start_on_insert = Some(StartOnInsert { term: term.clone(), slots: Arc::new(OneSlot::default()) });
         fixture.store.commit(WriteBatch { submits, start_on_insert, ..WriteBatch::default() }).await.unwrap()
     };
-    assert!(submit(["x", "y"], &over).await.started.is_empty(), "its term is over");
-    let receipt = submit(["a", "b"], &term).await;
-    let open: Vec<_> = receipt
+    assert!(submit(["x", "y"], &ended).await.started.is_empty(), "its term is over");
+    let results = submit(["a", "b"], &term).await;
+    let open: Vec<_> = results
         .submits
         .iter()
         .filter(|submitted| matches!(submitted, Ok(Submitted::Created(intent)) if intent.attempt_open))
         .collect();
-    assert_eq!(open.len(), receipt.started.len());
-    assert!(receipt.started.len() <= 1, "there was one slot");
-    for StartedOnInsert { attempt, payload, .. } in receipt.started {
+    assert_eq!(open.len(), results.started.len());
+    assert!(results.started.len() <= 1, "there was one slot");
+    for StartedOnInsert { attempt, payload, .. } in results.started {
         assert_eq!((attempt.intent_id.as_str(), &payload[..], attempt.attempt_number), ("a", &b"{}"[..], 1));
         assert_eq!(attempt.lease_epoch, term.epoch);
         let left = fixture.store.open_attempts_before(term.epoch + 1, 9).await.unwrap();
@@ -346,5 +348,5 @@ pub async fn a_new_intent_may_be_started_on_insert(fixture: Fixture) {
         assert_eq!(history.intent.state.status(), Status::Accepted);
     }
     let again = submit(["a", "b"], &term).await;
-    assert!(again.started.is_empty(), "they exist");
+    assert!(again.started.is_empty(), "the intents exist already");
 }

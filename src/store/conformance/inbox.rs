@@ -1,4 +1,4 @@
-//! The inbox: kept first and processed after, one message a submission, one contact a person.
+//! The inbox: submissions are stored first and processed later. Each becomes one message of one contact.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,15 +36,16 @@ fn keyed(number: u8, key: &str, payload: &[u8]) -> NewInboxSubmission {
 }
 
 pub(super) async fn receive(store: &dyn Store, new: Vec<NewInboxSubmission>) -> Vec<Received> {
-    let receipt = store.commit(WriteBatch { received: new, ..WriteBatch::default() }).await.unwrap();
-    receipt.received.into_iter().map(Result::unwrap).collect()
+    let results = store.commit(WriteBatch { received: new, ..WriteBatch::default() }).await.unwrap();
+    results.received.into_iter().map(Result::unwrap).collect()
 }
 
 async fn due(fixture: &Fixture) -> Vec<DueInboxSubmission> {
     fixture.store.due_inbox(100).await.unwrap().due
 }
 
-pub(super) fn said(
+/// The result of parsing a submission.
+pub(super) fn drafted(
     due: &DueInboxSubmission,
     email: Option<&str>,
     phone: Option<&str>,
@@ -68,7 +69,7 @@ pub(super) fn of(slug: &str) -> InboxQuery {
     InboxQuery { client_slug: Some(slug.to_owned()), limit: 100, ..InboxQuery::default() }
 }
 
-pub async fn what_comes_in_is_kept_as_it_came(fixture: Fixture) {
+pub async fn submissions_are_stored_unchanged(fixture: Fixture) {
     let payload = "{ \"a\" : \"\\u0000 ~ \\\" é 😀\" }".as_bytes();
     let raw = [0, 255, b'{', 10];
     let mut full = new(1, "ac~me \"x\"", payload);
@@ -82,10 +83,10 @@ pub async fn what_comes_in_is_kept_as_it_came(fixture: Fixture) {
     assert_eq!(find(&fixture, submission_id(2)).await.1.as_ref(), raw);
     assert_eq!(find(&fixture, submission_id(3)).await.1.as_ref(), b"");
     assert_eq!(fixture.store.find_submission(submission_id(9)).await.unwrap(), None);
-    assert_eq!(due(&fixture).await.len(), 3, "nobody has to lead for that");
+    assert_eq!(due(&fixture).await.len(), 3, "no instance has to lead for this");
 }
 
-pub async fn how_a_payload_is_written_is_kept(fixture: Fixture) {
+pub async fn the_format_of_a_payload_is_stored(fixture: Fixture) {
     let form = |number| NewInboxSubmission { format: PayloadFormat::Form, ..new(number, "acme", b"From=1") };
     let keyed_form = |number, key| NewInboxSubmission { format: PayloadFormat::Form, ..keyed(number, key, b"From=1") };
     let submissions =
@@ -135,12 +136,12 @@ pub async fn a_submission_becomes_one_message_of_one_contact(fixture: Fixture) {
     let term = fixture.lead("a").await;
     let ann = Some("ann@x");
     let drafts = vec![
-        said(&rows[0], ann, None, "one\ntwo \u{202e} 😀 '"),
-        said(&rows[1], ann, Some("+461"), "again"),
-        said(&rows[2], None, Some("+461"), "by phone"),
-        said(&rows[3], None, Some("+462"), "somebody else"),
-        said(&rows[4], Some("bob@x"), Some("+461"), "shares a phone"),
-        said(&rows[5], ann, None, "of another client"),
+        drafted(&rows[0], ann, None, "one\ntwo \u{202e} 😀 '"),
+        drafted(&rows[1], ann, Some("+461"), "again"),
+        drafted(&rows[2], None, Some("+461"), "by phone"),
+        drafted(&rows[3], None, Some("+462"), "somebody else"),
+        drafted(&rows[4], Some("bob@x"), Some("+461"), "shares a phone"),
+        drafted(&rows[5], ann, None, "of another client"),
     ];
     process(&fixture, &term, drafts.clone()).await;
     assert!(due(&fixture).await.is_empty());
@@ -161,16 +162,16 @@ pub async fn a_submission_becomes_one_message_of_one_contact(fixture: Fixture) {
     receive(&*fixture.store, vec![new(7, "acme", b"{}")]).await;
     let long = "é".repeat(5000);
     let row = due(&fixture).await.remove(0);
-    process(&fixture, &term, vec![said(&row, ann, None, &long)]).await;
+    process(&fixture, &term, vec![drafted(&row, ann, None, &long)]).await;
     let newest = fixture.other.list_messages(of("acme")).await.unwrap().rows.remove(0);
-    assert_eq!((newest.body.text.chars().count(), newest.body.cut), (4000, true), "lists show the beginning");
+    assert_eq!((newest.body.text.chars().count(), newest.body.cut), (4000, true), "lists show the first characters");
     let (row, _) = find(&fixture, submission_id(1)).await;
     assert_eq!((row.state(), row.message_id), (InboxSubmissionState::Processed, Some(messages[4].id)));
     assert_eq!(row.processed_at, Some(messages[4].processed_at));
     assert_eq!(fixture.other.list_contacts(of("globex")).await.unwrap().rows.len(), 1);
 }
 
-pub async fn what_fails_is_tried_again_then_parked_then_processed(fixture: Fixture) {
+pub async fn a_failed_submission_is_tried_again_parked_and_reprocessed(fixture: Fixture) {
     receive(&*fixture.store, vec![new(1, "acme", b"x"), new(2, "acme", b"y")]).await;
     let term = fixture.lead("a").await;
     let rows = due(&fixture).await;
@@ -180,24 +181,24 @@ pub async fn what_fails_is_tried_again_then_parked_then_processed(fixture: Fixtu
         result: Err(FailedInboxTry { error: "not \"JSON\" \\ ~ é".to_owned(), next_try_at }),
     };
     let later = fixture.now().await + fixture.short;
-    process(&fixture, &term, vec![failed(&rows[0], Some(later)), said(&rows[1], Some("a@b"), None, "")]).await;
+    process(&fixture, &term, vec![failed(&rows[0], Some(later)), drafted(&rows[1], Some("a@b"), None, "")]).await;
     let (row, payload) = find(&fixture, submission_id(1)).await;
     assert_eq!((row.state(), row.tries, row.next_try_at), (InboxSubmissionState::Failed, 1, Some(later)));
     assert_eq!((row.error.as_deref(), payload.as_ref()), (Some("not \"JSON\" \\ ~ é"), b"x".as_slice()));
-    let look = fixture.store.due_inbox(10).await.unwrap();
-    assert!(look.due.is_empty() && look.next == Some(later) && look.backlog.oldest.is_some(), "it is not processed");
+    let inbox = fixture.store.due_inbox(10).await.unwrap();
+    assert!(inbox.due.is_empty() && inbox.next == Some(later) && inbox.backlog.oldest.is_some(), "it still waits");
     fixture.pass(fixture.short).await;
     let again = due(&fixture).await;
     assert_eq!((again.len(), again[0].tries), (1, 1));
     process(&fixture, &term, vec![failed(&rows[0], None)]).await;
-    assert_eq!(due(&fixture).await.len(), 1, "that was an earlier try of it");
+    assert_eq!(due(&fixture).await.len(), 1, "a result of an earlier try is ignored");
     process(&fixture, &term, vec![failed(&again[0], None)]).await;
-    let look = fixture.store.due_inbox(10).await.unwrap();
-    assert!(look.due.is_empty() && look.next.is_none() && look.backlog.parked == 1);
+    let inbox = fixture.store.due_inbox(10).await.unwrap();
+    assert!(inbox.due.is_empty() && inbox.next.is_none() && inbox.backlog.parked == 1);
     let parked = InboxQuery { state: Some(InboxSubmissionState::Parked), ..of("acme") };
     assert_eq!(fixture.other.list_submissions(parked.clone()).await.unwrap().rows.len(), 1);
 
-    assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(2))).await, Ok(0), "it is processed");
+    assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(2))).await, Ok(0), "it is processed already");
     assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(9))).await, Ok(0));
     assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(1))).await, Ok(1));
     let again = due(&fixture).await;
@@ -207,21 +208,21 @@ pub async fn what_fails_is_tried_again_then_parked_then_processed(fixture: Fixtu
     assert_eq!(fixture.other.reprocess(all("globex")).await, Ok(0));
     assert_eq!(fixture.other.reprocess(all("acme")).await, Ok(1));
     let again = due(&fixture).await;
-    process(&fixture, &term, vec![said(&again[0], Some("c@d"), None, "at last")]).await;
+    process(&fixture, &term, vec![drafted(&again[0], Some("c@d"), None, "at last")]).await;
     let (row, _) = find(&fixture, submission_id(1)).await;
     assert_eq!((row.state(), row.error), (InboxSubmissionState::Processed, None));
     assert!(fixture.other.list_submissions(parked).await.unwrap().rows.is_empty());
 }
 
-pub async fn only_the_leader_processes(fixture: Fixture) {
+pub async fn only_the_leader_processes_submissions(fixture: Fixture) {
     receive(&*fixture.store, vec![new(1, "acme", b"x")]).await;
     let rows = due(&fixture).await;
     let old = fixture.lead("a").await;
     fixture.store.release_lease(old.clone()).await.unwrap();
-    let draft = said(&rows[0], Some("a@b"), None, "");
+    let draft = drafted(&rows[0], Some("a@b"), None, "");
     assert_eq!(fixture.store.process_inbox(old, vec![draft.clone()]).await, Err(FencedError::TermOver));
     assert_eq!(find(&fixture, submission_id(1)).await.0.state(), InboxSubmissionState::Received);
-    assert!(fixture.store.list_contacts(of("acme")).await.unwrap().rows.is_empty(), "nothing half done");
+    assert!(fixture.store.list_contacts(of("acme")).await.unwrap().rows.is_empty(), "nothing was changed");
     let term = fixture.lead("b").await;
     process(&fixture, &term, vec![draft]).await;
     assert_eq!(find(&fixture, submission_id(1)).await.0.state(), InboxSubmissionState::Processed);
@@ -231,12 +232,12 @@ pub async fn lists_of_the_inbox_are_paged(fixture: Fixture) {
     receive(&*fixture.store, (1..=5).map(|number| new(number, "acme", b"x")).collect()).await;
     receive(&*fixture.store, vec![new(6, "globex", b"x")]).await;
     let mut ids = Vec::new();
-    let mut behind = None;
+    let mut after = None;
     loop {
-        let page = fixture.store.list_submissions(InboxQuery { limit: 2, behind, ..of("acme") }).await.unwrap();
+        let page = fixture.store.list_submissions(InboxQuery { limit: 2, after, ..of("acme") }).await.unwrap();
         ids.extend(page.rows.iter().map(|row| row.id));
-        behind = page.next;
-        if behind.is_none() {
+        after = page.next;
+        if after.is_none() {
             break;
         }
     }
@@ -244,9 +245,9 @@ pub async fn lists_of_the_inbox_are_paged(fixture: Fixture) {
     let received = InboxQuery { state: Some(InboxSubmissionState::Received), client_slug: None, ..of("") };
     assert_eq!(fixture.store.list_submissions(received).await.unwrap().rows.len(), 6);
     fixture.pass(Duration::from_secs(1)).await;
-    let look = fixture.store.due_inbox(1).await.unwrap();
-    assert_eq!(look.due.len(), 1);
-    assert!(look.backlog.oldest.is_some_and(|age| age >= Duration::from_secs(1)));
+    let inbox = fixture.store.due_inbox(1).await.unwrap();
+    assert_eq!(inbox.due.len(), 1);
+    assert!(inbox.backlog.oldest.is_some_and(|age| age >= Duration::from_secs(1)));
 }
 
 /// By characters and not by halves of them.
@@ -261,7 +262,7 @@ pub async fn a_long_message_is_shown_up_to_a_whole_character(fixture: Fixture) {
     for (number, body) in (1_u8..).zip(&bodies) {
         receive(&*fixture.store, vec![new(number, "acme", b"{}")]).await;
         let due = due(&fixture).await;
-        process(&fixture, &term, vec![said(&due[0], Some("a@b.test"), None, body)]).await;
+        process(&fixture, &term, vec![drafted(&due[0], Some("a@b.test"), None, body)]).await;
     }
     let messages = fixture.store.list_messages(of("acme")).await.unwrap().rows;
     assert_eq!(messages.len(), bodies.len());

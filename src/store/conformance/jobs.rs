@@ -1,5 +1,4 @@
-//! Jobs: one per key, written together with its intent; lists that tell nothing of others; nodes that do
-//! not answer.
+//! Jobs: one for each key, stored together with its intent; lists that reveal nothing about others; nodes that do not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +50,7 @@ async fn find(fixture: &Fixture, by: JobLookup) -> Option<Job> {
     fixture.other.find_job(by).await.unwrap().map(|found| found.job)
 }
 
-pub async fn a_job_and_its_intent_are_one_thing(fixture: Fixture) {
+pub async fn a_job_is_stored_together_with_its_intent(fixture: Fixture) {
     let command = command("acme", "w~1 \"x\" \\", "ké\u{1f600}");
     let Submitted::Created(intent) = submit_to(&*fixture.store, new_job(submission_id(1), &command)).await else {
         panic!("not created");
@@ -67,11 +66,11 @@ pub async fn a_job_and_its_intent_are_one_thing(fixture: Fixture) {
     assert_eq!(intent.id.submission_id(), Some(submission_id(1)));
     let term = fixture.lead("a").await;
     let Some(StartResult::Started { attempt, payload, .. }) =
-        fixture.begin(&term, &fixture.waiting(&intent).await).await
+        fixture.start(&term, &fixture.waiting(&intent).await).await
     else {
-        panic!("not begun");
+        panic!("not started");
     };
-    assert_eq!(attempt.trace, Some(trace()), "what is sent belongs to the trace");
+    assert_eq!(attempt.trace, Some(trace()), "the attempt continues the trace of the submission");
     assert!(JobCommand::of_forwarded(&payload).unwrap() == command);
     fixture.finish(&term, &attempt, accepted()).await;
     let job = find(&fixture, JobLookup::Id(submission_id(1))).await.unwrap();
@@ -92,11 +91,11 @@ pub async fn one_key_is_one_job(fixture: Fixture) {
             "no intent without its job"
         );
     }
-    // The same key elsewhere is another one; several of one batch are one.
+    // The same key in another workspace is another job. Several submissions of one key in a batch are one job.
     let elsewhere = command("acme", "w2", "k");
     let submits = (4..8).map(|number| new_job(submission_id(number), &elsewhere)).collect();
-    let receipt = fixture.store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
-    let answers: Vec<_> = receipt.submits.into_iter().map(Result::unwrap).collect();
+    let results = fixture.store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
+    let answers: Vec<_> = results.submits.into_iter().map(Result::unwrap).collect();
     assert!(matches!(&answers[0], Submitted::Created(intent) if intent.id.submission_id() == Some(submission_id(4))));
     for answer in &answers[1..] {
         assert!(matches!(answer, Submitted::Existing(intent) if intent.id.submission_id() == Some(submission_id(4))));
@@ -157,19 +156,19 @@ pub async fn jobs_are_listed_by_tenant_and_workspace(fixture: Fixture) {
     let ended = JobQuery { status: Some(Status::Accepted), ..tenant("acme") };
     assert_eq!(list(ended).await.jobs.len(), 1);
     let mut paged = Vec::new();
-    let mut behind = None;
+    let mut after = None;
     loop {
-        let page = list(JobQuery { limit: 1, behind, ..tenant("acme") }).await;
+        let page = list(JobQuery { limit: 1, after, ..tenant("acme") }).await;
         paged.extend(page.jobs.into_iter().map(|job| job.id));
-        behind = page.next;
-        if behind.is_none() {
+        after = page.next;
+        if after.is_none() {
             break;
         }
     }
     assert_eq!(paged, of("acme", &["w1", "w2", "w3"]).iter().map(|job| job.id).collect::<Vec<_>>());
 }
 
-pub async fn jobs_are_not_among_the_intents_of_others(fixture: Fixture) {
+pub async fn intents_of_jobs_are_never_listed(fixture: Fixture) {
     let job = submit(&fixture, 1, &command("acme", "w1", "k")).await;
     fixture.submit("mine", &max_attempts(3)).await;
     let term = fixture.lead("a").await;
@@ -188,7 +187,7 @@ pub async fn jobs_are_not_among_the_intents_of_others(fixture: Fixture) {
         );
     }
     assert_eq!(ids(ListQuery { status: Some(Status::Accepted), ..without.clone() }).await, [] as [&str; 0]);
-    // However many there are: what a list says of where it goes on tells nothing of them.
+    // However many jobs there are, the cursor of a page does not reveal them.
     for number in 2..9 {
         submit(&fixture, number, &command("acme", "w1", &number.to_string())).await;
     }
@@ -197,11 +196,11 @@ pub async fn jobs_are_not_among_the_intents_of_others(fixture: Fixture) {
     let around = ListQuery { prefix: Some("sm-".to_owned()), status: Some(Status::Pending), limit: 1, ..without };
     let first = fixture.store.list(around.clone()).await.unwrap();
     assert_eq!((first.intents.len(), &first.next), (1, &Some(PageCursor::Id(intent_id("sm-")))));
-    let second = fixture.store.list(ListQuery { behind: first.next, ..around }).await.unwrap();
+    let second = fixture.store.list(ListQuery { after: first.next, ..around }).await.unwrap();
     assert_eq!((second.intents[0].id.as_str(), second.next), ("sm-k", None));
 }
 
-pub async fn a_node_that_does_not_answer_is_let_alone_and_tried(fixture: Fixture) {
+pub async fn a_node_that_does_not_answer_gets_no_jobs_except_probes(fixture: Fixture) {
     let url = contract().gateway_url;
     let admits = async || fixture.other.admits_jobs(url.clone()).await.unwrap();
     let term = fixture.lead("a").await;
@@ -214,25 +213,25 @@ pub async fn a_node_that_does_not_answer_is_let_alone_and_tried(fixture: Fixture
     for _ in 1..FAILURES_UNTIL_GONE {
         attempt(Outcome::not_sent("cannot connect")).await;
     }
-    assert!(admits().await, "not often enough");
+    assert!(admits().await, "too few failures");
     attempt(Outcome::error("gateway answered HTTP 500")).await;
     for _ in 1..FAILURES_UNTIL_GONE {
         attempt(Outcome::not_sent("cannot connect")).await;
     }
-    assert!(admits().await, "it answered in between");
+    assert!(admits().await, "the node answered in between");
     attempt(Outcome::interrupted()).await;
     attempt(Outcome::unknown("timed out")).await;
-    assert!(admits().await, "nobody knows");
+    assert!(admits().await, "these outcomes do not tell whether the node was reached");
     attempt(Outcome::not_sent("cannot connect")).await;
     assert!(!admits().await && !admits().await);
     fixture.pass(REST_BEFORE_PROBE / 2).await;
     attempt(Outcome::not_sent("cannot connect")).await;
     fixture.pass(REST_BEFORE_PROBE / 2).await;
-    assert!(admits().await, "one may try, though others failed meanwhile");
-    assert!(!admits().await, "and no more than one");
+    assert!(admits().await, "one job may try, although attempts failed meanwhile");
+    assert!(!admits().await, "only one job may try");
     assert!(fixture.other.admits_jobs(GatewayUrl::parse("http://other.test").unwrap()).await.unwrap());
     attempt(accepted()).await;
-    assert!(admits().await, "it answers again");
+    assert!(admits().await, "the node answers again");
 }
 
 pub async fn retention_deletes_jobs_with_their_intents(fixture: Fixture) {
@@ -245,5 +244,5 @@ pub async fn retention_deletes_jobs_with_their_intents(fixture: Fixture) {
     assert_eq!(find(&fixture, JobLookup::Key(command("acme", "w1", "k").key())).await, None);
     assert_eq!(fixture.store.find(intent_id(job.intent.id.as_str())).await.unwrap(), None);
     let again = submit(&fixture, 2, &command("acme", "w1", "k")).await;
-    assert_ne!(again.intent.seq, job.intent.seq, "numbers are not given again");
+    assert_ne!(again.intent.seq, job.intent.seq, "numbers are not reused");
 }

@@ -1,4 +1,4 @@
-//! The lease: one holder at a time, by the store's clock, with an epoch that only grows.
+//! The lease: it has one holder at a time by the store's clock, and its epoch only grows.
 
 use super::{Fixture, LONG, acquire_from};
 use crate::store::FencedError;
@@ -30,7 +30,7 @@ pub async fn an_expired_lease_cannot_be_renewed(fixture: Fixture) {
     assert_eq!(next.term.epoch, 2);
 }
 
-pub async fn the_same_holder_comes_back_with_a_new_epoch(fixture: Fixture) {
+pub async fn the_same_holder_acquires_the_lease_again_with_a_new_epoch(fixture: Fixture) {
     let first = acquire_from(&*fixture.store, "lease", "a", fixture.short).await.unwrap();
     fixture.pass(fixture.short).await;
     let second = acquire_from(&*fixture.store, "lease", "a", fixture.short).await.unwrap();
@@ -38,23 +38,23 @@ pub async fn the_same_holder_comes_back_with_a_new_epoch(fixture: Fixture) {
     assert_eq!(fixture.store.renew_lease(first.term, fixture.short).await, Err(FencedError::TermOver));
 }
 
-pub async fn a_released_lease_is_free_at_once(fixture: Fixture) {
+pub async fn a_released_lease_can_be_acquired_immediately(fixture: Fixture) {
     let term = fixture.lead("a").await;
     fixture.store.release_lease(term.clone()).await.unwrap();
     assert_eq!(fixture.store.renew_lease(term.clone(), LONG).await, Err(FencedError::TermOver));
     assert_eq!(fixture.acquire("b").await.unwrap().term.epoch, 2);
     fixture.store.release_lease(term).await.unwrap();
-    assert_eq!(fixture.acquire("c").await, None, "an old term released nothing");
+    assert_eq!(fixture.acquire("c").await, None, "an old term cannot release the lease");
 }
 
-pub async fn one_store_has_one_executor_whatever_the_lease_is_called(fixture: Fixture) {
+pub async fn one_store_has_one_leader_even_with_different_lease_names(fixture: Fixture) {
     let first = acquire_from(&*fixture.store, "one", "a", LONG).await.unwrap().term;
     for name in ["two", "ONE"] {
         assert_eq!(acquire_from(&*fixture.other, name, "b", LONG).await, None, "{name} beside one");
     }
     fixture.store.release_lease(first.clone()).await.unwrap();
     let second = acquire_from(&*fixture.other, "two", "b", LONG).await.unwrap().term;
-    assert_eq!((first.epoch, second.epoch), (1, 2), "what the first left open is of an earlier epoch");
+    assert_eq!((first.epoch, second.epoch), (1, 2), "the epoch grows across lease names");
     assert_eq!(acquire_from(&*fixture.store, "one", "a", LONG).await, None);
     fixture.store.release_lease(second).await.unwrap();
     assert_eq!(acquire_from(&*fixture.store, "one", "a", LONG).await.unwrap().term.epoch, 3);
@@ -65,7 +65,7 @@ pub async fn racing_instances_get_one_term(fixture: Fixture) {
         let racers: Vec<_> = (0..8)
             .map(|n| {
                 let store = if n % 2 == 0 { fixture.store.clone() } else { fixture.other.clone() };
-                // Some do not even agree on its name.
+                // Some of them use another lease name.
                 let name = if n < 6 { "lease" } else { "another" };
                 tokio::spawn(async move { acquire_from(&*store, name, &format!("racer {n}"), LONG).await })
             })
@@ -80,7 +80,7 @@ pub async fn racing_instances_get_one_term(fixture: Fixture) {
     }
 }
 
-pub async fn a_lease_is_reset_only_as_it_was_seen(fixture: Fixture) {
+pub async fn a_lease_is_reset_only_if_it_was_not_renewed_since(fixture: Fixture) {
     let state = async || fixture.store.lease_state().await.unwrap();
     assert_eq!(state().await.lease, None);
     let term = fixture.lead("dead").await;
@@ -98,5 +98,9 @@ pub async fn a_lease_is_reset_only_as_it_was_seen(fixture: Fixture) {
     assert_eq!(fixture.store.renew_lease(term.clone(), LONG).await, Err(FencedError::TermOver), "its holder is fenced");
     let next = fixture.acquire("next").await.expect("it is free").term;
     assert_eq!(next.epoch, term.epoch + 1);
-    assert_eq!(fixture.store.reset_lease(lease.epoch, lease.renewed_at).await, Ok(false), "it is another one's now");
+    assert_eq!(
+        fixture.store.reset_lease(lease.epoch, lease.renewed_at).await,
+        Ok(false),
+        "another instance holds it now"
+    );
 }

@@ -1,4 +1,4 @@
-//! Look-ups, lists and retention.
+//! Queries for intents, lists, the console, and retention.
 
 use std::time::Duration;
 
@@ -48,14 +48,14 @@ pub async fn lists_are_newest_first_and_paged_without_gaps(fixture: Fixture) {
     for n in 0..7 {
         fixture.submit(&format!("{n}"), &one_shot()).await;
     }
-    let (mut seen, mut behind) = (Vec::new(), None);
+    let (mut seen, mut after) = (Vec::new(), None);
     for size in [3, 3, 1] {
-        let page = fixture.store.list(ListQuery { behind, ..query(3) }).await.unwrap();
+        let page = fixture.store.list(ListQuery { after, ..query(3) }).await.unwrap();
         assert_eq!(page.intents.len(), size);
         seen.extend(ids(&page).into_iter().map(str::to_owned));
-        behind = page.next;
+        after = page.next;
     }
-    assert_eq!(behind, None);
+    assert_eq!(after, None);
     assert_eq!(seen, ["6", "5", "4", "3", "2", "1", "0"]);
     assert_eq!(fixture.store.list(query(7)).await.unwrap().next, None, "an exact fit has no next page");
 }
@@ -98,7 +98,7 @@ pub async fn lists_filter_by_status_target_and_time(fixture: Fixture) {
     }
 }
 
-pub async fn ids_are_found_by_how_they_begin(fixture: Fixture) {
+pub async fn intents_are_found_by_the_prefix_of_their_id(fixture: Fixture) {
     let term = fixture.lead("me").await;
     for id in ["order-10", "order-2", "order", "Order-1", "orde", "orderé", "order~1", "order-1", "ordes"] {
         let intent = fixture.submit(id, &one_shot()).await;
@@ -118,28 +118,28 @@ pub async fn ids_are_found_by_how_they_begin(fixture: Fixture) {
     let mut expected = all.map(str::to_owned).to_vec();
     expected.sort();
     assert_eq!(found, expected);
-    let (mut seen, mut behind) = (Vec::new(), None);
+    let (mut seen, mut after) = (Vec::new(), None);
     for _ in 0..3 {
-        let page = list(ListQuery { behind, ..starts("order", 2) }).await;
+        let page = list(ListQuery { after, ..starts("order", 2) }).await;
         seen.extend(ids(&page).into_iter().map(str::to_owned));
-        behind = page.next;
+        after = page.next;
     }
-    assert_eq!(behind, None);
+    assert_eq!(after, None);
     seen.sort();
     assert_eq!(seen, expected, "pages show each once");
-    let (mut seen, mut behind) = (Vec::new(), None);
+    let (mut seen, mut after) = (Vec::new(), None);
     loop {
-        let page = list(ListQuery { status: Some(Status::Accepted), behind, ..starts("order", 9) }).await;
+        let page = list(ListQuery { status: Some(Status::Accepted), after, ..starts("order", 9) }).await;
         seen.extend(ids(&page).into_iter().map(str::to_owned));
-        behind = page.next;
-        if behind.is_none() {
+        after = page.next;
+        if after.is_none() {
             break;
         }
     }
     assert_eq!(seen, ["order-2"]);
 }
 
-pub async fn intents_are_found_by_what_gateways_call_them(fixture: Fixture) {
+pub async fn intents_are_found_by_the_message_id_of_a_gateway(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let called = |id: &str| Outcome::Accepted { gateway_message_id: Some(id.to_owned()) };
     let long = "x".repeat(201);
@@ -162,7 +162,11 @@ pub async fn intents_are_found_by_what_gateways_call_them(fixture: Fixture) {
         ids(&page).into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(find("gw \"7\" ~1 é").await, ["a"]);
-    assert_eq!(find("gw-8").await, ["c", "gw-8 itself"], "by the gateway's id first, then by how the own one begins");
+    assert_eq!(
+        find("gw-8").await,
+        ["c", "gw-8 itself"],
+        "first by the gateway's message id, then by the prefix of the intent's id"
+    );
     assert_eq!(find("gw-9").await, ["e"]);
     assert!(find(&long).await.is_empty() && find("gw").await == ["gw-8 itself"]);
     let only = |status| ListQuery { prefix: Some("gw-9".to_owned()), status: Some(status), ..query(9) };
@@ -174,9 +178,9 @@ pub async fn intents_are_found_by_what_gateways_call_them(fixture: Fixture) {
     assert!(find("gw-9").await.is_empty());
 }
 
-pub async fn a_search_shows_every_match_once_on_pages_of_the_asked_size(fixture: Fixture) {
+pub async fn a_search_shows_every_match_once_on_pages_of_the_requested_size(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    // Twelve that a gateway called "ref", half of them with ids that begin so; and more that begin so.
+    // Twelve intents have the gateway message id "ref". Half of these and five others have ids that start with "ref".
     let mut expected = Vec::new();
     for n in 0..12 {
         let id = if n % 2 == 0 { format!("ref-{n:02}") } else { format!("other-{n:02}") };
@@ -191,19 +195,19 @@ pub async fn a_search_shows_every_match_once_on_pages_of_the_asked_size(fixture:
         expected.push(id);
     }
     let search = async |limit: usize, filter: fn(&mut ListQuery)| {
-        let (mut seen, mut behind) = (Vec::new(), None);
+        let (mut seen, mut after) = (Vec::new(), None);
         for _ in 0..100 {
-            let mut query = ListQuery { prefix: Some("ref".to_owned()), behind, ..query(limit) };
+            let mut query = ListQuery { prefix: Some("ref".to_owned()), after, ..query(limit) };
             filter(&mut query);
             let page = fixture.store.list(query).await.unwrap();
             assert!(page.intents.len() <= limit, "{} on a page of {limit}", page.intents.len());
             seen.extend(ids(&page).into_iter().map(str::to_owned));
-            behind = page.next;
-            if behind.is_none() {
+            after = page.next;
+            if after.is_none() {
                 return seen;
             }
         }
-        panic!("pages without end");
+        panic!("the pages do not end");
     };
     for limit in [1, 2, 3, 5, 11, 12, 13, 16, 17, 18, 50] {
         assert_eq!(search(limit, |_| ()).await, expected, "pages of {limit}");
@@ -216,17 +220,17 @@ pub async fn a_search_shows_every_match_once_on_pages_of_the_asked_size(fixture:
         let thirds = ["00", "03", "06", "09"];
         assert_eq!(target, only(&|id| id.starts_with("ref-a") || thirds.iter().any(|end| id.ends_with(end))));
     }
-    // The last one of a page is gone when the next is asked for.
+    // The last intent of a page is purged before the next page is read.
     let first = fixture.store.list(ListQuery { prefix: Some("ref".to_owned()), ..query(1) }).await.unwrap();
     assert_eq!(ids(&first), ["other-11"]);
     fixture.pass(2 * fixture.short).await;
     fixture.purge(&term, fixture.short, 99).await;
-    let behind = first.next;
-    let rest = fixture.store.list(ListQuery { prefix: Some("ref".to_owned()), behind, ..query(9) }).await.unwrap();
+    let after = first.next;
+    let rest = fixture.store.list(ListQuery { prefix: Some("ref".to_owned()), after, ..query(9) }).await.unwrap();
     assert_eq!(ids(&rest), ["ref-a0", "ref-a1", "ref-a2", "ref-a3", "ref-a4"]);
 }
 
-pub async fn an_intent_can_be_looked_at_in_full(fixture: Fixture) {
+pub async fn the_detail_of_an_intent_is_complete(fixture: Fixture) {
     assert!(fixture.store.detail(intent_id("nobody")).await.unwrap().is_none());
     assert_eq!(fixture.store.payload(intent_id("nobody")).await, Ok(None));
     let term = fixture.lead("me").await;
@@ -235,7 +239,7 @@ pub async fn an_intent_can_be_looked_at_in_full(fixture: Fixture) {
     let waits = detail("a").await;
     assert_eq!((waits.contract, waits.history), (max_attempts(3), fixture.history("a").await));
     assert_eq!((waits.next_attempt_at, waits.open_since), (Some(intent.created_at), None));
-    let attempt = fixture.begin_due(&term, &intent).await;
+    let attempt = fixture.start_due(&term, &intent).await;
     let open = detail("a").await;
     assert_eq!((open.next_attempt_at, open.open_since), (None, Some(attempt.started_at)));
     assert!(open.now >= attempt.started_at);
@@ -255,7 +259,7 @@ pub async fn the_overview_shows_who_leads_and_what_waits(fixture: Fixture) {
         fixture.submit(id, &one_shot()).await;
     }
     let first = fixture.intent("first").await;
-    let attempt = fixture.begin_due(&term, &first).await;
+    let attempt = fixture.start_due(&term, &first).await;
     let seen = overview().await;
     let leader = seen.leader.unwrap();
     assert_eq!((leader.holder_id.as_str(), leader.epoch), ("me", term.epoch));
@@ -267,7 +271,7 @@ pub async fn the_overview_shows_who_leads_and_what_waits(fixture: Fixture) {
     assert_eq!(overview().await.oldest_pending.unwrap().0, intent_id("second"));
 }
 
-pub async fn what_became_of_attempts_is_added_up(fixture: Fixture) {
+pub async fn the_results_of_attempts_are_counted(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let overdue = fixture.submit("overdue", &fixture.short_deadline()).await;
     for (id, contract, outcome) in [
@@ -278,9 +282,9 @@ pub async fn what_became_of_attempts_is_added_up(fixture: Fixture) {
         ("e", max_attempts(2), rejected("invalid_recipient")),
     ] {
         let intent = fixture.submit(id, &contract).await;
-        let attempt = fixture.begin_due(&term, &intent).await;
+        let attempt = fixture.start_due(&term, &intent).await;
         for _ in 0..2 {
-            fixture.finish(&term, &attempt, outcome.clone()).await; // The second time without effect.
+            fixture.finish(&term, &attempt, outcome.clone()).await; // The second time has no effect.
         }
     }
     fixture.submit("waits", &one_shot()).await;
@@ -326,7 +330,7 @@ pub async fn pages_stay_stable_while_intents_arrive(fixture: Fixture) {
     }
     let first = fixture.store.list(query(2)).await.unwrap();
     fixture.submit("new", &one_shot()).await;
-    let second = fixture.store.list(ListQuery { behind: first.next.clone(), ..query(2) }).await.unwrap();
+    let second = fixture.store.list(ListQuery { after: first.next.clone(), ..query(2) }).await.unwrap();
     assert_eq!((ids(&first), ids(&second)), (vec!["3", "2"], vec!["1", "0"]));
 }
 
@@ -338,19 +342,19 @@ pub async fn retention_deletes_old_terminal_intents_only(fixture: Fixture) {
     }
     fixture.submit("waiting", &one_shot()).await;
     fixture.pass(2 * fixture.short).await;
-    let young = fixture.submit("young", &one_shot()).await;
-    fixture.attempt(&term, &young, accepted()).await;
+    let recent = fixture.submit("recent", &one_shot()).await;
+    fixture.attempt(&term, &recent, accepted()).await;
     let steps = fixture.purge(&term, fixture.short, 3).await;
     assert!(steps.iter().all(|deleted| *deleted <= 3) && steps.iter().sum::<usize>() == 5, "{steps:?}");
     assert_eq!(fixture.purge(&term, fixture.short, 3).await, [0]);
     let left = fixture.store.list(query(9)).await.unwrap();
-    assert_eq!(ids(&left), ["young", "waiting"]);
+    assert_eq!(ids(&left), ["recent", "waiting"]);
     assert_eq!(fixture.store.history(intent_id("old0")).await, Ok(None));
     fixture.submit("old0", &max_attempts(2)).await;
-    assert!(fixture.history("old0").await.attempts.is_empty(), "a purged id starts anew");
+    assert!(fixture.history("old0").await.attempts.is_empty(), "the id of a purged intent can be used again");
 }
 
-pub async fn numbers_of_purged_intents_are_not_given_again(fixture: Fixture) {
+pub async fn numbers_of_purged_intents_are_not_reused(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let mut given = Vec::new();
     for n in 0..3 {
@@ -364,7 +368,7 @@ pub async fn numbers_of_purged_intents_are_not_given_again(fixture: Fixture) {
     assert!(given.len() == 3 && given.is_sorted(), "{given:?}");
 }
 
-pub async fn a_reachable_store_takes_probes(fixture: Fixture) {
+pub async fn a_reachable_store_accepts_probes(fixture: Fixture) {
     for bytes in [1, 64 * 1024, 512] {
         assert_eq!(fixture.store.probe(bytes).await, Ok(()));
         assert_eq!(fixture.other.probe(bytes).await, Ok(()));

@@ -1,8 +1,7 @@
-//! The contract of a store as tests: every store runs every case, and a behaviour that no case
-//! shows does not exist.
+//! The contract of a store as tests. Every store runs every case, so all stores behave in the same way.
 //!
-//! A store brings a [`Fixture`]: two handles on one fresh database, as two instances would have,
-//! and a way to let its time pass. `for_store!` makes one test of each case.
+//! A store provides a [`Fixture`]: two handles on one new database, as two instances would have them, and a way to let the
+//! store's time pass. `for_store!` makes one test of each case.
 
 pub mod attempts;
 pub mod contacts;
@@ -36,8 +35,8 @@ use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
 use crate::store::FencedError;
 
-/// Makes a test of every case for a store, each on a database of its own. The function that opens
-/// one may say `None` where there is no server, having said so in its own way.
+/// Makes a test of every case for a store, each on a database of its own. The function that opens the database returns
+/// `None` if there is no server to test with; the case is then skipped.
 macro_rules! for_store {
     ($open:ident: $($module:ident { $($case:ident),+ $(,)? })+) => {
         $(mod $module {
@@ -53,54 +52,54 @@ macro_rules! for_store {
         $crate::store::conformance::for_store! { $open:
             submissions {
                 a_new_intent_is_created_and_found,
-                the_same_again_returns_the_existing_one,
+                a_repeated_submission_returns_the_existing_intent,
                 another_target_or_payload_is_a_conflict,
                 ids_are_compared_byte_for_byte,
-                payload_bytes_are_kept_as_they_are,
-                one_batch_may_hold_one_id_several_times,
+                payload_bytes_are_stored_unchanged,
+                one_batch_may_contain_the_same_id_several_times,
                 racing_instances_create_one_intent,
-                a_snapshot_does_not_follow_the_registry,
+                a_stored_contract_does_not_change_with_the_registry,
             }
             attempts {
-                an_attempt_is_written_down_before_it_is_made,
+                an_attempt_is_recorded_as_open_before_it_is_made,
                 a_new_intent_may_be_started_on_insert,
                 every_decision_is_applied,
                 an_attempt_is_finished_once,
-                a_retry_begins_when_it_is_due_and_not_before,
-                no_attempt_begins_after_the_deadline,
+                a_retry_starts_when_it_is_due_and_not_before,
+                no_attempt_starts_after_the_deadline,
                 only_overdue_waiting_intents_expire,
                 a_stale_term_changes_nothing,
                 an_expired_term_changes_nothing_even_without_a_successor,
-                submissions_do_not_care_about_the_fence,
-                the_next_term_closes_what_was_left_open,
-                a_postponed_attempt_uses_up_nothing_and_waits_until_it_is_due,
-                one_bad_item_fails_alone,
+                submissions_are_stored_even_if_the_fenced_writes_are_refused,
+                the_next_term_closes_attempts_that_were_left_open,
+                a_postponed_attempt_uses_up_no_number_and_waits_until_it_is_due,
+                an_invalid_item_fails_alone,
             }
             leases {
                 one_holder_at_a_time,
                 a_renewed_lease_lasts_longer,
                 an_expired_lease_cannot_be_renewed,
-                the_same_holder_comes_back_with_a_new_epoch,
-                a_released_lease_is_free_at_once,
-                one_store_has_one_executor_whatever_the_lease_is_called,
+                the_same_holder_acquires_the_lease_again_with_a_new_epoch,
+                a_released_lease_can_be_acquired_immediately,
+                one_store_has_one_leader_even_with_different_lease_names,
                 racing_instances_get_one_term,
-                a_lease_is_reset_only_as_it_was_seen,
+                a_lease_is_reset_only_if_it_was_not_renewed_since,
             }
             schedule {
-                the_first_look_shows_every_lane,
+                the_snapshot_has_the_first_page_of_every_lane,
                 pages_of_a_lane_follow_one_another,
                 changes_are_reported_once_and_in_small_steps,
                 many_changes_with_one_timestamp_are_all_reported,
-                what_is_begun_or_ended_is_not_reported,
+                started_and_ended_intents_are_not_reported,
                 a_retry_is_reported,
-                nothing_is_lost_to_commits_that_race_the_cursor,
-                overdue_intents_are_announced,
-                the_backlog_counts_what_waits,
+                no_change_is_missed_when_commits_race_with_the_cursor,
+                a_refresh_reports_whether_intents_are_overdue,
+                the_backlog_counts_waiting_intents,
             }
             targets {
-                nothing_begins_for_a_paused_target,
-                deadlines_of_a_paused_target_go_on_passing,
-                every_look_shows_which_targets_are_paused,
+                no_attempt_of_a_paused_target_starts,
+                deadlines_of_a_paused_target_keep_running,
+                snapshots_and_refreshes_show_paused_targets,
             }
             lookups {
                 unknown_ids_are_not_found,
@@ -108,90 +107,91 @@ macro_rules! for_store {
                 lists_are_newest_first_and_paged_without_gaps,
                 lists_filter_by_status_target_and_time,
                 pages_stay_stable_while_intents_arrive,
-                ids_are_found_by_how_they_begin,
-                intents_are_found_by_what_gateways_call_them,
-                a_search_shows_every_match_once_on_pages_of_the_asked_size,
-                an_intent_can_be_looked_at_in_full,
+                intents_are_found_by_the_prefix_of_their_id,
+                intents_are_found_by_the_message_id_of_a_gateway,
+                a_search_shows_every_match_once_on_pages_of_the_requested_size,
+                the_detail_of_an_intent_is_complete,
                 the_overview_shows_who_leads_and_what_waits,
-                what_became_of_attempts_is_added_up,
+                the_results_of_attempts_are_counted,
                 retention_deletes_old_terminal_intents_only,
-                numbers_of_purged_intents_are_not_given_again,
-                a_reachable_store_takes_probes,
+                numbers_of_purged_intents_are_not_reused,
+                a_reachable_store_accepts_probes,
             }
             webhooks {
-                every_end_of_an_intent_owes_one_event,
-                a_try_is_written_down_and_recorded_once,
-                a_busy_receiver_leaves_room_for_others,
-                what_was_left_open_is_closed_and_due_again,
+                every_end_of_an_intent_makes_one_event_pending,
+                a_try_is_recorded_as_open_and_finished_once,
+                a_busy_receiver_leaves_slots_for_others,
+                tries_that_were_left_open_are_closed_and_due_again,
                 a_stale_term_changes_no_event,
-                an_event_may_be_asked_for_again,
+                an_event_can_be_redelivered,
                 tries_under_way_are_not_closed,
-                an_event_that_cannot_be_read_holds_up_nobody,
-                retention_waits_for_what_is_owed,
-                a_purge_steps_over_what_is_owed_and_does_not_come_back_to_it,
-                the_age_of_what_is_owed_is_known,
+                an_event_that_cannot_be_read_delays_no_other,
+                retention_waits_for_pending_events,
+                a_purge_skips_intents_with_pending_events_and_does_not_examine_them_again,
+                the_backlog_has_the_age_of_the_oldest_pending_event,
             }
             jobs {
-                a_job_and_its_intent_are_one_thing,
+                a_job_is_stored_together_with_its_intent,
                 one_key_is_one_job,
                 racing_instances_create_one_job,
                 jobs_are_listed_by_tenant_and_workspace,
-                jobs_are_not_among_the_intents_of_others,
-                a_node_that_does_not_answer_is_let_alone_and_tried,
+                intents_of_jobs_are_never_listed,
+                a_node_that_does_not_answer_gets_no_jobs_except_probes,
                 retention_deletes_jobs_with_their_intents,
             }
             inbox {
-                what_comes_in_is_kept_as_it_came,
-                how_a_payload_is_written_is_kept,
+                submissions_are_stored_unchanged,
+                the_format_of_a_payload_is_stored,
                 one_key_is_one_submission,
                 a_submission_becomes_one_message_of_one_contact,
-                what_fails_is_tried_again_then_parked_then_processed,
-                only_the_leader_processes,
+                a_failed_submission_is_tried_again_parked_and_reprocessed,
+                only_the_leader_processes_submissions,
                 lists_of_the_inbox_are_paged,
                 a_long_message_is_shown_up_to_a_whole_character,
             }
             contacts {
                 a_contact_is_found_by_email_first,
-                a_contact_without_an_email_is_adopted,
+                a_contact_without_an_email_gets_the_email_of_the_next_message,
                 a_phone_is_never_taken_from_another_contact,
                 a_phone_alone_goes_to_the_contact_without_an_email_else_to_the_oldest,
-                contacts_are_of_their_client,
-                any_rows_make_the_contacts_of_the_model,
-                racing_rows_make_one_contact,
+                contacts_of_clients_are_separate,
+                random_submissions_make_the_same_contacts_as_a_model,
+                racing_submissions_make_one_contact,
             }
         }
     };
 }
 pub(crate) use for_store;
 
+/// Resolves when a step of a fixture is done.
 pub type Passing = Pin<Box<dyn Future<Output = ()>>>;
 
+/// A new database for one case.
 pub struct Fixture {
     pub store: Arc<dyn Store>,
     /// Another instance on the same database.
     pub other: Arc<dyn Store>,
-    /// A span, in whole seconds, within which a few calls surely end.
+    /// A duration in whole seconds that is longer than a few calls take.
     pub short: Duration,
     /// Lets the store's time pass.
     pub pass: Box<dyn Fn(Duration) -> Passing>,
-    /// Puts an audit row for attempt 1 of an intent behind the store's back, so that finishing that
-    /// attempt cannot be done.
+    /// Inserts an audit row for attempt 1 of an intent directly into the database, so that this attempt cannot be finished.
     pub spoil: Box<dyn Fn(IntentSeq) -> Passing>,
-    /// Makes the contract of an intent something that this program does not know.
+    /// Replaces the contract of an intent by one that this program cannot read.
     pub garble: Box<dyn Fn(IntentSeq) -> Passing>,
-    /// Whatever must live as long as the database.
+    /// What must live as long as the database.
     pub keep: Box<dyn std::any::Any>,
 }
 
-/// The lease of most cases: long enough that no case outlives it by accident.
+/// The duration of the lease in most cases. It is longer than any case takes.
 pub const LONG: Duration = Duration::from_secs(600);
 
 impl Fixture {
-    pub async fn pass(&self, span: Duration) {
-        (self.pass)(span).await;
+    pub async fn pass(&self, duration: Duration) {
+        (self.pass)(duration).await;
     }
 
-    /// A contract whose deadline is a short span away.
+    /// Returns a contract whose deadline is [`Fixture::short`] after submission.
     pub fn short_deadline(&self) -> Contract {
         deadline(u32::try_from(self.short.as_secs()).unwrap())
     }
@@ -223,40 +223,42 @@ impl Fixture {
         }
     }
 
-    pub async fn begin(&self, term: &Term, waiting: &Waiting) -> Option<StartResult> {
-        let receipt = self.fenced(FencedWrites { starts: vec![waiting.clone()], ..writes(term) }).await?;
-        Some(receipt.starts.into_iter().next().unwrap().unwrap())
+    /// Starts the next attempt of a waiting intent; `None` if the term is over.
+    pub async fn start(&self, term: &Term, waiting: &Waiting) -> Option<StartResult> {
+        let results = self.fenced(FencedWrites { starts: vec![waiting.clone()], ..writes(term) }).await?;
+        Some(results.starts.into_iter().next().unwrap().unwrap())
     }
 
-    /// Begins the next attempt of an intent that is due.
-    pub async fn begin_due(&self, term: &Term, intent: &Intent) -> OpenAttempt {
-        match self.begin(term, &self.waiting(intent).await).await {
+    /// Starts the next attempt of an intent that is due.
+    pub async fn start_due(&self, term: &Term, intent: &Intent) -> OpenAttempt {
+        match self.start(term, &self.waiting(intent).await).await {
             Some(StartResult::Started { attempt, .. }) => attempt,
-            other => panic!("not begun: {other:?}"),
+            other => panic!("not started: {other:?}"),
         }
     }
 
+    /// Finishes an attempt; `None` if the term is over.
     pub async fn finish(&self, term: &Term, attempt: &OpenAttempt, outcome: Outcome) -> Option<FinishResult> {
         let finished_at = self.now().await;
-        let receipt = self
+        let results = self
             .fenced(FencedWrites { finishes: vec![finished(attempt, outcome, finished_at)], ..writes(term) })
             .await?;
-        Some(receipt.finishes.into_iter().next().unwrap().unwrap())
+        Some(results.finishes.into_iter().next().unwrap().unwrap())
     }
 
-    /// Begins and finishes an attempt.
+    /// Starts and finishes an attempt.
     pub async fn attempt(&self, term: &Term, intent: &Intent, outcome: Outcome) {
-        let attempt = self.begin_due(term, intent).await;
+        let attempt = self.start_due(term, intent).await;
         assert_eq!(self.finish(term, &attempt, outcome).await, Some(FinishResult::Recorded));
     }
 
-    /// Purges to the end, examining at most `limit` intents in each step; how many each step deleted.
+    /// Purges to the end, with at most `limit` intents in each step. Returns how many intents each step deleted.
     pub async fn purge(&self, term: &Term, older_than: Duration, limit: usize) -> Vec<usize> {
         let (mut steps, mut after) = (Vec::new(), None);
         loop {
             let request = PurgeRequest { older_than, after, limit };
             let Purged { intents, next, .. } = self.store.purge(term.clone(), request).await.unwrap();
-            assert!(next.is_none() || next != after, "a purge goes on");
+            assert!(next.is_none() || next != after, "each step continues where the last one ended");
             steps.push(intents);
             after = next;
             if after.is_none() {
@@ -281,10 +283,10 @@ impl Fixture {
         self.store.history(intent_id(id)).await.unwrap().expect(id)
     }
 
-    /// An intent as the schedule would show it.
+    /// Returns an intent as the schedule reads it.
     pub async fn waiting(&self, intent: &Intent) -> Waiting {
-        let build = self.store.schedule_snapshot(10_000).await.unwrap();
-        let mut all = build.lanes.into_iter().flat_map(|lane| lane.waiting);
+        let snapshot = self.store.schedule_snapshot(10_000).await.unwrap();
+        let mut all = snapshot.lanes.into_iter().flat_map(|lane| lane.waiting);
         all.find(|waiting| waiting.seq == intent.seq).unwrap_or_else(|| panic!("{} does not wait", intent.id))
     }
 
@@ -303,7 +305,7 @@ pub fn finished(attempt: &OpenAttempt, outcome: Outcome, finished_at: Timestamp)
     Arc::new(FinishAttempt { attempt: attempt.clone(), finished_at, outcome, decision })
 }
 
-/// A purge of all that has ended.
+/// Requests a purge of all intents that have ended.
 pub fn purge_all() -> PurgeRequest {
     PurgeRequest { older_than: Duration::ZERO, after: None, limit: 10 }
 }
@@ -323,8 +325,8 @@ pub fn new_intent(id: &str, contract: &Contract, payload: &'static [u8]) -> NewI
 }
 
 pub async fn submit_to(store: &dyn Store, new: NewIntent) -> Submitted {
-    let receipt = store.commit(WriteBatch { submits: vec![new], ..WriteBatch::default() }).await.expect("commit");
-    receipt.submits.into_iter().next().unwrap().expect("submit")
+    let results = store.commit(WriteBatch { submits: vec![new], ..WriteBatch::default() }).await.expect("commit");
+    results.submits.into_iter().next().unwrap().expect("submit")
 }
 
 pub async fn acquire_from(store: &dyn Store, name: &str, holder: &str, duration: Duration) -> Option<Lease> {

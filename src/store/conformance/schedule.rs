@@ -1,4 +1,4 @@
-//! What the leader reads: lanes page by page, and every change at least once.
+//! What the leader reads: the lanes of the schedule page by page, and every change at least once.
 
 use std::collections::HashSet;
 
@@ -13,9 +13,9 @@ fn at_gateway(host: &str) -> Contract {
     Contract { gateway_url: GatewayUrl::parse(&format!("http://{host}.test")).unwrap(), ..one_shot() }
 }
 
-pub async fn the_first_look_shows_every_lane(fixture: Fixture) {
-    let build = fixture.store.schedule_snapshot(10).await.unwrap();
-    assert!(build.lanes.is_empty());
+pub async fn the_snapshot_has_the_first_page_of_every_lane(fixture: Fixture) {
+    let snapshot = fixture.store.schedule_snapshot(10).await.unwrap();
+    assert!(snapshot.lanes.is_empty());
     for n in 0..3 {
         fixture.submit(&format!("a{n}"), &at_gateway("a")).await;
         fixture.submit(&format!("b{n}"), &at_gateway("b")).await;
@@ -25,9 +25,9 @@ pub async fn the_first_look_shows_every_lane(fixture: Fixture) {
         let other = Contract { gateway_url: at_gateway("b").gateway_url, ..max_attempts(2) };
         fixture.submit(&format!("b{n}"), &other).await;
     }
-    let build = fixture.store.schedule_snapshot(2).await.unwrap();
-    assert_eq!(build.lanes.len(), 3);
-    for lane in &build.lanes {
+    let snapshot = fixture.store.schedule_snapshot(2).await.unwrap();
+    assert_eq!(snapshot.lanes.len(), 3);
+    for lane in &snapshot.lanes {
         assert_eq!((lane.page.from, lane.page.limit, lane.waiting.len()), (LanePosition::START, 2, 2));
         assert!(lane.waiting.iter().all(|waiting| waiting.lane == lane.page.lane));
         assert!(lane.waiting[0].due <= lane.waiting[1].due);
@@ -43,18 +43,18 @@ pub async fn the_first_look_shows_every_lane(fixture: Fixture) {
 pub async fn pages_of_a_lane_follow_one_another(fixture: Fixture) {
     let submits = (0..25).map(|n| new_intent(&format!("{n}"), &one_shot(), b"")).collect();
     fixture.store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
-    let build = fixture.store.schedule_snapshot(10).await.unwrap();
-    let mut page = build.lanes[0].clone();
+    let snapshot = fixture.store.schedule_snapshot(10).await.unwrap();
+    let mut page = snapshot.lanes[0].clone();
     let mut seen = Vec::new();
     loop {
         seen.extend(page.waiting.iter().map(|waiting| waiting.seq));
         let Some(last) = page.waiting.last().filter(|_| page.waiting.len() == 10) else { break };
         let from = LanePosition { due: last.due, seq: last.seq }.next();
         let pages = vec![LanePage { lane: last.lane.clone(), from, limit: 10 }];
-        let request = RefreshRequest { cursor: build.cursor.clone(), limit: 1, pages };
+        let request = RefreshRequest { cursor: snapshot.cursor.clone(), limit: 1, pages };
         page = fixture.store.refresh_schedule(request).await.unwrap().pages.remove(0);
     }
-    assert_eq!(seen.len(), 25, "all with one due time, none twice, none missing");
+    assert_eq!(seen.len(), 25, "all have one due time; none is missing");
     assert_eq!(seen.iter().collect::<HashSet<_>>().len(), 25);
 }
 
@@ -74,7 +74,7 @@ pub async fn changes_are_reported_once_and_in_small_steps(fixture: Fixture) {
     }
     assert_eq!(seen, expected);
     let again = fixture.refresh(&cursor, 2).await;
-    assert!(again.changed.iter().all(|waiting| expected.contains(&waiting.seq)), "nothing that is not there");
+    assert!(again.changed.iter().all(|waiting| expected.contains(&waiting.seq)), "only intents that exist");
 }
 
 pub async fn many_changes_with_one_timestamp_are_all_reported(fixture: Fixture) {
@@ -95,12 +95,12 @@ pub async fn many_changes_with_one_timestamp_are_all_reported(fixture: Fixture) 
     }
 }
 
-pub async fn what_is_begun_or_ended_is_not_reported(fixture: Fixture) {
+pub async fn started_and_ended_intents_are_not_reported(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
-    let begun = fixture.submit("begun", &one_shot()).await;
+    let started = fixture.submit("started", &one_shot()).await;
     let ended = fixture.submit("ended", &one_shot()).await;
-    fixture.begin_due(&term, &begun).await;
+    fixture.start_due(&term, &started).await;
     fixture.attempt(&term, &ended, accepted()).await;
     assert!(fixture.refresh(&cursor, 10).await.changed.is_empty());
     assert!(fixture.store.schedule_snapshot(10).await.unwrap().lanes.is_empty());
@@ -110,14 +110,14 @@ pub async fn a_retry_is_reported(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let intent = fixture.submit("a", &max_attempts(3)).await;
     let cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
-    let attempt = fixture.begin_due(&term, &intent).await;
+    let attempt = fixture.start_due(&term, &intent).await;
     fixture.finish(&term, &attempt, Outcome::error("x")).await;
     let changed = fixture.refresh(&cursor, 10).await.changed;
     assert_eq!(changed, [fixture.waiting(&intent).await]);
     assert_eq!((changed[0].seq, changed[0].attempt_count), (intent.seq, 1));
 }
 
-pub async fn nothing_is_lost_to_commits_that_race_the_cursor(fixture: Fixture) {
+pub async fn no_change_is_missed_when_commits_race_with_the_cursor(fixture: Fixture) {
     const WRITERS: usize = 4;
     const EACH: usize = 40;
     let mut cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
@@ -147,7 +147,7 @@ pub async fn nothing_is_lost_to_commits_that_race_the_cursor(fixture: Fixture) {
     assert_eq!(seen.len(), WRITERS * EACH);
 }
 
-pub async fn overdue_intents_are_announced(fixture: Fixture) {
+pub async fn a_refresh_reports_whether_intents_are_overdue(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
     fixture.submit("a", &fixture.short_deadline()).await;
@@ -158,12 +158,12 @@ pub async fn overdue_intents_are_announced(fixture: Fixture) {
     assert!(!fixture.refresh(&cursor, 10).await.overdue);
 }
 
-pub async fn the_backlog_counts_what_waits(fixture: Fixture) {
+pub async fn the_backlog_counts_waiting_intents(fixture: Fixture) {
     let term = fixture.lead("me").await;
     for n in 0..4 {
         fixture.submit(&format!("{n}"), &one_shot()).await;
     }
-    fixture.begin_due(&term, &fixture.intent("0").await).await;
+    fixture.start_due(&term, &fixture.intent("0").await).await;
     fixture.attempt(&term, &fixture.intent("1").await, accepted()).await;
     assert_eq!(fixture.store.backlog().await.unwrap().waiting, 2);
 }

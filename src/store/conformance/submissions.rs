@@ -1,4 +1,4 @@
-//! Idempotency: one id, one intent, whoever submits it and how often.
+//! Idempotency: one id is one intent, however often and by whichever instance it is submitted.
 
 use super::{Fixture, intent_id, new_intent, submit_to};
 use crate::domain::contract::GatewayUrl;
@@ -18,7 +18,7 @@ pub async fn a_new_intent_is_created_and_found(fixture: Fixture) {
     assert_eq!(found.payload_sha256, *new_intent("a", &one_shot(), b"{}").payload.sha256());
 }
 
-pub async fn the_same_again_returns_the_existing_one(fixture: Fixture) {
+pub async fn a_repeated_submission_returns_the_existing_intent(fixture: Fixture) {
     let created = fixture.submit("a", &one_shot()).await;
     let again = submit_to(&*fixture.other, new_intent("a", &one_shot(), b"{}")).await;
     assert_eq!(again, Submitted::Existing(created));
@@ -26,7 +26,10 @@ pub async fn the_same_again_returns_the_existing_one(fixture: Fixture) {
     let mut renamed = one_shot();
     renamed.policy = changed_contract.policy;
     let after_reload = submit_to(&*fixture.store, new_intent("a", &renamed, b"{}")).await;
-    assert!(matches!(after_reload, Submitted::Existing(_)), "the target is compared, not its contract of today");
+    assert!(
+        matches!(after_reload, Submitted::Existing(_)),
+        "the name of the target is compared, not its current contract"
+    );
 }
 
 pub async fn another_target_or_payload_is_a_conflict(fixture: Fixture) {
@@ -80,7 +83,7 @@ pub async fn ids_are_compared_byte_for_byte(fixture: Fixture) {
     assert_eq!(fixture.find("B").await, None);
 }
 
-pub async fn payload_bytes_are_kept_as_they_are(fixture: Fixture) {
+pub async fn payload_bytes_are_stored_unchanged(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let payloads: [&'static [u8]; 4] = [b"", b"{ \"b\":1,\n\"a\" : 1.0e0 }", b"null", "\"\u{1f600}\u{0}\"".as_bytes()];
     for (number, payload) in payloads.into_iter().enumerate() {
@@ -89,23 +92,23 @@ pub async fn payload_bytes_are_kept_as_they_are(fixture: Fixture) {
             panic!("not created");
         };
         let Some(StartResult::Started { payload: kept, .. }) =
-            fixture.begin(&term, &fixture.waiting(&intent).await).await
+            fixture.start(&term, &fixture.waiting(&intent).await).await
         else {
-            panic!("not begun");
+            panic!("not started");
         };
         assert_eq!(kept, payload);
     }
 }
 
-pub async fn one_batch_may_hold_one_id_several_times(fixture: Fixture) {
+pub async fn one_batch_may_contain_the_same_id_several_times(fixture: Fixture) {
     let submits = vec![
         new_intent("a", &one_shot(), b"1"),
         new_intent("a", &one_shot(), b"1"),
         new_intent("a", &one_shot(), b"2"),
         new_intent("b", &max_attempts(3), b"1"),
     ];
-    let receipt = fixture.store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
-    let kinds: Vec<_> = receipt
+    let results = fixture.store.commit(WriteBatch { submits, ..WriteBatch::default() }).await.unwrap();
+    let kinds: Vec<_> = results
         .submits
         .into_iter()
         .map(|result| match result.unwrap() {
@@ -140,15 +143,15 @@ pub async fn racing_instances_create_one_intent(fixture: Fixture) {
     assert!(fixture.store.find(intent_id("same")).await.unwrap().is_some());
 }
 
-pub async fn a_snapshot_does_not_follow_the_registry(fixture: Fixture) {
+pub async fn a_stored_contract_does_not_change_with_the_registry(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let old = max_attempts(2);
     let first = fixture.submit("first", &old).await;
     let mut new = max_attempts(9);
     new.gateway_url = GatewayUrl::parse("http://elsewhere.test").unwrap();
     let second = fixture.submit("second", &new).await;
-    assert_eq!(*fixture.begin_due(&term, &first).await.contract, old);
-    let begun = fixture.begin_due(&term, &second).await;
-    assert_eq!(*begun.contract, new);
-    assert_eq!(policy::deadline(&begun.contract, begun.created_at), None);
+    assert_eq!(*fixture.start_due(&term, &first).await.contract, old);
+    let started = fixture.start_due(&term, &second).await;
+    assert_eq!(*started.contract, new);
+    assert_eq!(policy::deadline(&started.contract, started.created_at), None);
 }

@@ -1,4 +1,4 @@
-//! Pausing a target: from the answer on none of its attempts begins, whoever leads; nothing else changes.
+//! Pausing a target: from then on none of its attempts starts, whichever instance leads. Nothing else changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,45 +15,45 @@ fn name(text: &str) -> TargetName {
     TargetName::parse(text).unwrap()
 }
 
-pub async fn nothing_begins_for_a_paused_target(fixture: Fixture) {
+pub async fn no_attempt_of_a_paused_target_starts(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let target = max_attempts(3).target;
     let open = fixture.submit("under way", &max_attempts(3)).await;
-    let open = fixture.begin_due(&term, &open).await;
+    let open = fixture.start_due(&term, &open).await;
     let waits = fixture.submit("waits", &max_attempts(3)).await;
     let other = fixture.submit("of another", &one_shot()).await;
 
     let since = fixture.other.pause_target(target.clone()).await.unwrap();
     assert!(since > open.started_at && since <= fixture.now().await);
-    assert_eq!(fixture.store.pause_target(target.clone()).await.unwrap(), since, "it is already");
+    assert_eq!(fixture.store.pause_target(target.clone()).await.unwrap(), since, "pausing again changes nothing");
 
     let waiting = fixture.waiting(&waits).await;
-    assert!(matches!(fixture.begin(&term, &waiting).await, Some(StartResult::Paused)));
-    assert_eq!(fixture.intent("waits").await, waits, "it goes on waiting as it was");
-    fixture.begin_due(&term, &other).await;
+    assert!(matches!(fixture.start(&term, &waiting).await, Some(StartResult::Paused)));
+    assert_eq!(fixture.intent("waits").await, waits, "the intent keeps waiting unchanged");
+    fixture.start_due(&term, &other).await;
     let start_on_insert = Some(StartOnInsert { term: term.clone(), slots: Arc::new(OneSlot::default()) });
     let submits = vec![new_intent("new", &max_attempts(3), b"")];
-    let receipt = fixture.store.commit(WriteBatch { submits, start_on_insert, ..WriteBatch::default() }).await.unwrap();
-    assert!(receipt.submits[0].is_ok() && receipt.started.is_empty(), "new ones are taken, and wait");
+    let results = fixture.store.commit(WriteBatch { submits, start_on_insert, ..WriteBatch::default() }).await.unwrap();
+    assert!(results.submits[0].is_ok() && results.started.is_empty(), "new intents are inserted as waiting");
     assert_eq!(
         fixture.finish(&term, &open, Outcome::error("x")).await,
         Some(FinishResult::Recorded),
-        "it was begun before"
+        "it had started before the pause"
     );
 
     fixture.store.resume_target(target.clone()).await.unwrap();
     fixture.store.resume_target(target).await.unwrap();
-    assert!(matches!(fixture.begin(&term, &waiting).await, Some(StartResult::Started { .. })));
+    assert!(matches!(fixture.start(&term, &waiting).await, Some(StartResult::Started { .. })));
 }
 
-pub async fn deadlines_of_a_paused_target_go_on_passing(fixture: Fixture) {
+pub async fn deadlines_of_a_paused_target_keep_running(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let contract = fixture.short_deadline();
     let (swept, tried) = (fixture.submit("swept", &contract).await, fixture.submit("tried", &contract).await);
     let waiting = fixture.waiting(&tried).await;
     fixture.store.pause_target(contract.target).await.unwrap();
     fixture.pass(fixture.short).await;
-    assert!(matches!(fixture.begin(&term, &waiting).await, Some(StartResult::Ended(_))));
+    assert!(matches!(fixture.start(&term, &waiting).await, Some(StartResult::Ended(_))));
     fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap();
     for intent in [swept, tried] {
         let state = fixture.intent(intent.id.as_str()).await.state;
@@ -61,9 +61,9 @@ pub async fn deadlines_of_a_paused_target_go_on_passing(fixture: Fixture) {
     }
 }
 
-pub async fn every_look_shows_which_targets_are_paused(fixture: Fixture) {
-    let build = fixture.store.schedule_snapshot(1).await.unwrap();
-    assert!(build.paused.is_empty());
+pub async fn snapshots_and_refreshes_show_paused_targets(fixture: Fixture) {
+    let snapshot = fixture.store.schedule_snapshot(1).await.unwrap();
+    assert!(snapshot.paused.is_empty());
     let (one, odd) = (one_shot(), Contract { target: name("Sms \"~1\" é"), ..one_shot() });
     let attempted = fixture.submit("a", &one).await;
     fixture.submit("b", &odd).await;
@@ -71,7 +71,7 @@ pub async fn every_look_shows_which_targets_are_paused(fixture: Fixture) {
         fixture.store.pause_target(target.clone()).await.unwrap();
     }
     let paused = BTreeSet::from([odd.target.clone(), name("never used")]);
-    assert_eq!(fixture.refresh(&build.cursor, 10).await.paused, paused);
+    assert_eq!(fixture.refresh(&snapshot.cursor, 10).await.paused, paused);
     assert_eq!(fixture.other.schedule_snapshot(1).await.unwrap().paused, paused);
     assert_eq!(fixture.store.overview().await.unwrap().paused, paused.iter().cloned().collect::<Vec<_>>());
     let known = fixture.store.targets().await.unwrap();

@@ -1,4 +1,4 @@
-//! Webhook events: owed with every end of an intent, tried by the term that leads, never lost.
+//! Webhook events: every end of an intent makes one pending, the term that holds the lease tries it, and none is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::store::{
     WebhookHistory, WebhookTry,
 };
 
-const HERE: &str = "http://here.test/events";
+const RECEIVER: &str = "http://here.test/events";
 
-fn hooked(contract: Contract) -> Contract {
-    with_webhook(HERE, contract)
+fn with_receiver(contract: Contract) -> Contract {
+    with_webhook(RECEIVER, contract)
 }
 
-fn look(limit: usize, per_receiver: usize) -> DueWebhooksQuery {
+fn query(limit: usize, per_receiver: usize) -> DueWebhooksQuery {
     DueWebhooksQuery { limit, per_receiver, except: Vec::new() }
 }
 
 impl Fixture {
-    /// An intent that has ended, with its event owed.
+    /// Returns an intent that has ended and whose event is pending.
     async fn ended(&self, term: &Term, id: &str, url: &str) -> Intent {
         let intent = self.submit(id, &with_webhook(url, one_shot())).await;
         self.attempt(term, &intent, accepted()).await;
@@ -34,19 +34,19 @@ impl Fixture {
     }
 
     async fn due(&self) -> Vec<IntentSeq> {
-        let due = self.store.due_webhooks(look(100, 100)).await.unwrap();
+        let due = self.store.due_webhooks(query(100, 100)).await.unwrap();
         due.due.into_iter().map(|event| event.seq).collect()
     }
 
-    async fn begin_tries(&self, term: &Term) -> Vec<OpenWebhookTry> {
+    async fn start_tries(&self, term: &Term) -> Vec<OpenWebhookTry> {
         let due = self.due().await;
         self.store.start_webhooks(term.clone(), due).await.expect("the term holds")
     }
 
-    async fn begin_try(&self, term: &Term) -> OpenWebhookTry {
-        let mut begun = self.begin_tries(term).await;
-        assert_eq!(begun.len(), 1);
-        begun.remove(0)
+    async fn start_try(&self, term: &Term) -> OpenWebhookTry {
+        let mut started = self.start_tries(term).await;
+        assert_eq!(started.len(), 1);
+        started.remove(0)
     }
 
     async fn finish_try(&self, term: &Term, open: &OpenWebhookTry, outcome: TryOutcome, verdict: Verdict) -> bool {
@@ -70,20 +70,20 @@ fn answered(status: u16) -> TryOutcome {
     TryOutcome::Answered { status, retry_after: None, remark: (status != 200).then(|| "oh \"no\" \\ ~1 é".to_owned()) }
 }
 
-pub async fn every_end_of_an_intent_owes_one_event(fixture: Fixture) {
+pub async fn every_end_of_an_intent_makes_one_event_pending(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    let overdue = fixture.submit("overdue", &hooked(fixture.short_deadline())).await;
-    let late = fixture.submit("late", &hooked(fixture.short_deadline())).await;
+    let overdue = fixture.submit("overdue", &with_receiver(fixture.short_deadline())).await;
+    let late = fixture.submit("late", &with_receiver(fixture.short_deadline())).await;
     let late = fixture.waiting(&late).await;
     fixture.pass(fixture.short).await;
-    let Some(StartResult::Ended(_)) = fixture.begin(&term, &late).await else { panic!("begun after its deadline") };
+    let Some(StartResult::Ended(_)) = fixture.start(&term, &late).await else { panic!("started after its deadline") };
     let expired = fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap().expired;
     assert_eq!(expired.iter().map(|intent| intent.seq).collect::<Vec<_>>(), [overdue.seq]);
     let cases = [
-        ("accepted", hooked(max_attempts(2)), accepted(), Status::Accepted),
-        ("rejected", hooked(max_attempts(2)), rejected("invalid_recipient"), Status::Rejected),
-        ("exhausted", hooked(one_shot()), Outcome::error("x"), Status::Exhausted),
-        ("retried", hooked(max_attempts(2)), Outcome::error("x"), Status::Pending),
+        ("accepted", with_receiver(max_attempts(2)), accepted(), Status::Accepted),
+        ("rejected", with_receiver(max_attempts(2)), rejected("invalid_recipient"), Status::Rejected),
+        ("exhausted", with_receiver(one_shot()), Outcome::error("x"), Status::Exhausted),
+        ("retried", with_receiver(max_attempts(2)), Outcome::error("x"), Status::Pending),
         ("silent", max_attempts(2), accepted(), Status::Accepted),
     ];
     for (id, contract, outcome, status) in cases {
@@ -91,9 +91,9 @@ pub async fn every_end_of_an_intent_owes_one_event(fixture: Fixture) {
         fixture.attempt(&term, &intent, outcome).await;
         assert_eq!(fixture.intent(id).await.state.status(), status);
     }
-    // A term that died, and the next one that closes what it left open.
-    let open = fixture.submit("interrupted", &hooked(one_shot())).await;
-    fixture.begin_due(&term, &open).await;
+    // A term ends with an open attempt, and the next term closes it.
+    let open = fixture.submit("interrupted", &with_receiver(one_shot())).await;
+    fixture.start_due(&term, &open).await;
     fixture.store.release_lease(term).await.unwrap();
     let next = fixture.lead("me again").await;
     let left = fixture.store.open_attempts_before(next.epoch, 10).await.unwrap();
@@ -102,7 +102,7 @@ pub async fn every_end_of_an_intent_owes_one_event(fixture: Fixture) {
     fixture.fenced(FencedWrites { finishes, ..writes(&next) }).await.unwrap();
 
     for id in ["overdue", "late", "accepted", "rejected", "exhausted", "interrupted"] {
-        let webhook = fixture.webhook(id).await.unwrap_or_else(|| panic!("{id} owes nothing"));
+        let webhook = fixture.webhook(id).await.unwrap_or_else(|| panic!("{id} has no event"));
         assert_eq!((webhook.status, webhook.tries.len()), (EventStatus::Pending, 0), "{id}");
         assert!(webhook.next_try_at.is_some(), "{id}");
     }
@@ -115,20 +115,20 @@ pub async fn every_end_of_an_intent_owes_one_event(fixture: Fixture) {
     assert_eq!(fixture.store.backlog().await.unwrap().webhooks, 6);
 }
 
-pub async fn a_try_is_written_down_and_recorded_once(fixture: Fixture) {
+pub async fn a_try_is_recorded_as_open_and_finished_once(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    let intent = fixture.ended(&term, "a", HERE).await;
-    let open = fixture.begin_try(&term).await;
+    let intent = fixture.ended(&term, "a", RECEIVER).await;
+    let open = fixture.start_try(&term).await;
     assert_eq!((open.intent.clone(), open.number, open.round.tries), (intent.clone(), 1, 1));
-    assert_eq!(open.contract.webhook, hooked(one_shot()).webhook);
+    assert_eq!(open.contract.webhook, with_receiver(one_shot()).webhook);
     assert!(open.round.pending_since <= open.started_at);
-    assert!(fixture.begin_tries(&term).await.is_empty());
+    assert!(fixture.start_tries(&term).await.is_empty());
     let again = fixture.store.start_webhooks(term.clone(), vec![intent.seq]).await.unwrap();
-    assert!(again.is_empty(), "begun twice");
+    assert!(again.is_empty(), "started twice");
 
     let retry = fixture.now().await + fixture.short;
     assert!(fixture.finish_try(&term, &open, answered(500), Verdict::RetryAt(retry)).await);
-    assert!(fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await, "without effect");
+    assert!(fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await, "it has no effect");
     let webhook = fixture.webhook("a").await.unwrap();
     assert_eq!((webhook.status, webhook.next_try_at), (EventStatus::Pending, Some(retry)));
     let WebhookTry { number, http_status, error, started_at, finished_at } = &webhook.tries[0];
@@ -136,12 +136,12 @@ pub async fn a_try_is_written_down_and_recorded_once(fixture: Fixture) {
     assert_eq!(error.as_deref(), answered(500).error());
     assert!(started_at == &open.started_at && finished_at >= started_at);
 
-    let later = fixture.store.due_webhooks(look(10, 10)).await.unwrap();
+    let later = fixture.store.due_webhooks(query(10, 10)).await.unwrap();
     assert!(later.due.is_empty() && later.next == Some(retry) && later.now < retry);
     let early = fixture.store.start_webhooks(term.clone(), vec![intent.seq]).await.unwrap();
-    assert!(early.is_empty(), "begun before it was due");
+    assert!(early.is_empty(), "started before it was due");
     fixture.pass(fixture.short).await;
-    let second = fixture.begin_try(&term).await;
+    let second = fixture.start_try(&term).await;
     assert_eq!((second.number, second.round), (2, crate::domain::webhook::Round { tries: 2, ..open.round }));
     assert!(fixture.finish_try(&term, &second, answered(200), Verdict::Delivered).await);
     let webhook = fixture.webhook("a").await.unwrap();
@@ -152,32 +152,32 @@ pub async fn a_try_is_written_down_and_recorded_once(fixture: Fixture) {
     assert_eq!(fixture.intent("a").await, intent, "a webhook never changes its intent");
 }
 
-pub async fn a_busy_receiver_leaves_room_for_others(fixture: Fixture) {
+pub async fn a_busy_receiver_leaves_slots_for_others(fixture: Fixture) {
     let term = fixture.lead("me").await;
     for n in 0..6 {
         fixture.ended(&term, &format!("many {n}"), "http://many.test/a?b").await;
     }
     fixture.ended(&term, "few", "http://few.test").await;
-    let ids = async |look: DueWebhooksQuery| {
-        let due = fixture.store.due_webhooks(look).await.unwrap().due;
-        let begun = due.iter().map(|event| event.receiver).collect::<Vec<_>>();
-        (due.len(), begun)
+    let ids = async |query: DueWebhooksQuery| {
+        let due = fixture.store.due_webhooks(query).await.unwrap().due;
+        let started = due.iter().map(|event| event.receiver).collect::<Vec<_>>();
+        (due.len(), started)
     };
-    let (count, receivers) = ids(look(100, 100)).await;
+    let (count, receivers) = ids(query(100, 100)).await;
     let (many, few) = (receivers[0], receivers[6]);
     assert!(count == 7 && many != few && receivers[..6].iter().all(|receiver| *receiver == many));
-    assert_eq!(ids(look(100, 2)).await.1, [many, many, few]);
-    assert_eq!(ids(look(2, 100)).await.1, [many, many], "in order of when they are due");
-    let except = |many_free: usize| DueWebhooksQuery { except: vec![(many, many_free)], ..look(100, 4) };
+    assert_eq!(ids(query(100, 2)).await.1, [many, many, few]);
+    assert_eq!(ids(query(2, 100)).await.1, [many, many], "in the order of their due times");
+    let except = |many_free: usize| DueWebhooksQuery { except: vec![(many, many_free)], ..query(100, 4) };
     assert_eq!(ids(except(0)).await.1, [few]);
     assert_eq!(ids(except(1)).await.1, [many, few]);
-    assert_eq!(ids(DueWebhooksQuery { except: vec![(ReceiverId(4711), 0)], ..look(100, 1) }).await.1, [many, few]);
+    assert_eq!(ids(DueWebhooksQuery { except: vec![(ReceiverId(4711), 0)], ..query(100, 1) }).await.1, [many, few]);
 }
 
-pub async fn what_was_left_open_is_closed_and_due_again(fixture: Fixture) {
+pub async fn tries_that_were_left_open_are_closed_and_due_again(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    fixture.ended(&term, "a", HERE).await;
-    let open = fixture.begin_try(&term).await;
+    fixture.ended(&term, "a", RECEIVER).await;
+    let open = fixture.start_try(&term).await;
     fixture.store.release_lease(term.clone()).await.unwrap();
     let next = fixture.lead("next").await;
     assert!(fixture.due().await.is_empty());
@@ -186,7 +186,7 @@ pub async fn what_was_left_open_is_closed_and_due_again(fixture: Fixture) {
     let webhook = fixture.webhook("a").await.unwrap();
     assert_eq!(webhook.tries.len(), 1);
     assert_eq!((webhook.tries[0].http_status, webhook.tries[0].error.as_deref()), (None, Some(INTERRUPTED)));
-    let second = fixture.begin_try(&next).await;
+    let second = fixture.start_try(&next).await;
     assert_eq!(second.number, 2);
     assert!(!fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await, "the old term is over");
     assert!(fixture.finish_try(&next, &open, answered(200), Verdict::Delivered).await, "not open any more");
@@ -198,52 +198,56 @@ pub async fn what_was_left_open_is_closed_and_due_again(fixture: Fixture) {
 
 pub async fn a_stale_term_changes_no_event(fixture: Fixture) {
     let term = acquire_from(&*fixture.store, "lease", "old", LONG).await.unwrap().term;
-    let waiting = fixture.ended(&term, "waiting", HERE).await;
+    let waiting = fixture.ended(&term, "waiting", RECEIVER).await;
     fixture.store.release_lease(term.clone()).await.unwrap();
     let next = fixture.lead("next").await;
     assert!(fixture.store.start_webhooks(term.clone(), vec![waiting.seq]).await.is_err(), "start");
-    let open = fixture.begin_try(&next).await;
+    let open = fixture.start_try(&next).await;
     assert!(!fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await, "finish");
     assert_eq!(fixture.store.close_webhooks(term, Vec::new()).await, Err(FencedError::TermOver), "close");
     let webhook = fixture.webhook("waiting").await.unwrap();
     assert_eq!((webhook.status, webhook.next_try_at, webhook.tries.len()), (EventStatus::Pending, None, 0));
 }
 
-pub async fn an_event_may_be_asked_for_again(fixture: Fixture) {
+pub async fn an_event_can_be_redelivered(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let redeliver = async |id: &str| fixture.other.redeliver_webhook(intent_id(id)).await.unwrap();
     assert_eq!(redeliver("nobody").await, Redelivery::NoIntent);
     fixture.submit("silent", &one_shot()).await;
     assert_eq!(redeliver("silent").await, Redelivery::NoWebhook);
-    let pending = fixture.submit("pending", &hooked(one_shot())).await;
+    let pending = fixture.submit("pending", &with_receiver(one_shot())).await;
     assert_eq!(redeliver("pending").await, Redelivery::NotEnded);
     fixture.attempt(&term, &pending, accepted()).await;
 
-    let first = fixture.begin_try(&term).await;
-    assert_eq!(redeliver("pending").await, Redelivery::Owed);
+    let first = fixture.start_try(&term).await;
+    assert_eq!(redeliver("pending").await, Redelivery::Pending);
     assert!(fixture.due().await.is_empty(), "a try is under way");
     assert!(fixture.finish_try(&term, &first, answered(410), Verdict::Failed).await);
-    let second = fixture.begin_try(&term).await;
-    assert_eq!((second.number, second.round.tries), (2, 1), "asked for meanwhile: a round of its own, due at once");
+    let second = fixture.start_try(&term).await;
+    assert_eq!(
+        (second.number, second.round.tries),
+        (2, 1),
+        "redelivery was requested meanwhile: a new round that is due now"
+    );
     assert!(second.round.pending_since > first.round.pending_since);
     assert!(fixture.finish_try(&term, &second, answered(410), Verdict::Failed).await);
     assert!(fixture.due().await.is_empty());
-    assert_eq!(redeliver("pending").await, Redelivery::Owed);
-    let third = fixture.begin_try(&term).await;
-    assert_eq!(redeliver("pending").await, Redelivery::Owed);
+    assert_eq!(redeliver("pending").await, Redelivery::Pending);
+    let third = fixture.start_try(&term).await;
+    assert_eq!(redeliver("pending").await, Redelivery::Pending);
     assert!(fixture.finish_try(&term, &third, answered(200), Verdict::Delivered).await);
-    assert!(fixture.due().await.is_empty(), "it was taken after it was asked for");
-    assert_eq!(redeliver("pending").await, Redelivery::Owed);
+    assert!(fixture.due().await.is_empty(), "it was delivered after redelivery was requested");
+    assert_eq!(redeliver("pending").await, Redelivery::Pending);
     let webhook = fixture.webhook("pending").await.unwrap();
     assert_eq!((webhook.status, webhook.tries.len()), (EventStatus::Pending, 3));
 }
 
 pub async fn tries_under_way_are_not_closed(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    fixture.ended(&term, "mine", HERE).await;
-    let mine = fixture.begin_try(&term).await;
-    fixture.ended(&term, "lost", HERE).await;
-    fixture.begin_try(&term).await;
+    fixture.ended(&term, "mine", RECEIVER).await;
+    let mine = fixture.start_try(&term).await;
+    fixture.ended(&term, "lost", RECEIVER).await;
+    fixture.start_try(&term).await;
     assert_eq!(fixture.store.close_webhooks(term.clone(), vec![mine.intent.seq]).await, Ok(1));
     assert_eq!(fixture.webhook("lost").await.unwrap().tries.len(), 1);
     assert!(fixture.webhook("mine").await.unwrap().tries.is_empty());
@@ -251,58 +255,61 @@ pub async fn tries_under_way_are_not_closed(fixture: Fixture) {
     assert_eq!(fixture.webhook("mine").await.unwrap().status, EventStatus::Delivered);
 }
 
-pub async fn an_event_that_cannot_be_read_holds_up_nobody(fixture: Fixture) {
+pub async fn an_event_that_cannot_be_read_delays_no_other(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    let broken = fixture.ended(&term, "broken", HERE).await;
-    (fixture.garble)(broken.seq).await;
-    fixture.ended(&term, "well", "http://elsewhere.test").await;
-    // As an instance that has not seen the contract before.
+    let unreadable = fixture.ended(&term, "unreadable", RECEIVER).await;
+    (fixture.garble)(unreadable.seq).await;
+    fixture.ended(&term, "readable", "http://elsewhere.test").await;
+    // The other instance has not read the contract before.
     let due = fixture.due().await;
     assert_eq!(due.len(), 2);
-    let begun = fixture.other.start_webhooks(term, due).await.unwrap();
-    assert_eq!(begun.iter().map(|open| open.intent.id.as_str()).collect::<Vec<_>>(), ["well"]);
+    let started = fixture.other.start_webhooks(term, due).await.unwrap();
+    assert_eq!(started.iter().map(|open| open.intent.id.as_str()).collect::<Vec<_>>(), ["readable"]);
     assert!(fixture.due().await.is_empty(), "it is put off");
 }
 
-pub async fn retention_waits_for_what_is_owed(fixture: Fixture) {
+pub async fn retention_waits_for_pending_events(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    fixture.ended(&term, "delivered", HERE).await;
-    let open = fixture.begin_try(&term).await;
+    fixture.ended(&term, "delivered", RECEIVER).await;
+    let open = fixture.start_try(&term).await;
     assert!(fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await);
-    fixture.ended(&term, "owed", HERE).await;
+    fixture.ended(&term, "pending", RECEIVER).await;
     fixture.pass(2 * fixture.short).await;
     let purge = async || fixture.purge(&term, Duration::from_secs(1), 10).await.iter().sum::<usize>();
     assert_eq!(purge().await, 1);
     assert_eq!(fixture.find("delivered").await, None);
-    let open = fixture.begin_try(&term).await;
+    let open = fixture.start_try(&term).await;
     assert_eq!(purge().await, 0, "a try is under way");
     assert!(fixture.finish_try(&term, &open, answered(200), Verdict::Delivered).await);
     assert_eq!(purge().await, 1);
-    fixture.ended(&term, "delivered", HERE).await;
-    assert!(fixture.webhook("delivered").await.unwrap().tries.is_empty(), "a purged id starts anew");
+    fixture.ended(&term, "delivered", RECEIVER).await;
+    assert!(
+        fixture.webhook("delivered").await.unwrap().tries.is_empty(),
+        "the id of a purged intent can be used again"
+    );
 }
 
-pub async fn a_purge_steps_over_what_is_owed_and_does_not_come_back_to_it(fixture: Fixture) {
+pub async fn a_purge_skips_intents_with_pending_events_and_does_not_examine_them_again(fixture: Fixture) {
     let term = fixture.lead("me").await;
     for n in 0..4 {
-        fixture.ended(&term, &format!("owed{n}"), HERE).await;
+        fixture.ended(&term, &format!("pending{n}"), RECEIVER).await;
     }
     let intent = fixture.submit("free", &one_shot()).await;
     fixture.attempt(&term, &intent, accepted()).await;
     fixture.pass(2 * fixture.short).await;
     let steps = fixture.purge(&term, Duration::from_secs(1), 2).await;
-    assert!(steps.len() >= 3, "no more than two are examined at once: {steps:?}");
-    assert_eq!(steps.iter().sum::<usize>(), 1, "what is owed does not keep the purge from what lies behind it");
+    assert!(steps.len() >= 3, "each step examines at most two: {steps:?}");
+    assert_eq!(steps.iter().sum::<usize>(), 1, "intents with pending events do not stop the purge");
     assert_eq!(fixture.find("free").await, None);
-    assert!(fixture.find("owed0").await.is_some());
+    assert!(fixture.find("pending0").await.is_some());
 }
 
-pub async fn the_age_of_what_is_owed_is_known(fixture: Fixture) {
+pub async fn the_backlog_has_the_age_of_the_oldest_pending_event(fixture: Fixture) {
     let term = fixture.lead("me").await;
     assert_eq!(fixture.store.backlog().await.unwrap().oldest_webhook, None);
-    fixture.ended(&term, "old", HERE).await;
+    fixture.ended(&term, "old", RECEIVER).await;
     fixture.pass(fixture.short).await;
-    fixture.ended(&term, "young", HERE).await;
+    fixture.ended(&term, "recent", RECEIVER).await;
     let backlog = fixture.store.backlog().await.unwrap();
     assert_eq!(backlog.webhooks, 2);
     assert!(backlog.oldest_webhook.unwrap() >= fixture.short);

@@ -1,7 +1,8 @@
-//! A copy of a store in use: consistent, verified, and there as a whole or not at all.
+//! Makes a backup: a consistent, verified copy of a store in use. The target file appears only when the copy is complete.
 //!
-//! The copy is made page by page inside one read transaction, so it shows one moment, and commits of others do not make it start
-//! over, as they do where each step reads anew. While it runs the log cannot begin anew and grows by what is committed.
+//! The copy is made page by page within one read transaction, so it shows one moment. Without that transaction SQLite would
+//! start the copy again whenever another process commits. While the copy runs, the write-ahead log cannot be reset and
+//! grows with every commit.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,23 +16,24 @@ use super::connection::{self, OpenError};
 use super::integrity::errors_of;
 use super::migrate;
 
-/// Pages copied between two reports of progress: 4 MiB.
-const STEP: i32 = 1024;
+/// Pages that are copied between two reports of progress: 4 MiB.
+const PAGES_PER_STEP: i32 = 1024;
 
+/// Why a backup failed, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     #[error(transparent)]
     Store(#[from] OpenError),
-    #[error("{} exists already; name a file that does not exist, backups replace nothing", .0.display())]
+    #[error("{} exists already; name a file that does not exist, because a backup never replaces a file", .0.display())]
     Exists(PathBuf),
-    #[error("cannot write {}: {source}; name a file in a directory that exists, may be written and has space", path.display())]
+    #[error("cannot write {}: {source}; name a file in a directory that exists, is writable and has free space", path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot copy the store: {0}; check both disks and try again")]
     Copy(#[from] rusqlite::Error),
-    #[error("another process is keeping the store from being read; try again")]
+    #[error("another process has locked the store; try again")]
     Locked,
-    #[error("the copy was thrown away, because it is not sound: {0}; run 'submission-manager check' on the store")]
-    Unsound(String),
+    #[error("the copy was deleted, because it is damaged: {0}; run 'submission-manager check' on the store")]
+    Damaged(String),
 }
 
 /// What is in a backup.
@@ -83,11 +85,11 @@ pub fn run(store: &Path, target: &Path, mut progress: impl FnMut(Progress)) -> R
 
 fn copy_pages(snapshot: &Connection, to: &Path, progress: &mut impl FnMut(Progress)) -> Result<(), BackupError> {
     let mut copy = Connection::open(to)?;
-    // Not worth a journal: a copy that is not finished is thrown away.
+    // The copy needs no journal, because an incomplete copy is deleted.
     copy.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")?;
     let backup = Backup::new(snapshot, &mut copy)?;
     loop {
-        let step = backup.step(STEP)?;
+        let step = backup.step(PAGES_PER_STEP)?;
         let now = backup.progress();
         let pages = |count: i32| u64::try_from(count).unwrap_or(0);
         progress(Progress::Copied { pages: pages(now.pagecount - now.remaining), of: pages(now.pagecount) });
@@ -103,18 +105,18 @@ fn verify(copy: &Path, expected: &BTreeMap<String, i64>) -> Result<(), BackupErr
     let connection = Connection::open(copy)?;
     let errors = errors_of(&connection, "PRAGMA integrity_check(3)")?;
     if !errors.is_empty() {
-        return Err(BackupError::Unsound(errors.join("; ")));
+        return Err(BackupError::Damaged(errors.join("; ")));
     }
     for (table, count) in count_rows(&connection)? {
         let expected = expected.get(&table).copied().unwrap_or_default();
         if count != expected {
-            return Err(BackupError::Unsound(format!("{table} has {count} rows instead of {expected}")));
+            return Err(BackupError::Damaged(format!("{table} has {count} rows instead of {expected}")));
         }
     }
     Ok(())
 }
 
-/// How many rows every table has.
+/// Counts the rows of every table.
 fn count_rows(connection: &Connection) -> Result<BTreeMap<String, i64>, rusqlite::Error> {
     let tables: Vec<String> = connection
         .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'")?

@@ -1,8 +1,8 @@
-//! Copies the write-ahead log into the file beside the writer, so that commits need not wait for it.
+//! Copies the write-ahead log into the database file in the background, so that commits do not have to wait for it.
 //!
-//! On a large store a checkpoint writes pages all over the file. Done by whoever commits, which is
-//! what SQLite does by itself, it holds up all the others. The log can only begin anew when all of
-//! it is copied, so now and then commits do wait: for the little that came while the rest was copied.
+//! A checkpoint of a large store writes pages all over the file. By default SQLite makes it as part of a commit, and all other
+//! commits wait. The log can be reset only when all of it is copied. So commits still wait from time to time, but only for the
+//! pages that were added while the rest was copied.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,30 +15,32 @@ use tokio::sync::Mutex;
 use super::Writer;
 use super::connection::{self, OpenError};
 
-/// Pages in the log from which on it is to begin anew: 32 MiB.
+/// From this many pages on the log is to be reset: 32 MiB.
 const LONG_LOG: i64 = 8 * 1024;
-/// Pages in the log at which the writer copies what is left itself, if nobody else could: 128 MiB.
+/// At this many pages the writer makes a checkpoint itself, in case the background task cannot: 128 MiB.
 pub const WRITERS_CHECKPOINT: i64 = 32 * 1024;
-/// Commits between two runs: at sixty pages each about fifteen thousand pages.
-const COMMITS: u32 = 256;
-/// A commit with so many bytes of payload more counts as one more: about sixty pages.
+/// Commits between two checkpoints. With about sixty pages each, they write fifteen thousand pages.
+const COMMITS_PER_RUN: u32 = 256;
+/// Every this many payload bytes of a commit count as one more commit: about sixty pages.
 const COMMIT_BYTES: usize = 256 * 1024;
-/// Bytes of a page, as SQLite makes files by default.
+/// The default page size of SQLite.
 const PAGE_BYTES: usize = 4096;
-/// How often the rest is copied and synced before commits wait: less comes meanwhile each time.
-const CHASES: usize = 3;
+/// How often the rest of the log is copied and synced before commits have to wait. Each time less is left.
+const ROUNDS: usize = 3;
 
+/// Makes checkpoints in the background.
 pub struct Checkpointer {
     connection: std::sync::Mutex<Connection>,
     writer: Arc<Mutex<Writer>>,
-    /// The database file once more, for syncing. Never closed: that would end all locks that SQLite
-    /// has on the file in this process.
+    /// The database file, opened once more for syncing. It is never closed, because closing it would release all locks that
+    /// SQLite holds on the file in this process.
     file: &'static File,
     running: AtomicBool,
     commits: AtomicU32,
 }
 
 impl Checkpointer {
+    /// Opens a connection of its own for checkpoints.
     pub fn open(path: &Path, writer: Arc<Mutex<Writer>>) -> Result<Arc<Self>, OpenError> {
         let connection = std::sync::Mutex::new(connection::open_existing(path)?);
         let file =
@@ -47,20 +49,20 @@ impl Checkpointer {
         Ok(Arc::new(Self { connection, writer, file, running: AtomicBool::new(false), commits: AtomicU32::new(0) }))
     }
 
-    /// Takes note of a commit with so many bytes of payload.
+    /// Counts a commit with this many payload bytes.
     pub fn committed(self: &Arc<Self>, payload: usize) {
-        self.add(1 + u32::try_from(payload / COMMIT_BYTES).unwrap_or(COMMITS));
+        self.add(1 + u32::try_from(payload / COMMIT_BYTES).unwrap_or(COMMITS_PER_RUN));
     }
 
-    /// Takes note of a transaction that wrote so many pages.
+    /// Counts a transaction that wrote this many pages.
     pub fn wrote(self: &Arc<Self>, pages: usize) {
-        self.add(u32::try_from(pages * PAGE_BYTES / COMMIT_BYTES).unwrap_or(COMMITS));
+        self.add(u32::try_from(pages * PAGE_BYTES / COMMIT_BYTES).unwrap_or(COMMITS_PER_RUN));
     }
 
-    /// Now and then starts a run, unless one is under way.
+    /// Adds to the count of commits, and starts a checkpoint when there are enough, unless one is under way.
     fn add(self: &Arc<Self>, weight: u32) {
         let commits = self.commits.fetch_add(weight, Ordering::Relaxed) + weight;
-        if commits >= COMMITS && !self.running.swap(true, Ordering::SeqCst) {
+        if commits >= COMMITS_PER_RUN && !self.running.swap(true, Ordering::SeqCst) {
             self.commits.store(0, Ordering::Relaxed);
             let checkpointer = Arc::clone(self);
             tokio::task::spawn_blocking(move || {
@@ -77,21 +79,21 @@ impl Checkpointer {
         if copy(&connection)? < LONG_LOG {
             return Ok(());
         }
-        for _ in 0..CHASES {
+        for _ in 0..ROUNDS {
             if let Err(error) = self.file.sync_data() {
                 log::warn!("sync_failed error={error:?}");
             }
             copy(&connection)?;
         }
-        // Nobody in this process commits now, so all of it can be copied; the next one to commit
-        // finds nothing in the log that is still needed, and begins it anew.
+        // This process makes no commit now, so all of the log can be copied. The next commit finds a log of which nothing is
+        // needed any more, and resets it.
         let _no_commits = self.writer.blocking_lock();
         copy(&connection).map(drop)
     }
 }
 
-/// Copies what it can without waiting for anybody: what readers still need is left for the next
-/// time. How many pages the log has.
+/// Copies as much of the log as possible without waiting. Pages that readers still need are left for the next time. Returns
+/// how many pages the log has.
 fn copy(connection: &Connection) -> Result<i64, rusqlite::Error> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))
 }

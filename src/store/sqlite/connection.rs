@@ -1,4 +1,4 @@
-//! Opening the file, and saying plainly what is wrong with it when that fails.
+//! Opens connections to the file, with error messages that say what to do, and keeps the store's clock.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
-use super::PREPARED;
+use super::PREPARED_STATEMENTS;
 use super::checkpoint::WRITERS_CHECKPOINT;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
@@ -15,6 +15,7 @@ use crate::store::StoreError;
 /// How long a call waits for another process that is writing, before it gives up with 503.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Why the file cannot be used as a store, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use {} as the store: {what}; {remedy}", path.display())]
 pub struct OpenError {
@@ -28,11 +29,12 @@ impl OpenError {
         Self { path: path.to_owned(), what: what.into(), remedy }
     }
 
+    /// Adds the remedy for an error of SQLite.
     pub fn from_sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let remedy = match error.sqlite_error_code() {
-            Some(ErrorCode::CannotOpen) => "check that its directory exists and may be written by this user",
+            Some(ErrorCode::CannotOpen) => "check that its directory exists and that this user may write to it",
             Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => "make the file and its directory writable",
-            Some(ErrorCode::NotADatabase) => "it is not a SQLite file: name another one with SM_STORE",
+            Some(ErrorCode::NotADatabase) => "it is not a SQLite file: set SM_STORE to another file",
             Some(ErrorCode::DatabaseCorrupt) => "the file is damaged: restore it from a backup or move it away",
             Some(ErrorCode::DiskFull) => "free some disk space and start again",
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
@@ -45,26 +47,27 @@ impl OpenError {
     }
 }
 
-/// Makes the directory that the file is to be in. Only that one: where several are missing, the path is mistyped, or a
-/// disk is not mounted.
+/// Creates the directory of the file. It creates no further parent directories: if several are missing, the path is probably
+/// mistyped, or a disk is not mounted.
 pub fn make_directory(path: &Path) -> Result<(), OpenError> {
     let directory = directory_of(path);
     match std::fs::create_dir(directory) {
         Err(error) if !directory.is_dir() => Err(OpenError::new(
             path,
-            format!("cannot make its directory {} ({error})", directory.display()),
+            format!("cannot create its directory {} ({error})", directory.display()),
             NO_DIRECTORY,
         )),
         _ => Ok(()),
     }
 }
 
-/// The directory that the file is in, or is to be in.
+/// Returns the directory of the file.
 pub fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-pub const NO_DIRECTORY: &str = "create that directory (mkdir -p), or name another one with SM_STORE";
+/// The remedy for a directory that does not exist.
+pub const NO_DIRECTORY: &str = "create that directory (mkdir -p), or set SM_STORE to another path";
 
 /// Opens the file for writing; creates it if `create`.
 pub fn open_writer(path: &Path, create: bool) -> Result<Connection, OpenError> {
@@ -77,16 +80,17 @@ pub fn open_writer(path: &Path, create: bool) -> Result<Connection, OpenError> {
     let connection = Connection::open_with_flags(path, flags)
         .and_then(|connection| {
             connection.busy_timeout(BUSY_TIMEOUT)?;
-            // Plans do not depend on values; otherwise statements are prepared anew when those change.
+            // Query plans must not depend on parameter values. Otherwise SQLite prepares statements again when the values
+            // change.
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             Ok(connection)
         })
         .map_err(|error| OpenError::from_sqlite(path, &error))?;
-    connection.set_prepared_statement_cache_capacity(PREPARED.map_or(0, std::num::NonZeroUsize::get));
+    connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS.map_or(0, std::num::NonZeroUsize::get));
     Ok(connection)
 }
 
-/// Opens a file that `migrate` has made, for durable writes.
+/// Opens a file that was migrated, for durable writes.
 pub fn open_existing(path: &Path) -> Result<Connection, OpenError> {
     if !path.exists() {
         return Err(OpenError::new(path, "there is no such file", "run 'submission-manager migrate' first"));
@@ -99,21 +103,24 @@ pub fn open_existing(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
+/// Opens the file for reading only.
 pub fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     let connection = open_writer(path, false)?;
     connection.pragma_update(None, "query_only", true).map_err(|error| OpenError::from_sqlite(path, &error))?;
     Ok(connection)
 }
 
-/// Whether commits are synced to disk before they are answered. Those that are not are still atomic and in order.
+/// Sets whether commits are synced to disk before they are answered. Commits that are not synced are still atomic and in
+/// order.
 pub fn set_durable(connection: &Connection, durable: bool) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "synchronous", if durable { "FULL" } else { "NORMAL" })
 }
 
-/// Memory for the writer's pages: enough for the inner pages of every index over tens of millions
-/// of intents. Taken only as it is needed.
+/// The page cache of the writer. It holds the inner pages of every index of tens of millions of intents. SQLite allocates
+/// it only as needed.
 const CACHE_KIB: i64 = 64 * 1024;
 
+/// Converts an error of SQLite. Errors of the file or the disk mean that the store is unavailable; others concern one item.
 pub fn store_error(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(
@@ -132,13 +139,14 @@ pub fn store_error(error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// How far the store's clock may be ahead of the host's before that is written down.
+/// From here on the store's clock is slowed down and compared with the host's in `submission_clock_pace`.
 const PACED_FROM: Duration = Duration::from_secs(1);
 
-/// The store's clock never goes back. When the host's is set back, because it was wrong before or is now, the store's
-/// goes on from where it was at three quarters of the speed until the host's has caught up: leases expire and retries become due, a
-/// little later. `submission_clock_pace` says what both showed at the last transaction; it counts only if that
-/// transaction is still the last one. `?1` is the host's time.
+/// The store's time while the store's clock is ahead of the host's. `?1` is the host's time.
+///
+/// The store's clock never goes back. When the host's clock is set back, the store's clock continues at three quarters of the
+/// speed until the host's has caught up. Leases still expire and retries still become due, only a little later.
+/// `submission_clock_pace` holds both times as of a transaction. It counts only if that transaction is still the last one.
 macro_rules! paced {
     () => {
         "coalesce((SELECT iif(p.store_at = last_at AND p.host_at < ?1, last_at + (?1 - p.host_at) * 3 / 4, 0)
@@ -150,13 +158,13 @@ const TICK: &str =
     concat!("UPDATE submission_clock SET last_at = max(?1, last_at + 1, ", paced!(), ") RETURNING last_at");
 const READ_CLOCK: &str = concat!("SELECT max(?1, last_at, ", paced!(), ") FROM submission_clock");
 
-/// Whether the store's clock has to be paced.
+/// Whether the store's clock is ahead of the host's and has to be slowed down.
 pub fn is_ahead(store: Timestamp, host: Timestamp) -> bool {
     store.since(host) > PACED_FROM
 }
 
-/// Begins a transaction that is the only one writing, and moves the store's clock on.
-pub fn begin<'c>(
+/// Begins a write transaction and advances the store's clock. Other writers wait until the transaction ends.
+pub fn begin_transaction<'c>(
     connection: &'c mut Connection,
     clock: &WallClock,
 ) -> Result<(Transaction<'c>, Timestamp), rusqlite::Error> {
@@ -174,7 +182,7 @@ pub fn begin<'c>(
     Ok((transaction, now))
 }
 
-/// The store's time for a reader: never behind a transaction that it can see.
+/// Returns the store's time for a reader. It is never before a transaction that the reader can see.
 pub fn read_now(connection: &Connection, clock: &WallClock) -> Result<Timestamp, rusqlite::Error> {
     connection
         .prepare_cached(READ_CLOCK)?

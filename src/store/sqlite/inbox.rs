@@ -1,10 +1,10 @@
-//! The inbox: submissions kept as they came, contacts and messages made of them.
+//! The inbox: raw submissions, and the contacts and messages made of them.
 
 use bytes::Bytes;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 
-use super::connection::{begin, read_now};
+use super::connection::{begin_transaction, read_now};
 use super::leases;
 use super::read::parsed;
 use super::schedule::as_limit;
@@ -20,7 +20,7 @@ use crate::store::{
     StoreError, Text,
 };
 
-/// Keeps what came in; due at once.
+/// Stores a submission, which is then due for processing.
 pub fn receive(
     transaction: &Transaction<'_>,
     new: &NewInboxSubmission,
@@ -56,7 +56,8 @@ pub fn receive(
     Ok(if before == content { Received::Existing(id) } else { Received::Conflict(id) })
 }
 
-pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Result<DueInbox, rusqlite::Error> {
+/// Reads the submissions that are due, and the backlog.
+pub fn due(connection: &mut Connection, clock: &WallClock, limit: usize) -> Result<DueInbox, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
     let due: Vec<DueInboxSubmission> = snapshot
@@ -92,20 +93,20 @@ pub fn look(connection: &mut Connection, clock: &WallClock, limit: usize) -> Res
     Ok(DueInbox { now, due, next: next.filter(|due| *due > now), backlog })
 }
 
-/// Each in a savepoint of one transaction; `None` if the term is over.
+/// Records the results of submissions in one transaction, each in a savepoint of its own. `None` if the term is over.
 pub fn process(
     connection: &mut Connection,
     clock: &WallClock,
     term: &Term,
     processed: &[ProcessedInboxSubmission],
 ) -> Result<Option<Vec<Result<(), StoreError>>>, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
         return Ok(None);
     }
     let mut results = Vec::with_capacity(processed.len());
     for item in processed {
-        results.push(Items::Apart.run(&transaction, |tx| process_one(tx, item, now))?);
+        results.push(Items::InSavepoints.run(&transaction, |tx| process_one(tx, item, now))?);
     }
     transaction.commit()?;
     Ok(Some(results))
@@ -154,8 +155,9 @@ fn process_one(
         .map(drop)
 }
 
-/// The contact of a draft, made if it is a new one. What was not known of it is filled in, but a phone only if no other
-/// contact of the client has it: it would take that one's messages.
+/// Finds the contact of a draft, or creates it. Missing fields of an existing contact are filled in. A phone number is
+/// filled in only if no other contact of the client has it, because messages from that number would then go to this
+/// contact.
 fn contact(
     transaction: &Transaction<'_>,
     client_slug: &str,
@@ -182,8 +184,8 @@ fn contact(
     Ok(transaction.last_insert_rowid())
 }
 
-/// By email; else the one with this phone and no email, which then gets the email. Without an email: the one with this
-/// phone and no email, else the oldest with this phone.
+/// Finds the contact of a draft: the one with its email; otherwise the one with its phone and no email; otherwise, if the
+/// draft has no email, the oldest one with its phone.
 fn find_contact(
     transaction: &Transaction<'_>,
     client_slug: &str,
@@ -194,23 +196,23 @@ fn find_contact(
         "SELECT contact_id FROM inbox_contacts WHERE client_slug = ?1 AND phone = ?2 AND email IS NULL";
     const BY_PHONE: &str =
         "SELECT contact_id FROM inbox_contacts WHERE client_slug = ?1 AND phone = ?2 ORDER BY contact_id LIMIT 1";
-    let look = |sql, key: Option<&String>| match key {
+    let find = |sql, key: Option<&String>| match key {
         Some(key) => transaction.prepare_cached(sql)?.query_row(params![client_slug, key], |row| row.get(0)).optional(),
         None => Ok(None),
     };
     let (email, phone) = (draft.email.as_ref(), draft.phone.as_ref());
-    if let Some(found) = look(BY_EMAIL, email)? {
+    if let Some(found) = find(BY_EMAIL, email)? {
         return Ok(Some(found));
     }
-    match look(WITHOUT_EMAIL, phone)? {
-        None if email.is_none() => look(BY_PHONE, phone),
+    match find(WITHOUT_EMAIL, phone)? {
+        None if email.is_none() => find(BY_PHONE, phone),
         found => Ok(found),
     }
 }
 
-/// Makes submissions due now, as if they had never failed; how many. Only those that are not processed.
+/// Makes submissions that are not processed due now, as if they had never failed. Returns their number.
 pub fn reprocess(connection: &mut Connection, clock: &WallClock, which: &Reprocess) -> Result<usize, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     let changed = match which {
         Reprocess::One(id) => transaction
             .prepare_cached(
@@ -250,6 +252,7 @@ fn submission_of(row: &Row<'_>) -> Result<InboxSubmission, rusqlite::Error> {
     })
 }
 
+/// Reads a submission with its payload.
 pub fn find(
     connection: &Connection,
     id: InboxSubmissionId,
@@ -261,10 +264,11 @@ pub fn find(
         .optional()
 }
 
-/// What is not processed is rare, and has indexes of its own.
+/// Submissions that are not processed are rare and have indexes of their own.
 const WAITING: &str = "inbox_submissions INDEXED BY inbox_submissions_waiting";
 const PARKED: &str = "inbox_submissions INDEXED BY inbox_submissions_parked";
 
+/// Lists submissions.
 pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<InboxSubmission>, rusqlite::Error> {
     let (state, table) = match query.state {
         Some(InboxSubmissionState::Received) => (Some("next_try_at IS NOT NULL AND tries = 0"), WAITING),
@@ -277,6 +281,7 @@ pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxP
     listing.page(connection, query, submission_of, |row| row.seq.0)
 }
 
+/// Lists contacts.
 pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<Contact>, rusqlite::Error> {
     let columns = "contact_id, client_slug, email, phone, name, created_at";
     let listing = Listing { columns, table: "inbox_contacts", number: "contact_id", state: None };
@@ -293,6 +298,7 @@ pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage
     listing.page(connection, query, contact_of, |contact| contact.id)
 }
 
+/// Lists messages.
 pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<InboxMessage>, rusqlite::Error> {
     let columns = "message_id, client_slug, contact_id,
         (SELECT s.id FROM inbox_submissions s WHERE s.submission_seq = inbox_messages.submission_seq), channel,
@@ -313,7 +319,7 @@ pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage
     listing.page(connection, query, message_of, |message| message.id)
 }
 
-/// A list, newest first.
+/// A list of rows, newest first.
 struct Listing {
     columns: &'static str,
     table: &'static str,
@@ -335,7 +341,7 @@ impl Listing {
         let wanted = [
             ("client_slug = ?".to_owned(), query.client_slug.clone().map(Value::Text)),
             ("contact_id = ?".to_owned(), query.contact_id.map(Value::Integer)),
-            (format!("{number} < ?"), query.behind.map(Value::Integer)),
+            (format!("{number} < ?"), query.after.map(Value::Integer)),
         ];
         for (condition, value) in wanted.into_iter().filter_map(|(sql, value)| Some((sql, value?))) {
             conditions.push(condition);

@@ -1,4 +1,4 @@
-//! Whether a file is sound, for `check`.
+//! Looks for damage in a SQLite file, for the `check` command.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -10,21 +10,21 @@ use super::connection::{self, OpenError};
 
 const REMEDY: &str = "restore a backup; the service must not run on this file";
 
-/// What an examination that found nothing wrong has seen.
+/// How much of a file was read without finding damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Examined {
     All,
-    /// The time was up.
+    /// The time limit was reached before the end.
     Part,
 }
 
-/// Reads the whole file and looks for damage, for at most so long.
-pub fn quick_check(path: &Path, most: Duration) -> Result<Examined, OpenError> {
+/// Reads the whole file and looks for damage, for at most `time_limit`.
+pub fn quick_check(path: &Path, time_limit: Duration) -> Result<Examined, OpenError> {
     let connection = connection::open_reader(path)?;
     let interrupt = connection.get_interrupt_handle();
     let (done, is_done) = mpsc::channel::<()>();
     std::thread::spawn(move || {
-        if is_done.recv_timeout(most) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if is_done.recv_timeout(time_limit) == Err(mpsc::RecvTimeoutError::Timeout) {
             interrupt.interrupt();
         }
     });
@@ -41,10 +41,10 @@ pub fn quick_check(path: &Path, most: Duration) -> Result<Examined, OpenError> {
     }
 }
 
-/// What `PRAGMA quick_check` or `integrity_check` complain about.
+/// Returns the errors that `PRAGMA quick_check` or `PRAGMA integrity_check` report.
 pub fn errors_of(connection: &Connection, pragma: &str) -> Result<Vec<String>, rusqlite::Error> {
     let mut statement = connection.prepare(pragma)?;
     let lines: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    let complaints = lines.iter().flat_map(|text| text.lines()).map(str::trim).filter(|line| *line != "ok");
-    Ok(complaints.map(str::to_owned).collect())
+    let errors = lines.iter().flat_map(|text| text.lines()).map(str::trim).filter(|line| *line != "ok");
+    Ok(errors.map(str::to_owned).collect())
 }

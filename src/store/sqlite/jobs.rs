@@ -1,10 +1,10 @@
-//! Jobs: what they are besides intents, the traces of submissions, and which nodes are gone.
+//! Jobs: what is stored of them besides their intents, trace contexts, and which nodes do not answer.
 
 use bytes::Bytes;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 
-use super::connection::{begin, read_now};
+use super::connection::{begin_transaction, read_now};
 use super::read::{INTENT_COLUMNS, intent_of, parsed};
 use super::schedule::as_limit;
 use crate::domain::contract::{GatewayType, GatewayUrl};
@@ -21,14 +21,14 @@ const JOB_COLUMNS: &str = "b.submission_id, b.tenant_id, b.workspace_id, b.job_i
 const JOB_TABLES: &str = "submission_jobs b JOIN submission_intents i USING (intent_seq) \
      JOIN submission_contracts c USING (contract_id) LEFT JOIN submission_traces t USING (intent_seq)";
 
-/// The intent of the job that has this key.
+/// Finds the intent of the job with this key.
 pub fn by_key(transaction: &Transaction<'_>, key: &JobKey) -> Result<Option<Intent>, rusqlite::Error> {
     let sql = format!("SELECT {INTENT_COLUMNS} FROM {JOB_TABLES} WHERE b.key_sha256 = ?1");
     transaction.prepare_cached(&sql)?.query_row([key.0], intent_of).optional()
 }
 
-/// Writes down that a new intent is a job.
-pub fn keep(
+/// Stores the job of a new intent.
+pub fn insert(
     transaction: &Transaction<'_>,
     seq: IntentSeq,
     job: &NewJob,
@@ -54,13 +54,15 @@ pub fn keep(
         .map(drop)
 }
 
-pub fn keep_trace(transaction: &Transaction<'_>, seq: IntentSeq, trace: TraceContext) -> Result<(), rusqlite::Error> {
+/// Stores the trace context of a submission.
+pub fn insert_trace(transaction: &Transaction<'_>, seq: IntentSeq, trace: TraceContext) -> Result<(), rusqlite::Error> {
     transaction
         .prepare_cached("INSERT INTO submission_traces (intent_seq, traceparent) VALUES (?1, ?2)")?
         .execute(params![seq.0, trace.to_string()])
         .map(drop)
 }
 
+/// Reads a job with its payload.
 pub fn find(connection: &mut Connection, by: JobLookup) -> Result<Option<FoundJob>, rusqlite::Error> {
     let (condition, value) = match by {
         JobLookup::Key(key) => ("b.key_sha256 = ?1", Value::Blob(key.0.to_vec())),
@@ -89,18 +91,19 @@ fn job_of(row: &Row<'_>) -> Result<Job, rusqlite::Error> {
     })
 }
 
-/// What cannot be read counts as none: a trace is a help and not a promise.
+/// Reads a trace context. One that cannot be parsed is ignored, because tracing is optional.
 pub fn trace_of(row: &Row<'_>, column: usize) -> Result<Option<TraceContext>, rusqlite::Error> {
     let text: Option<String> = row.get(column)?;
     Ok(text.as_deref().and_then(TraceContext::parse))
 }
 
+/// Lists jobs.
 pub fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, rusqlite::Error> {
     let mut conditions = Vec::new();
     let mut values = Vec::new();
-    let mut condition = |sql: &'static str, of: Vec<Value>| {
+    let mut condition = |sql: &'static str, parameters: Vec<Value>| {
         conditions.push(sql);
-        values.extend(of);
+        values.extend(parameters);
     };
     if let Some(tenant) = &query.tenant {
         condition("b.tenant_id = ?", vec![Value::Text(tenant.clone())]);
@@ -115,9 +118,9 @@ pub fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, ru
     if let Some(status) = query.status {
         condition("i.status = ?", vec![Value::Text(status.as_str().to_owned())]);
     }
-    if let Some(place) = &query.behind {
-        let place = vec![Value::Integer(place.accepted_at.micros()), Value::Text(place.id.to_string())];
-        condition("(b.accepted_at, b.submission_id) < (?, ?)", place);
+    if let Some(cursor) = &query.after {
+        let cursor = vec![Value::Integer(cursor.accepted_at.micros()), Value::Text(cursor.id.to_string())];
+        condition("(b.accepted_at, b.submission_id) < (?, ?)", cursor);
     }
     let limit = query.limit.max(1);
     values.push(Value::Integer(as_limit(limit.saturating_add(1))));
@@ -137,8 +140,8 @@ pub fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, ru
     Ok(JobPage::of(limit, jobs))
 }
 
-/// Counts the attempts that could not reach a node, until one does. How long it has been gone counts from when
-/// that is said of it, whatever is tried meanwhile.
+/// Counts attempts in a row that could not reach a node. `tried_at` is set by every failure until the node counts as gone;
+/// after that only a probe sets it.
 pub fn count_reach(
     transaction: &Transaction<'_>,
     finish: &FinishAttempt,
@@ -163,28 +166,30 @@ pub fn count_reach(
     }
 }
 
-/// Whether a gateway answers, as far as is known; if not, whether it is time to try it.
+/// Whether a gateway answers, as far as is known.
 pub enum Reach {
     Answers,
+    /// The gateway does not answer.
     Gone,
-    /// [`take_probe`] decides.
+    /// The gateway does not answer, and it is time to try it again: [`take_probe`] decides who does.
     GoneForLong,
 }
 
+/// Returns whether a gateway answers.
 pub fn reach(connection: &Connection, clock: &WallClock, gateway: &GatewayUrl) -> Result<Reach, rusqlite::Error> {
     let Some(tried_at) = tried_at(connection, gateway)? else { return Ok(Reach::Answers) };
-    let rested = read_now(connection, clock)?.since(tried_at) >= REST_BEFORE_PROBE;
-    Ok(if rested { Reach::GoneForLong } else { Reach::Gone })
+    let pause_is_over = read_now(connection, clock)?.since(tried_at) >= REST_BEFORE_PROBE;
+    Ok(if pause_is_over { Reach::GoneForLong } else { Reach::Gone })
 }
 
-/// Takes leave to try a gateway that is gone, which one caller gets every now and then. One that has answered since
-/// [`reach`] looked is open to everybody.
+/// Returns whether the caller may try a gateway that does not answer. After each pause one caller may. All callers may if the
+/// gateway has answered since [`reach`] was called.
 pub fn take_probe(
     connection: &mut Connection,
     clock: &WallClock,
     gateway: &GatewayUrl,
 ) -> Result<bool, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     let rest = i64::try_from(REST_BEFORE_PROBE.as_micros()).unwrap_or(i64::MAX);
     let taken = transaction
         .prepare_cached(
@@ -198,7 +203,7 @@ pub fn take_probe(
     Ok(admitted)
 }
 
-/// When a gateway that is gone was tried last; none if it is not gone.
+/// Returns when a gateway that does not answer was last tried; `None` if the gateway answers.
 fn tried_at(connection: &Connection, gateway: &GatewayUrl) -> Result<Option<Timestamp>, rusqlite::Error> {
     let tried_at = connection
         .prepare_cached(

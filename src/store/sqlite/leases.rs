@@ -1,16 +1,17 @@
-//! The lease row: taken, prolonged and given back, each in one transaction by the store's clock.
+//! Acquires, renews and releases the lease. Each call is one transaction and uses the store's clock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-use super::connection::{begin, is_ahead, read_now};
+use super::connection::{begin_transaction, is_ahead, read_now};
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::{LeaseRow, LeaseState};
 
+/// Acquires the lease with the next epoch, if the last one has expired.
 pub fn acquire(
     connection: &mut Connection,
     clock: &WallClock,
@@ -18,13 +19,13 @@ pub fn acquire(
     holder: Arc<str>,
     duration: Duration,
 ) -> Result<Option<Lease>, rusqlite::Error> {
-    // A follower asks every second: look first, so that it does not write as often. While the store's clock is ahead of the host's
-    // it does write, because that clock goes on only with transactions.
+    // Followers request the lease every second. They read it first, so that they write only if it has expired. While the
+    // store's clock is ahead of the host's they do write, because that clock advances only with transactions.
     let now = read_now(connection, clock)?;
     if latest(connection)?.expires_at > now && !is_ahead(now, clock.now()) {
         return Ok(None);
     }
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     let latest = latest(&transaction)?;
     if latest.expires_at > now {
         transaction.commit()?;
@@ -44,13 +45,14 @@ pub fn acquire(
     Ok(Some(Lease { term: Term { lease_name: name, holder_id: holder, epoch }, expires_at, now }))
 }
 
+/// Extends the lease of a term; `None` if the term does not hold it any more.
 pub fn renew(
     connection: &mut Connection,
     clock: &WallClock,
     term: Term,
     duration: Duration,
 ) -> Result<Option<Lease>, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     let expires_at = now + duration;
     let renewed = transaction.execute(
         "UPDATE submission_manager_leases SET renewed_at = ?4, expires_at = ?5
@@ -61,8 +63,9 @@ pub fn renew(
     Ok((renewed == 1).then_some(Lease { term, expires_at, now }))
 }
 
+/// Ends the lease of a term now, if the term still holds it.
 pub fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> Result<(), rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     transaction.execute(
         "UPDATE submission_manager_leases SET expires_at = ?4
          WHERE lease_name = ?1 AND holder_id = ?2 AND lease_epoch = ?3 AND expires_at > ?4",
@@ -71,6 +74,7 @@ pub fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> R
     transaction.commit()
 }
 
+/// Reads the last lease.
 pub fn state(connection: &mut Connection, clock: &WallClock) -> Result<LeaseState, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let host = clock.now();
@@ -92,13 +96,14 @@ pub fn state(connection: &mut Connection, clock: &WallClock) -> Result<LeaseStat
     Ok(LeaseState { lease, now, clock_ahead: now.since(host) })
 }
 
+/// Ends a lease that was not renewed since `renewed_at`. Returns whether it did.
 pub fn reset(
     connection: &mut Connection,
     clock: &WallClock,
     epoch: i64,
     renewed_at: Timestamp,
 ) -> Result<bool, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     let reset = transaction.execute(
         "UPDATE submission_manager_leases SET expires_at = ?3
          WHERE lease_epoch = ?1 AND renewed_at = ?2 AND expires_at > ?3",
@@ -108,8 +113,8 @@ pub fn reset(
     Ok(reset == 1)
 }
 
-/// The fence: whether `term` holds the lease. Inside a write transaction nobody can take it away
-/// before that transaction commits.
+/// The fence: whether `term` holds the lease. Within a write transaction no other instance can acquire it before that
+/// transaction commits.
 pub fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Result<bool, rusqlite::Error> {
     transaction
         .prepare_cached(
@@ -119,8 +124,8 @@ pub fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Resu
         .exists(params![term.lease_name, term.holder_id, term.epoch, now.micros()])
 }
 
-/// The highest epoch and the latest end of any lease: one store has one executor, also when
-/// instances do not agree on the name of its lease.
+/// The highest epoch and the latest expiry of all leases. One store has one leader, even if instances are configured with
+/// different lease names.
 struct Latest {
     epoch: i64,
     expires_at: Timestamp,

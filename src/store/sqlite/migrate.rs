@@ -1,4 +1,6 @@
-//! Numbered migrations, run by whoever comes first; several processes may try at once.
+//! Migrates the schema of a SQLite file. Several processes may try at the same time; one of them does it.
+//!
+//! `user_version` is the number of migrations that were run. Their text is not compared, so comments in them may change.
 
 use std::path::Path;
 
@@ -6,7 +8,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::connection::{self, OpenError};
 
-/// Each in one transaction with the version it leads to; each safe to run again.
+/// All migrations in order. Pending ones run in one transaction, which also sets the new version.
 pub const MIGRATIONS: [&str; 10] = [
     include_str!("../../../schema/sqlite/0001_spine.sql"),
     include_str!("../../../schema/sqlite/0002_fewer_indexes.sql"),
@@ -20,12 +22,13 @@ pub const MIGRATIONS: [&str; 10] = [
     include_str!("../../../schema/sqlite/0010_inbox_forms.sql"),
 ];
 
-/// Marks a file as ours ("SMGR"), so that another program's database is never touched.
+/// The application id of our files ("SMGR"). A database of another program is never changed.
 const APPLICATION_ID: i32 = 0x534d_4752;
 
-const NEWER: &str = "it was made by a newer version of this program: start that one";
-const FOREIGN: &str = "it belongs to another program: name another file with SM_STORE";
+const NEWER: &str = "a newer version of this program created it: use that version";
+const FOREIGN: &str = "it belongs to another program: set SM_STORE to another file";
 
+/// Creates the file if it does not exist and runs pending migrations. Returns their number.
 pub fn run(path: &Path) -> Result<usize, OpenError> {
     let sqlite = |error: rusqlite::Error| OpenError::from_sqlite(path, &error);
     let mut connection = connection::open_writer(path, true)?;
@@ -37,7 +40,7 @@ pub fn run(path: &Path) -> Result<usize, OpenError> {
     let pending = MIGRATIONS.get(version..).ok_or_else(|| {
         OpenError::new(
             path,
-            format!("its schema has version {version}, this program knows {}", MIGRATIONS.len()),
+            format!("its schema has version {version}, this program supports {}", MIGRATIONS.len()),
             NEWER,
         )
     })?;
@@ -56,7 +59,7 @@ fn apply(transaction: &Transaction<'_>, pending: &[&str]) -> Result<(), rusqlite
     transaction.pragma_update(None, "user_version", i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX))
 }
 
-/// Refuses a file whose schema is not the one this binary was made for.
+/// Refuses a file whose schema has another version than this program needs.
 pub fn require_current(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let sqlite = |error: rusqlite::Error| OpenError::from_sqlite(path, &error);
     check_owner(connection, path)?;
@@ -74,19 +77,21 @@ fn version(connection: &Connection) -> Result<usize, rusqlite::Error> {
     Ok(usize::try_from(version).unwrap_or(usize::MAX))
 }
 
-/// An empty file, or one with our mark.
+/// Accepts an empty file, or one with our application id.
 pub fn check_owner(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    // One statement, so that another process cannot finish its migration between two looks.
-    const LOOK: &str =
+    // One statement, so that another process cannot finish its migration between two reads.
+    const OWNER: &str =
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_schema)";
-    let look: Result<(i32, i64), _> = connection.query_row(LOOK, [], |row| Ok((row.get(0)?, row.get(1)?)));
-    match look.map_err(|error| OpenError::from_sqlite(path, &error))? {
+    let owner: Result<(i32, i64), _> = connection.query_row(OWNER, [], |row| Ok((row.get(0)?, row.get(1)?)));
+    match owner.map_err(|error| OpenError::from_sqlite(path, &error))? {
         (APPLICATION_ID, _) | (0, 0) => Ok(()),
-        (_, objects) => Err(OpenError::new(path, format!("it holds {objects} tables or indexes not ours"), FOREIGN)),
+        (_, objects) => {
+            Err(OpenError::new(path, format!("it has {objects} tables or indexes of another program"), FOREIGN))
+        }
     }
 }
 
-/// Switching to WAL needs the file alone for a moment, and SQLite does not wait for that by itself.
+/// Switches to WAL mode. That needs exclusive access for a moment, and SQLite does not wait for it by itself.
 fn set_wal(connection: &Connection) -> Result<(), rusqlite::Error> {
     const TRIES: u32 = 50;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);

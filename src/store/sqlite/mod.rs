@@ -1,24 +1,25 @@
-//! The embedded store: one SQLite file, shared safely by all instances on one machine.
+//! The embedded store: one SQLite file that all instances on one machine can share.
 //!
-//! One connection writes, one transaction at a time, `synchronous=FULL`: what was answered is on
-//! disk. A few others read, never waiting for the writer (WAL); one copies the log into the file. Each call runs on a blocking
-//! thread. Several processes may use the file: `BEGIN IMMEDIATE` puts their writes in one order.
+//! One connection writes, one transaction at a time and with `synchronous=FULL`, so that an answered write is on disk. A
+//! few connections read and never wait for the writer (WAL mode). One connection copies the write-ahead log into the file.
+//! Each call runs on a blocking thread. If several processes use the file, `BEGIN IMMEDIATE` orders their writes.
 
+mod attempts;
 pub mod backup;
 mod checkpoint;
 mod connection;
+mod console;
 mod inbox;
-mod insight;
 pub mod integrity;
 mod jobs;
 mod leases;
 mod messages;
 mod migrate;
+mod minute_counts;
 mod numbers;
 mod purge;
 mod read;
 mod schedule;
-mod tally;
 mod targets;
 mod webhooks;
 mod write;
@@ -55,13 +56,14 @@ use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
 
-/// Connections for what clients read. More would only wait for the same two or four cores.
+/// Connections for reads of clients. More would not help, because they wait for the same few cores.
 const READERS: usize = 4;
-/// Connections for what the leader and readiness checks read: clients cannot hold those up.
+/// Connections for reads of the leader and of readiness checks, so that clients cannot delay those.
 const RESERVED_READERS: usize = 2;
-/// How long a call may take, whoever it has to wait for, before it gives up with 503.
+/// How long a call may take, including all waiting, before it fails.
 const BUDGET: Duration = Duration::from_secs(5);
 
+/// A store in a SQLite file.
 pub struct SqliteStore {
     file: Arc<DatabaseFile>,
     clock: WallClock,
@@ -74,21 +76,22 @@ pub struct SqliteStore {
 struct Writer {
     connection: Connection,
     contracts: ContractCache,
-    /// How long a commit takes, averaged over the last few.
+    /// The moving average of the duration of a commit.
     commit_time: Duration,
 }
 
+/// A pool of connections for reading.
 struct Readers {
-    permits: Arc<Semaphore>,
+    available: Arc<Semaphore>,
     idle: std::sync::Mutex<Vec<Connection>>,
 }
 
-/// A connection that reads, returned to the others when dropped: also when its work panics, or nobody waits for it any more.
+/// A connection for reading. Dropping it returns it to the pool, also when its work panics or its caller stops waiting.
 struct Reader {
     readers: Arc<Readers>,
     connection: Option<Connection>,
-    /// Released after the connection is back.
-    _permit: OwnedSemaphorePermit,
+    /// Released after the connection is back in the pool.
+    _taken: OwnedSemaphorePermit,
 }
 
 impl Reader {
@@ -123,28 +126,27 @@ impl SqliteStore {
         })
     }
 
-    /// Whether the file, which does not exist, could be made at start; leaves nothing behind.
+    /// Checks whether the file, which does not exist, could be created at start. It leaves nothing on the disk.
     pub fn could_be_made(path: &Path) -> Result<(), OpenError> {
         let own = connection::directory_of(path);
-        // Its directory may be missing, that one's may not: see `make_directory`.
+        // The directory of the file may be missing, but not the parent of that: see `make_directory`.
         let directory = if own.exists() { own } else { connection::directory_of(own) };
         if !directory.is_dir() {
             let what = format!("there is no directory {}", own.display());
             return Err(OpenError::new(path, what, connection::NO_DIRECTORY));
         }
-        let remedy = "make it writable, or name another file with SM_STORE";
+        let remedy = "make it writable, or set SM_STORE to another path";
         let refused =
             |error| OpenError::new(path, format!("cannot write to {} ({error})", directory.display()), remedy);
         tempfile::tempfile_in(directory).map(drop).map_err(refused)
     }
 
-    /// Makes the directory of a new store, if that is the only one missing.
+    /// Creates the directory of a new store, if its parent directory exists.
     pub fn make_directory(path: &Path) -> Result<(), OpenError> {
         connection::make_directory(path)
     }
 
-    /// Creates the file if there is none and brings its schema up to date. Returns how many
-    /// migrations were run.
+    /// Creates the file if it does not exist, and brings its schema up to date. Returns how many migrations were run.
     pub fn migrate(path: &Path) -> Result<usize, OpenError> {
         migrate::run(path)
     }
@@ -156,11 +158,11 @@ impl SqliteStore {
         self.write_with(0, monotonic() + BUDGET, work)
     }
 
-    /// Writes that bring so many bytes of payload with them. Given up at that moment, if the write cannot begin before:
-    /// others of this process may be writing, or another process may hold the lock.
+    /// Makes a write with this many payload bytes. It fails if it cannot start before `give_up_at`, because this process makes
+    /// other writes or another process holds the lock.
     fn write_with<T: Send + 'static>(
         &self,
-        payload: usize,
+        payload_bytes: usize,
         give_up_at: Instant,
         work: impl FnOnce(&mut Writer, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> StoreFuture<T> {
@@ -175,7 +177,7 @@ impl SqliteStore {
                 work(&mut writer, &clock)
             });
             let done = done.await?;
-            checkpointer.committed(payload);
+            checkpointer.committed(payload_bytes);
             Ok(done)
         })
     }
@@ -211,8 +213,7 @@ impl SqliteStore {
     }
 }
 
-/// Which file it was that was opened. What is written to one that was removed or replaced would be
-/// lost with it, so such a store is not used any more.
+/// The file that was opened. If it is removed or replaced, writes to it would be lost, so the store then refuses every call.
 struct DatabaseFile {
     path: PathBuf,
     opened: Option<(u64, u64)>,
@@ -227,7 +228,7 @@ impl DatabaseFile {
         if identity(&self.path) == self.opened {
             return Ok(());
         }
-        let gone = "the database file was removed or replaced; bring it back, or start again";
+        let gone = "the database file was removed or replaced; put it back, or restart this instance";
         Err(rusqlite::Error::SqliteFailure(
             rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR),
             Some(gone.to_owned()),
@@ -235,7 +236,7 @@ impl DatabaseFile {
     }
 }
 
-/// The number of the file system and that of the file in it.
+/// Returns the device and inode numbers of a file.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
@@ -243,13 +244,13 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 impl Readers {
     fn open(path: &Path, count: usize) -> Result<Arc<Self>, OpenError> {
         let idle = (0..count).map(|_| connection::open_reader(path)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Arc::new(Self { permits: Arc::new(Semaphore::new(count)), idle: std::sync::Mutex::new(idle) }))
+        Ok(Arc::new(Self { available: Arc::new(Semaphore::new(count)), idle: std::sync::Mutex::new(idle) }))
     }
 
     async fn take(self: &Arc<Self>) -> Result<Reader, StoreError> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))?;
-        Ok(Reader { readers: Arc::clone(self), connection: self.idle().pop(), _permit: permit })
+        let taken = Arc::clone(&self.available).acquire_owned().await;
+        let taken = taken.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))?;
+        Ok(Reader { readers: Arc::clone(self), connection: self.idle().pop(), _taken: taken })
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
@@ -257,28 +258,28 @@ impl Readers {
     }
 }
 
-/// Runs `work` where it may block; a panic in it is an error of this call, not of the process.
+/// Runs `work` on a thread where it may block. A panic in it is an error of this call alone.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, rusqlite::Error> + Send + 'static,
 ) -> Result<T, StoreError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result.map_err(|error| connection::store_error(&error)),
-        Err(panic) => Err(StoreError::Unavailable(format!("a database call died: {panic}"))),
+        Err(panic) => Err(StoreError::Unavailable(format!("a database call panicked: {panic}"))),
     }
 }
 
 impl WriteStore for SqliteStore {
     fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults> {
         let received: usize = batch.received.iter().map(|new| new.payload.len()).sum();
-        let payload = batch.submits.iter().map(|new| new.payload.bytes().len()).sum::<usize>() + received;
+        let payload_bytes = batch.submits.iter().map(|new| new.payload.bytes().len()).sum::<usize>() + received;
         let give_up_at = batch.give_up_at.unwrap_or_else(|| monotonic() + BUDGET);
         let commit = move |writer: &mut Writer, clock: &WallClock| {
             let started = monotonic();
-            let receipt = write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch);
+            let results = write::commit(&mut writer.connection, &mut writer.contracts, clock, &batch);
             writer.commit_time = (writer.commit_time * 7 + monotonic().duration_since(started)) / 8;
-            receipt
+            results
         };
-        self.write_with(payload, give_up_at, commit)
+        self.write_with(payload_bytes, give_up_at, commit)
     }
 
     fn budget(&self) -> Duration {
@@ -314,7 +315,7 @@ impl ScheduleStore for SqliteStore {
     }
 
     fn schedule_snapshot(&self, page_limit: usize) -> StoreFuture<ScheduleSnapshot> {
-        self.read_reserved(move |connection, clock| schedule::build(connection, clock, page_limit))
+        self.read_reserved(move |connection, clock| schedule::snapshot(connection, clock, page_limit))
     }
 
     fn refresh_schedule(&self, request: RefreshRequest) -> StoreFuture<Refresh> {
@@ -327,8 +328,8 @@ impl ScheduleStore for SqliteStore {
 
     fn purge(&self, term: Term, request: PurgeRequest) -> FencedFuture<Purged> {
         let purge = move |writer: &mut Writer, clock: &WallClock| {
-            let slice = purge::slice(writer.commit_time);
-            purge::run(&mut writer.connection, clock, &term, &request, slice)
+            let time_limit = purge::time_limit(writer.commit_time);
+            purge::run(&mut writer.connection, clock, &term, &request, time_limit)
         };
         let (purging, checkpointer) = (fenced(self.write(purge)), Arc::clone(&self.checkpointer));
         Box::pin(async move {
@@ -341,7 +342,7 @@ impl ScheduleStore for SqliteStore {
     fn probe(&self, bytes: usize) -> StoreFuture<()> {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.write_with(0, monotonic() + PROBE_BUDGET, move |writer, clock| {
-            let (transaction, _) = connection::begin(&mut writer.connection, clock)?;
+            let (transaction, _) = connection::begin_transaction(&mut writer.connection, clock)?;
             let probe = "INSERT INTO submission_probes (only_row, filler) VALUES (1, zeroblob(?1))
                 ON CONFLICT (only_row) DO UPDATE SET filler = excluded.filler";
             transaction.prepare_cached(probe)?.execute([bytes])?;
@@ -364,21 +365,21 @@ impl IntentStore for SqliteStore {
     }
 
     fn detail(&self, id: IntentId) -> StoreFuture<Option<IntentDetail>> {
-        self.read(move |connection, clock| insight::detail(connection, clock, &id))
+        self.read(move |connection, clock| console::detail(connection, clock, &id))
     }
 
     fn payload(&self, id: IntentId) -> StoreFuture<Option<Bytes>> {
-        self.read(move |connection, _| insight::payload(connection, &id))
+        self.read(move |connection, _| console::payload(connection, &id))
     }
 
     fn overview(&self) -> StoreFuture<Overview> {
-        self.read(insight::overview)
+        self.read(console::overview)
     }
 }
 
 impl TargetStore for SqliteStore {
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
-        self.read(insight::target_health)
+        self.read(console::target_health)
     }
 
     fn targets(&self) -> StoreFuture<Vec<StoredTarget>> {
@@ -395,12 +396,12 @@ impl TargetStore for SqliteStore {
 }
 
 impl WebhookStore for SqliteStore {
-    fn due_webhooks(&self, look: DueWebhooksQuery) -> StoreFuture<DueWebhooks> {
-        self.read_reserved(move |connection, clock| webhooks::due(connection, clock, &look))
+    fn due_webhooks(&self, query: DueWebhooksQuery) -> StoreFuture<DueWebhooks> {
+        self.read_reserved(move |connection, clock| webhooks::due(connection, clock, &query))
     }
 
     fn start_webhooks(&self, term: Term, events: Vec<IntentSeq>) -> FencedFuture<Vec<OpenWebhookTry>> {
-        fenced(self.write(move |writer, clock| webhooks::begin(writer, clock, &term, &events)))
+        fenced(self.write(move |writer, clock| webhooks::start(writer, clock, &term, &events)))
     }
 
     fn finish_webhooks(&self, term: Term, finished: Vec<Arc<FinishWebhookTry>>) -> FencedFuture<()> {
@@ -427,10 +428,10 @@ impl JobStore for SqliteStore {
 
     fn admits_jobs(&self, gateway: GatewayUrl) -> StoreFuture<bool> {
         let url = gateway.clone();
-        let look = self.read(move |connection, clock| jobs::reach(connection, clock, &url));
+        let reach = self.read(move |connection, clock| jobs::reach(connection, clock, &url));
         let probe = self.write(move |writer, clock| jobs::take_probe(&mut writer.connection, clock, &gateway));
         Box::pin(async move {
-            match look.await? {
+            match reach.await? {
                 Reach::Answers => Ok(true),
                 Reach::Gone => Ok(false),
                 Reach::GoneForLong => probe.await,
@@ -441,7 +442,7 @@ impl JobStore for SqliteStore {
 
 impl InboxStore for SqliteStore {
     fn due_inbox(&self, limit: usize) -> StoreFuture<DueInbox> {
-        self.read_reserved(move |connection, clock| inbox::look(connection, clock, limit))
+        self.read_reserved(move |connection, clock| inbox::due(connection, clock, limit))
     }
 
     fn process_inbox(
@@ -473,13 +474,13 @@ impl InboxStore for SqliteStore {
     }
 }
 
-/// `SM_STORE=sqlite:<path>`: the path, if that is what it is.
+/// Returns the path of a value `sqlite:<path>` of `SM_STORE`; `None` for other values.
 pub fn path_of(store: &str) -> Option<PathBuf> {
     store.strip_prefix("sqlite:").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Statements kept prepared per connection; the store has about sixty.
-const PREPARED: Option<NonZeroUsize> = NonZeroUsize::new(96);
+/// How many prepared statements each connection keeps. The store has about sixty.
+const PREPARED_STATEMENTS: Option<NonZeroUsize> = NonZeroUsize::new(96);
 
 #[cfg(test)]
 mod tests;

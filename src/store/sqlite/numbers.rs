@@ -1,43 +1,44 @@
-//! Numbers of intents: none is given twice, also when the intent that had it is purged.
+//! Assigns the numbers of intents. No number is used twice, even if the intent that had it was purged.
 //!
-//! A number is one more than the highest there is, or one less than the lowest for jobs, which count downwards. Purging writes
-//! down the highest and the lowest number when it deletes them.
+//! A new intent gets the highest number plus one. The intent of a new job gets the lowest number minus one, because jobs count
+//! downwards. Before a purge deletes intents, it stores the highest and the lowest number.
 
 use rusqlite::{Transaction, params};
 
-/// The numbers that were given last.
+/// The highest and the lowest number in use.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers {
     highest: i64,
     lowest: i64,
 }
 
-/// The index of the table itself: both ends are found without a search.
+/// Reads both ends of the table by its primary key, which is fast.
 pub const ENDS: &str = "
     SELECT max(n.highest, coalesce((SELECT max(intent_seq) FROM submission_intents), 0)),
         min(n.lowest, coalesce((SELECT min(intent_seq) FROM submission_intents), 0))
     FROM submission_numbers n";
 
 impl Numbers {
+    /// Reads the numbers in use.
     pub fn load(transaction: &Transaction<'_>) -> Result<Self, rusqlite::Error> {
         transaction.prepare_cached(ENDS)?.query_row([], |row| Ok(Self { highest: row.get(0)?, lowest: row.get(1)? }))
     }
 
-    /// The number for the next intent.
+    /// Returns the number of the next intent.
     pub fn next(&mut self) -> i64 {
         self.highest += 1;
         self.highest
     }
 
-    /// The number for the intent of the next job. They count downwards from zero, so that lists of other intents need not step
-    /// over jobs, and their numbers do not tell how many jobs there are.
+    /// Returns the number of the intent of the next job. These numbers count downwards from zero, so that lists of other
+    /// intents need not skip jobs, and the numbers of other intents do not reveal how many jobs there are.
     pub fn next_of_job(&mut self) -> i64 {
         self.lowest -= 1;
         self.lowest
     }
 
-    /// Keeps these as given, whatever becomes of the intents that have them.
-    pub fn keep(self, transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
+    /// Stores the numbers, so that they stay in use when their intents are deleted.
+    pub fn store(self, transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
         transaction
             .prepare_cached(
                 "UPDATE submission_numbers SET highest = ?1, lowest = ?2 WHERE highest < ?1 OR lowest > ?2",

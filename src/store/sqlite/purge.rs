@@ -1,15 +1,15 @@
 //! Deletes old terminal intents, in transactions that are shorter than an ordinary commit.
 //!
-//! Commits and purges take turns on the one connection that writes, so the time that a purge takes is time that
-//! submissions wait. It therefore ends after half of what a commit took of late, however many intents that were: on a
-//! busy store, where each commit carries many intents, each purge deletes as many. It is not synced to disk either:
-//! what a power failure brings back is deleted again.
+//! Commits and purges use the same connection, so submissions wait while a purge runs. A purge therefore ends after half of
+//! the average duration of recent commits, however many intents it has deleted by then. On a busy store, where each commit
+//! inserts many intents, each purge also deletes many. A purge is not synced to disk: if a power failure brings intents
+//! back, they are deleted again.
 
 use std::time::Duration;
 
 use rusqlite::{Connection, Transaction, params};
 
-use super::connection::{self, begin};
+use super::connection::{self, begin_transaction};
 use super::numbers::Numbers;
 use super::schedule::as_limit;
 use super::{leases, messages};
@@ -19,12 +19,13 @@ use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
 use crate::store::{PurgeCursor, PurgeRequest, Purged};
 
-/// A purge takes at least this long, if there is enough to delete: less would be mostly overhead.
-const SHORTEST: Duration = Duration::from_micros(300);
-/// And at most this long, also when commits are slow: more would be felt by whoever submits.
-const LONGEST: Duration = Duration::from_millis(3);
+/// The shortest time limit of a purge. Below it most of the time would be overhead.
+const MIN_DURATION: Duration = Duration::from_micros(300);
+/// The longest time limit of a purge, even when commits are slow, because clients wait for it.
+const MAX_DURATION: Duration = Duration::from_millis(3);
 
-/// Pages that the deletion of one intent writes, about: its own, and one of the index of ids, where neighbours are others.
+/// About how many pages the deletion of one intent writes: one of the table, which it shares with its neighbours, and one
+/// of the index of ids, where it has other neighbours.
 pub const PAGES_EACH: usize = 2;
 
 /// Old intents in the order of completion, and whether a webhook event is pending for each.
@@ -35,8 +36,9 @@ pub const OLD: &str = "
     WHERE i.completed_at < ?1 AND (i.completed_at, i.intent_seq) > (?2, ?3)
     ORDER BY i.completed_at, i.intent_seq LIMIT ?4";
 
-/// Everything that belongs to intents with consecutive numbers, and the intents themselves last. Rows that refer to others
-/// come first. A range costs a tenth of what its rows cost one by one: most intents have nothing in most of these tables.
+/// Deletes intents with consecutive numbers and everything that belongs to them. Rows that refer to others are deleted
+/// first, and the intents last. A range takes a tenth of the time of its single rows, because most intents have no rows in
+/// most tables.
 pub const DELETIONS: [&str; 7] = [
     "DELETE FROM submission_jobs WHERE intent_seq BETWEEN ?1 AND ?2",
     "DELETE FROM submission_traces WHERE intent_seq BETWEEN ?1 AND ?2",
@@ -47,12 +49,12 @@ pub const DELETIONS: [&str; 7] = [
     "DELETE FROM submission_intents WHERE intent_seq BETWEEN ?1 AND ?2",
 ];
 
-/// Intents that are deleted before the time is looked at again.
+/// Intents that are deleted before the time limit is checked again.
 pub const CHUNK: usize = 32;
 
-/// How long a purge may take on a store whose commits take so long.
-pub fn slice(commit: Duration) -> Duration {
-    (commit / 2).clamp(SHORTEST, LONGEST)
+/// Returns the time limit of a purge on a store with this average duration of a commit.
+pub fn time_limit(commit: Duration) -> Duration {
+    (commit / 2).clamp(MIN_DURATION, MAX_DURATION)
 }
 
 /// Deletes the oldest terminal intents, if they are old enough and no webhook event is pending for them.
@@ -61,10 +63,10 @@ pub fn run(
     clock: &WallClock,
     term: &Term,
     request: &PurgeRequest,
-    slice: Duration,
+    time_limit: Duration,
 ) -> Result<Option<Purged>, rusqlite::Error> {
     connection::set_durable(connection, false)?;
-    let purged = purge(connection, clock, term, request, slice);
+    let purged = purge(connection, clock, term, request, time_limit);
     connection::set_durable(connection, true)?;
     purged
 }
@@ -74,23 +76,24 @@ fn purge(
     clock: &WallClock,
     term: &Term,
     request: &PurgeRequest,
-    slice: Duration,
+    time_limit: Duration,
 ) -> Result<Option<Purged>, rusqlite::Error> {
     let started = monotonic();
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
         return Ok(None);
     }
     let old = examine(&transaction, now, request)?;
-    Numbers::load(&transaction)?.keep(&transaction)?;
+    Numbers::load(&transaction)?.store(&transaction)?;
     let (mut intents, mut examined) = (0, 0);
     for chunk in old.chunks(CHUNK) {
-        let mut doomed: Vec<i64> = chunk.iter().filter(|(_, is_owed)| !is_owed).map(|(old, _)| old.seq.0).collect();
-        doomed.sort_unstable();
-        messages::forget(&transaction, &doomed)?;
-        delete(&transaction, &doomed)?;
-        (intents, examined) = (intents + doomed.len(), examined + chunk.len());
-        if monotonic().duration_since(started) >= slice {
+        let mut deletable: Vec<i64> =
+            chunk.iter().filter(|(_, is_pending)| !is_pending).map(|(old, _)| old.seq.0).collect();
+        deletable.sort_unstable();
+        messages::delete(&transaction, &deletable)?;
+        delete(&transaction, &deletable)?;
+        (intents, examined) = (intents + deletable.len(), examined + chunk.len());
+        if monotonic().duration_since(started) >= time_limit {
             break;
         }
     }
@@ -100,6 +103,7 @@ fn purge(
     Ok(Some(Purged { intents, next: last.filter(|_| more), took: monotonic().duration_since(started) }))
 }
 
+/// Reads the next old intents, and whether a webhook event is pending for each.
 fn examine(
     transaction: &Transaction<'_>,
     now: Timestamp,
@@ -118,9 +122,9 @@ fn examine(
         .collect()
 }
 
-/// Deletes intents, given in the order of their numbers.
-fn delete(transaction: &Transaction<'_>, doomed: &[i64]) -> Result<(), rusqlite::Error> {
-    for run in doomed.chunk_by(|one, next| next - one == 1) {
+/// Deletes intents. They must be in the order of their numbers.
+fn delete(transaction: &Transaction<'_>, deletable: &[i64]) -> Result<(), rusqlite::Error> {
+    for run in deletable.chunk_by(|one, next| next - one == 1) {
         if let (Some(first), Some(last)) = (run.first(), run.last()) {
             for sql in DELETIONS {
                 transaction.prepare_cached(sql)?.execute([first, last])?;

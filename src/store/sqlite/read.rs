@@ -1,4 +1,4 @@
-//! Look-ups for whoever asks what happened: one intent, its history, lists.
+//! Reads intents: one intent, its history, and lists.
 
 use rusqlite::types::{Type, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
@@ -7,13 +7,15 @@ use super::schedule::as_limit;
 use super::{messages, webhooks};
 use crate::domain::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
 use crate::domain::time::Timestamp;
-use crate::store::{Attempt, History, IdRange, IntentPage, ListQuery, PageCursor, StoredIntent, columns};
+use crate::store::{Attempt, History, IdRange, IntentPage, ListQuery, PageCursor, StoredIntent, column_values};
 
 /// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`.
 pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
      i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch IS NOT NULL";
+/// The tables of [`INTENT_COLUMNS`].
 pub const INTENT_TABLES: &str = "submission_intents i JOIN submission_contracts c USING (contract_id)";
 
+/// Reads an intent by its id.
 pub fn find(connection: &Connection, id: &IntentId) -> Result<Option<StoredIntent>, rusqlite::Error> {
     let sql = format!("SELECT {INTENT_COLUMNS}, i.payload_sha256 FROM {INTENT_TABLES} WHERE i.intent_id = ?1");
     connection
@@ -22,12 +24,13 @@ pub fn find(connection: &Connection, id: &IntentId) -> Result<Option<StoredInten
         .optional()
 }
 
+/// Reads an intent with its attempts and its webhook event.
 pub fn history(connection: &mut Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     history_in(&snapshot, id)
 }
 
-/// The same within a snapshot that somebody else has.
+/// Reads a history within a snapshot of the caller.
 pub fn history_in(snapshot: &Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
     let Some(StoredIntent { intent, .. }) = find(snapshot, id)? else { return Ok(None) };
     let attempts = snapshot
@@ -42,6 +45,7 @@ pub fn history_in(snapshot: &Connection, id: &IntentId) -> Result<Option<History
     Ok(Some(History { intent, attempts, webhook }))
 }
 
+/// Reads a page of intents.
 pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let filters = Filters::of(&snapshot, query)?;
@@ -49,7 +53,7 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
         return Ok(IntentPage::of_newest(query, newest(&snapshot, query, filters)?));
     };
     let wanted = query.page_size().saturating_add(1);
-    let before = match &query.behind {
+    let before = match &query.after {
         Some(PageCursor::Message { created_at, id }) => Some(seq_of(&snapshot, *created_at, id)?),
         Some(PageCursor::Id(_)) => None,
         Some(PageCursor::Newer { .. }) | None => Some(i64::MAX),
@@ -66,8 +70,8 @@ pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage
     Ok(IntentPage::of_search(query, by_message, by_id, horizon.map(PageCursor::Id)))
 }
 
-/// The number of an intent that was on a page. If it is gone meanwhile, of the first one after its moment: all of that
-/// moment are shown, some of them again.
+/// Returns the number of an intent that was the last of a page. If it was deleted meanwhile, the result is the number of
+/// the first intent after its creation time, so that some intents of that time may be listed twice but none is left out.
 fn seq_of(snapshot: &Connection, created_at: Timestamp, id: &IntentId) -> Result<i64, rusqlite::Error> {
     match find(snapshot, id)? {
         Some(found) => Ok(found.intent.seq.0),
@@ -75,7 +79,7 @@ fn seq_of(snapshot: &Connection, created_at: Timestamp, id: &IntentId) -> Result
     }
 }
 
-/// Conditions and their values, in order.
+/// The conditions of a query, and their values in the same order.
 #[derive(Clone, Default)]
 pub struct Filters {
     conditions: Vec<&'static str>,
@@ -83,10 +87,10 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// What is asked for besides ids.
+    /// Makes the filters of a query, without those for ids.
     fn of(snapshot: &Connection, query: &ListQuery) -> Result<Self, rusqlite::Error> {
         let mut filters = Self::default();
-        // Those of jobs are below zero.
+        // Intents of jobs have numbers below zero.
         filters.conditions.push("i.intent_seq >= 0");
         if let Some(target) = &query.target {
             filters.add(
@@ -101,7 +105,7 @@ impl Filters {
         if let Some(moment) = query.created_before {
             filters.add("i.intent_seq < ?", Value::Integer(first_seq_from(snapshot, moment)?));
         }
-        // Not a parameter: only of a constant can be seen that an index of some statuses will do.
+        // The status is a constant and not a parameter, because SQLite uses a partial index only for a constant.
         filters.conditions.extend(query.status.map(|status| match status {
             Status::Pending => "i.status = 'pending'",
             Status::Accepted => "i.status = 'accepted'",
@@ -116,6 +120,7 @@ impl Filters {
         self.values.push(value);
     }
 
+    /// Returns the SQL of all conditions.
     pub fn sql(&self) -> String {
         self.conditions.join(" AND ")
     }
@@ -125,13 +130,13 @@ fn next_moment(moment: Timestamp) -> Timestamp {
     Timestamp::from_micros(moment.micros().saturating_add(1))
 }
 
-/// The newest first, one more than asked for.
+/// Returns the newest intents, one more than the page has.
 fn newest(snapshot: &Connection, query: &ListQuery, mut filters: Filters) -> Result<Vec<Intent>, rusqlite::Error> {
-    if let Some(PageCursor::Newer { created_at, id }) = &query.behind {
+    if let Some(PageCursor::Newer { created_at, id }) = &query.after {
         filters.add("i.intent_seq < ?", Value::Integer(seq_of(snapshot, *created_at, id)?));
     }
-    // What has a status that is rare is found by that, and put in order: also if it is of a target that is
-    // common. What is pending may be few and old, or a million, but is all in one index.
+    // Intents with a rare status are found by the index of that status and then sorted, even if the query has a target too.
+    // Pending intents may be few and old or very many; all of them are in one index.
     let by_status = match query.status {
         Some(Status::Pending) => Some("submission_intents_pending"),
         Some(Status::Rejected) => Some("submission_intents_rejected"),
@@ -153,8 +158,8 @@ fn newest(snapshot: &Connection, query: &ListQuery, mut filters: Filters) -> Res
     snapshot.prepare_cached(&sql)?.query_map(params_from_iter(filters.values), intent_of)?.collect()
 }
 
-/// Those whose ids begin so and that are not found by a gateway's id, in their order, at most so many; and up to where was
-/// looked, if that is not the end.
+/// Returns up to `wanted` intents whose id starts with `prefix`, in the order of their ids, without those that a search
+/// finds by a gateway's message id. Also returns the id up to which it searched, if that is not the end.
 fn by_id(
     snapshot: &Connection,
     query: &ListQuery,
@@ -163,12 +168,12 @@ fn by_id(
     wanted: usize,
 ) -> Result<(Vec<Intent>, Option<IntentId>), rusqlite::Error> {
     let mut intents = Vec::new();
-    let mut passed_over = 0;
-    for range in IdRange::of(prefix, query.behind.as_ref()) {
+    let mut skipped = 0;
+    for range in IdRange::of(prefix, query.after.as_ref()) {
         let horizon = if query.filters() { horizon(snapshot, &range)? } else { None };
         let mut filters = filters.clone();
-        let IdRange { from, behind, before } = range;
-        filters.add(if behind { "i.intent_id > ?" } else { "i.intent_id >= ?" }, Value::Text(from));
+        let IdRange { from, excludes_from, before } = range;
+        filters.add(if excludes_from { "i.intent_id > ?" } else { "i.intent_id >= ?" }, Value::Text(from));
         match (&horizon, before) {
             (Some(horizon), _) => filters.add("i.intent_id <= ?", Value::Text(horizon.to_string())),
             (None, Some(before)) => filters.add("i.intent_id < ?", Value::Text(before)),
@@ -187,8 +192,8 @@ fn by_id(
         while let Some(row) = rows.next()? {
             let intent = intent_of(row)?;
             if row.get::<_, bool>(10)? {
-                passed_over += 1;
-                if passed_over >= EXAMINED {
+                skipped += 1;
+                if skipped >= MAX_EXAMINED {
                     return Ok((intents, Some(intent.id)));
                 }
                 continue;
@@ -205,28 +210,28 @@ fn by_id(
     Ok((intents, None))
 }
 
-/// Intents that are looked at for one page, when few of those with the id may pass the other filters.
-pub const EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
+/// How many intents one page examines at most, because few of those with a matching id may pass the other filters.
+pub const MAX_EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
 
-/// Up to where a page looks; the next one looks further. `None` if that is to the end.
+/// Returns the id up to which a page searches; the next page continues there. `None` if the page searches to the end.
 fn horizon(connection: &Connection, ids: &IdRange) -> Result<Option<IntentId>, rusqlite::Error> {
-    let from = if ids.behind { ">" } else { ">=" };
+    let from = if ids.excludes_from { ">" } else { ">=" };
     let sql = format!(
         "SELECT intent_id FROM submission_intents WHERE intent_id {from} ?1 AND (?2 IS NULL OR intent_id < ?2)
          ORDER BY intent_id LIMIT 1 OFFSET ?3"
     );
     connection
         .prepare_cached(&sql)?
-        .query_row(params![ids.from, ids.before, as_limit(EXAMINED - 1)], |row| {
+        .query_row(params![ids.from, ids.before, as_limit(MAX_EXAMINED - 1)], |row| {
             parsed(row, 0, |text| IntentId::parse(text).ok())
         })
         .optional()
 }
 
-/// The first intent created at or after `moment`.
+/// Returns the number of the first intent that was created at or after `moment`.
 ///
-/// `created_at` grows with `intent_seq` (the store's clock never goes back), so a search by halves
-/// finds it without an index that every submission would have to keep up. Not those of jobs.
+/// `created_at` grows with `intent_seq`, because the store's clock never goes back. So a binary search finds the intent
+/// without an index on `created_at`, which every insert would have to update. Intents of jobs are left out.
 fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rusqlite::Error> {
     let mut ends = connection.prepare_cached(
         "SELECT coalesce((SELECT min(intent_seq) FROM submission_intents WHERE intent_seq >= 0), 0),
@@ -249,11 +254,12 @@ fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rus
     Ok(low)
 }
 
+/// Reads an intent from a row with [`INTENT_COLUMNS`].
 pub fn intent_of(row: &Row<'_>) -> Result<Intent, rusqlite::Error> {
     let status: String = row.get(4)?;
     let completed_at = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);
     let exhausted_reason: Option<String> = row.get(7)?;
-    let state = columns::state(&status, completed_at, row.get(6)?, exhausted_reason.as_deref());
+    let state = column_values::parse_state(&status, completed_at, row.get(6)?, exhausted_reason.as_deref());
     Ok(Intent {
         seq: IntentSeq(row.get(0)?),
         id: parsed(row, 1, |text| IntentId::parse(text).ok())?,
@@ -267,7 +273,7 @@ pub fn intent_of(row: &Row<'_>) -> Result<Intent, rusqlite::Error> {
 
 fn attempt_of(row: &Row<'_>) -> Result<Attempt, rusqlite::Error> {
     let status: Option<String> = row.get(3)?;
-    let outcome = columns::outcome(status.as_deref(), row.get(4)?, row.get(5)?, row.get(6)?);
+    let outcome = column_values::parse_outcome(status.as_deref(), row.get(4)?, row.get(5)?, row.get(6)?);
     Ok(Attempt {
         attempt_number: row.get(0)?,
         lease_epoch: row.get(7)?,
@@ -277,7 +283,7 @@ fn attempt_of(row: &Row<'_>) -> Result<Attempt, rusqlite::Error> {
     })
 }
 
-/// A text column as one of our types; an error if the database holds what those do not allow.
+/// Parses a text column. It fails if the column has a value that the type does not allow.
 pub fn parsed<T>(row: &Row<'_>, column: usize, parse: impl Fn(&str) -> Option<T>) -> Result<T, rusqlite::Error> {
     let text = row.get_ref(column)?.as_str().map_err(|_| unreadable(column, "not text"))?;
     parse(text).ok_or_else(|| unreadable(column, text))

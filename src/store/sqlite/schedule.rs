@@ -1,4 +1,4 @@
-//! What the leader reads: who waits, what changed, what an earlier term left open.
+//! What the leader reads: waiting intents, changes, and the attempts that earlier terms left open.
 
 use std::sync::Arc;
 
@@ -14,13 +14,15 @@ use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::{Backlog, ChangeCursor, OpenAttempt, Refresh, RefreshRequest, ScheduleSnapshot};
 
-/// Contract by contract, so that of what is pending only those that are under way are looked at.
+/// Open attempts of earlier terms. The query goes contract by contract, because the index then finds open attempts without
+/// reading waiting intents.
 pub const OPEN_ATTEMPTS: &str = "
     SELECT i.intent_seq, i.intent_id, c.snapshot, i.created_at, i.attempt_count, i.open_lease_epoch, i.open_started_at
     FROM submission_contracts c CROSS JOIN submission_intents i ON i.contract_id = c.contract_id
     WHERE i.status = 'pending' AND i.next_attempt_at IS NULL AND i.open_lease_epoch < ?1
     ORDER BY i.open_lease_epoch, i.intent_seq LIMIT ?2";
 
+/// Reads the attempts that terms before `epoch` left open.
 pub fn open_attempts_before(
     connection: &Connection,
     epoch: i64,
@@ -52,25 +54,26 @@ fn open_attempt_of(row: &Row<'_>) -> Result<OpenAttempt, rusqlite::Error> {
     })
 }
 
-pub fn build(
+/// Reads the first page of every lane.
+pub fn snapshot(
     connection: &mut Connection,
     clock: &WallClock,
     page_limit: usize,
 ) -> Result<ScheduleSnapshot, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
-    // Every transaction from here on has a later timestamp than the last one that this snapshot
-    // can see. Changes at that timestamp itself may be reported once more, which does no harm.
+    // Every later transaction has a later timestamp than the last one that this snapshot can see. Changes at that timestamp
+    // may be reported again, which is harmless.
     let last_at = snapshot.query_row("SELECT last_at FROM submission_clock", [], |row| row.get(0))?;
     let cursor = ChangeCursor { last_modified_at: Timestamp::from_micros(last_at), intent_id: String::new() };
     let contracts: Vec<i64> = snapshot
         .prepare_cached("SELECT contract_id FROM submission_contracts")?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
-    let mut known = Lanes::new(&snapshot);
+    let mut lanes_by_contract = Lanes::new(&snapshot);
     let mut lanes = Vec::new();
     for contract in contracts {
-        let page = LanePage { lane: known.of(contract)?, from: LanePosition::START, limit: page_limit };
+        let page = LanePage { lane: lanes_by_contract.of(contract)?, from: LanePosition::START, limit: page_limit };
         let loaded = load(&snapshot, page)?;
         if !loaded.waiting.is_empty() {
             lanes.push(loaded);
@@ -79,6 +82,7 @@ pub fn build(
     Ok(ScheduleSnapshot { now, cursor, lanes, paused: targets::paused(&snapshot)? })
 }
 
+/// Reads what changed since a cursor, and further pages of lanes.
 pub fn refresh(
     connection: &mut Connection,
     clock: &WallClock,
@@ -117,6 +121,7 @@ pub fn refresh(
     Ok(Refresh { now, cursor, changed, more, pages, overdue, paused: targets::paused(&snapshot)? })
 }
 
+/// Counts waiting intents and pending webhook events.
 pub fn backlog(connection: &mut Connection, clock: &WallClock) -> Result<Backlog, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
@@ -158,6 +163,7 @@ fn waiting_of(row: &Row<'_>, lane: Arc<Lane>) -> Result<Waiting, rusqlite::Error
     })
 }
 
+/// Converts a limit to a value for SQL.
 pub fn as_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }

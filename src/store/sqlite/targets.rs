@@ -1,11 +1,11 @@
-//! Targets: which are paused, and what a lane of the schedule is.
+//! Targets and whether they are paused, and the lanes of the schedule.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
-use super::connection::begin;
+use super::connection::begin_transaction;
 use super::read::parsed;
 use crate::domain::intent::TargetName;
 use crate::domain::schedule::{GatewayId, Lane, LaneId};
@@ -13,7 +13,7 @@ use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::StoredTarget;
 
-/// Those that nothing may begin for, as of this transaction.
+/// Returns the targets of which no attempt may start, as of this transaction.
 pub fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT submission_target FROM submission_target_pauses")?
@@ -21,12 +21,13 @@ pub fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, rusqlite:
         .collect()
 }
 
+/// Pauses a target, and returns since when it is paused.
 pub fn pause(
     connection: &mut Connection,
     clock: &WallClock,
     target: &TargetName,
 ) -> Result<Timestamp, rusqlite::Error> {
-    let (transaction, now) = begin(connection, clock)?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
     transaction.execute(
         "INSERT OR IGNORE INTO submission_target_pauses (submission_target, paused_at) VALUES (?1, ?2)",
         params![target.as_str(), now.micros()],
@@ -40,10 +41,12 @@ pub fn pause(
     Ok(since)
 }
 
+/// Resumes a target.
 pub fn resume(connection: &Connection, target: &TargetName) -> Result<(), rusqlite::Error> {
     connection.execute("DELETE FROM submission_target_pauses WHERE submission_target = ?1", [target.as_str()]).map(drop)
 }
 
+/// Returns every target that has a contract or is paused.
 pub fn all(connection: &Connection) -> Result<Vec<StoredTarget>, rusqlite::Error> {
     connection
         .prepare_cached(
@@ -61,7 +64,7 @@ pub fn all(connection: &Connection) -> Result<Vec<StoredTarget>, rusqlite::Error
         .collect()
 }
 
-/// The lanes of contracts, each looked up once.
+/// Looks up the lanes of contracts, each of them once.
 pub struct Lanes<'a> {
     connection: &'a Connection,
     known: HashMap<i64, Arc<Lane>>,
@@ -72,6 +75,7 @@ impl<'a> Lanes<'a> {
         Self { connection, known: HashMap::new() }
     }
 
+    /// Returns the lane of a contract.
     pub fn of(&mut self, contract_id: i64) -> Result<Arc<Lane>, rusqlite::Error> {
         if let Some(lane) = self.known.get(&contract_id) {
             return Ok(Arc::clone(lane));

@@ -1,4 +1,4 @@
-//! The conformance suite on SQLite, and what only SQLite can get wrong.
+//! The conformance suite on SQLite, and tests of what is specific to SQLite.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,8 +10,8 @@ use crate::domain::time::Timestamp;
 use crate::store::conformance::{self, Fixture, Passing, new_intent, submit_to};
 use crate::store::{FencedWrites, FinishResult, Submitted};
 
-/// A fresh file with two stores on it, and a clock that moves only when told to: every transaction
-/// of a case would have the same timestamp, were it not for the store's own clock.
+/// Opens two stores on a new file, with a host clock that moves only when a case lets time pass. So only the store's own clock
+/// gives the transactions of a case different timestamps.
 async fn open() -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("test.db");
@@ -21,10 +21,10 @@ async fn open() -> Fixture {
         WallClock::from_fn(move || Timestamp::from_micros(micros.load(Ordering::SeqCst)))
     };
     assert_eq!(SqliteStore::migrate(&path).unwrap(), migrate::MIGRATIONS.len());
-    let pass = move |span: Duration| -> Passing {
-        // A little more: transactions have moved the store's clock on by a microsecond each.
-        let span = span + Duration::from_millis(1);
-        micros.fetch_add(i64::try_from(span.as_micros()).unwrap(), Ordering::SeqCst);
+    let pass = move |duration: Duration| -> Passing {
+        // A little more, because each transaction has advanced the store's clock by a microsecond.
+        let duration = duration + Duration::from_millis(1);
+        micros.fetch_add(i64::try_from(duration.as_micros()).unwrap(), Ordering::SeqCst);
         Box::pin(async {})
     };
     Fixture {
@@ -60,14 +60,36 @@ fn path_in(fixture: &Fixture) -> PathBuf {
     fixture.keep.downcast_ref::<tempfile::TempDir>().unwrap().path().join("test.db")
 }
 
+/// The audit row and the update of the intent are one transaction. Here the update fails, and the audit row must not exist
+/// either, whichever of the two is written first.
 #[tokio::test]
-async fn a_clock_that_jumps_back_does_not_turn_time_back() {
+async fn an_attempt_whose_update_fails_has_no_audit_row() {
+    let fixture = open().await;
+    let term = fixture.lead("me").await;
+    let attempt = fixture.start_due(&term, &fixture.submit("a", &one_shot()).await).await;
+    let connection = Connection::open(path_in(&fixture)).unwrap();
+    let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON submission_intents WHEN new.completed_at IS NOT NULL
+        BEGIN SELECT RAISE(ABORT, 'refused by the test'); END";
+    connection.execute_batch(refuse).unwrap();
+    let finishes = vec![conformance::finished(&attempt, conformance::accepted(), fixture.now().await)];
+    let results = fixture.fenced(FencedWrites { finishes, ..conformance::writes(&term) }).await.unwrap();
+    assert!(results.finishes[0].is_err(), "the update was not refused");
+    let history = fixture.history("a").await;
+    assert!(history.attempts.is_empty() && history.intent.attempt_open, "{history:?}");
+
+    connection.execute_batch("DROP TRIGGER refuse").unwrap();
+    let recorded = fixture.finish(&term, &attempt, conformance::accepted()).await;
+    assert_eq!((recorded, fixture.history("a").await.attempts.len()), (Some(FinishResult::Recorded), 1));
+}
+
+#[tokio::test]
+async fn the_store_clock_never_goes_back_when_the_host_clock_does() {
     let fixture = open().await;
     let first = fixture.submit("first", &one_shot()).await;
     let cursor = fixture.store.schedule_snapshot(10).await.unwrap().cursor;
-    let back = WallClock::from_fn(|| Timestamp::from_micros(1));
-    let behind = SqliteStore::open(&path_in(&fixture), back).unwrap();
-    let Submitted::Created(second) = submit_to(&behind, new_intent("second", &one_shot(), b"")).await else {
+    let old_clock = WallClock::from_fn(|| Timestamp::from_micros(1));
+    let with_old_clock = SqliteStore::open(&path_in(&fixture), old_clock).unwrap();
+    let Submitted::Created(second) = submit_to(&with_old_clock, new_intent("second", &one_shot(), b"")).await else {
         panic!("not created");
     };
     assert!(second.created_at > first.created_at);
@@ -75,7 +97,7 @@ async fn a_clock_that_jumps_back_does_not_turn_time_back() {
 }
 
 #[tokio::test]
-async fn after_a_clock_jumped_ahead_and_back_time_goes_on_and_leases_expire() {
+async fn leases_still_expire_after_the_host_clock_jumped_ahead_and_back() {
     const HOUR: i64 = 3_600_000_000;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("test.db");
@@ -100,7 +122,7 @@ async fn after_a_clock_jumped_ahead_and_back_time_goes_on_and_leases_expire() {
     pass(2_000_000);
     let next = conformance::acquire_from(&store, "lease", "next", lease).await.expect("the lease has expired");
     assert!(next.now > dead.now && next.term.epoch == 2);
-    // Many transactions, each a moment after the other, do not hold it up either.
+    // Many transactions, each a moment after the other, do not stop the clock.
     for _ in 0..1000 {
         pass(1_000);
         store.probe(1).await.unwrap();
@@ -108,7 +130,7 @@ async fn after_a_clock_jumped_ahead_and_back_time_goes_on_and_leases_expire() {
     let later = store.lease_state().await.unwrap().now;
     let went = later.since(next.now);
     assert!(went >= Duration::from_millis(749) && went <= Duration::from_millis(1000), "{went:?}");
-    // Four hours later the host's clock has caught up, and counts again.
+    // Four hours later the host's clock has caught up and is used again.
     pass(4 * HOUR);
     store.probe(1).await.unwrap();
     let state = store.lease_state().await.unwrap();
@@ -148,7 +170,7 @@ async fn a_finish_takes_effect_as_a_whole_or_not_at_all() {
     .enumerate()
     {
         let id = format!("intent-{number}");
-        let attempt = fixture.begin_due(&term, &fixture.submit(&id, &contract).await).await;
+        let attempt = fixture.start_due(&term, &fixture.submit(&id, &contract).await).await;
         let before = fixture.history(&id).await;
         let failing = FailingWrites::on(&fixture, write);
         let finishes = vec![conformance::finished(&attempt, conformance::accepted(), fixture.now().await)];
@@ -188,24 +210,24 @@ async fn a_pending_intent_either_waits_or_has_an_open_attempt() {
 }
 
 #[tokio::test]
-async fn a_panic_in_a_read_costs_no_connection() {
+async fn a_panic_in_a_read_loses_no_connection() {
     let fixture = open().await;
     let store = SqliteStore::open(&path_in(&fixture), WallClock::system()).unwrap();
     for _ in 0..2 * READERS {
         let reserved = store.read_reserved(|connection, _| -> Result<(), rusqlite::Error> {
             let _open = connection.transaction()?;
-            panic!("as told");
+            panic!("on purpose");
         });
         assert!(matches!(reserved.await, Err(StoreError::Unavailable(_))));
-        let read = store.read(|_, _| -> Result<(), rusqlite::Error> { panic!("as told") });
+        let read = store.read(|_, _| -> Result<(), rusqlite::Error> { panic!("on purpose") });
         assert!(matches!(read.await, Err(StoreError::Unavailable(_))));
     }
-    assert!(store.backlog().await.is_ok(), "reserved");
-    assert!(store.overview().await.is_ok(), "of clients");
+    assert!(store.backlog().await.is_ok(), "a reserved connection");
+    assert!(store.overview().await.is_ok(), "a connection for clients");
 }
 
 #[tokio::test]
-async fn a_read_that_is_given_up_costs_no_connection() {
+async fn a_read_whose_caller_stops_waiting_loses_no_connection() {
     let fixture = open().await;
     let store = SqliteStore::open(&path_in(&fixture), WallClock::system()).unwrap();
     let (release, released) = std::sync::mpsc::channel::<()>();
@@ -217,14 +239,14 @@ async fn a_read_that_is_given_up_costs_no_connection() {
             Ok(())
         });
         let given_up = tokio::time::timeout(Duration::from_millis(20), slow).await;
-        assert!(given_up.is_err(), "it was to be given up");
+        assert!(given_up.is_err(), "it timed out");
     }
     drop(release);
     assert!(store.overview().await.is_ok());
 }
 
 #[tokio::test]
-async fn damage_is_found_and_a_sound_store_is_not_accused() {
+async fn damage_is_found_and_an_intact_store_passes() {
     let fixture = open().await;
     for n in 0..200 {
         fixture.submit(&format!("{n}"), &one_shot()).await;
@@ -259,7 +281,7 @@ async fn commits_are_synced_and_survive_in_another_connection() {
 }
 
 #[tokio::test]
-async fn the_hot_queries_use_their_indexes() {
+async fn frequent_queries_use_their_indexes() {
     let fixture = open().await;
     fixture.submit("a", &max_attempts(2)).await;
     let connection = Connection::open(path_in(&fixture)).unwrap();
@@ -296,7 +318,7 @@ async fn the_hot_queries_use_their_indexes() {
     }
 }
 
-/// What a table refers to, read from the schema itself.
+/// A foreign key of the schema.
 struct Reference {
     table: String,
     column: String,
@@ -312,7 +334,7 @@ fn references(connection: &Connection) -> Vec<Reference> {
     references.unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// Whether rows of `table` are found by `column` without a search: an index over all rows, or the key, begins with it.
+/// Whether rows of `table` are found by `column` without a scan: the primary key, or an index over all rows, starts with it.
 fn is_found_by(connection: &Connection, table: &str, column: &str) -> bool {
     let sql = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) l, pragma_index_info(l.name) c
             WHERE NOT l.partial AND c.seqno = 0 AND c.name = ?2)
@@ -321,7 +343,7 @@ fn is_found_by(connection: &Connection, table: &str, column: &str) -> bool {
 }
 
 #[tokio::test]
-async fn no_deletion_searches_a_table_for_what_refers_to_it() {
+async fn no_deletion_scans_a_table_for_rows_that_refer_to_it() {
     let fixture = open().await;
     let connection = Connection::open(path_in(&fixture)).unwrap();
     let all = references(&connection);
@@ -332,14 +354,14 @@ async fn no_deletion_searches_a_table_for_what_refers_to_it() {
     for Reference { table, column, parent } in all.iter().filter(|reference| is_deleted_from(&reference.parent)) {
         assert!(is_found_by(&connection, table, column), "{table}.{column} refers to {parent} and has no index");
     }
-    // Rows of the other parents are never deleted; whoever begins to do so has to think of their indexes.
+    // Rows of the other parents are never deleted. If that changes, the references to them need indexes.
     let kept = ["submission_contracts", "submission_gateways", "submission_webhook_receivers"];
     for Reference { table, column, parent } in all {
         let fine =
             is_deleted_from(&parent) || kept.contains(&parent.as_str()) || is_found_by(&connection, &table, &column);
         assert!(fine, "{table}.{column} refers to {parent} and has no index");
     }
-    for sql in purge::DELETIONS.into_iter().chain([purge::OLD, messages::FORGET]) {
+    for sql in purge::DELETIONS.into_iter().chain([purge::OLD, messages::DELETE]) {
         let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let plan: Result<Vec<String>, _> = explain.raw_query().mapped(|row| row.get("detail")).collect();
         let plan = plan.unwrap().join("; ");
@@ -348,7 +370,7 @@ async fn no_deletion_searches_a_table_for_what_refers_to_it() {
 }
 
 #[tokio::test]
-async fn a_migrated_store_loses_the_reference_that_no_index_served() {
+async fn a_migration_removes_the_foreign_key_without_an_index() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("test.db");
     let old = Connection::open(&path).unwrap();
@@ -368,7 +390,7 @@ async fn a_migrated_store_loses_the_reference_that_no_index_served() {
 }
 
 #[tokio::test]
-async fn a_purge_ends_after_its_slice_and_goes_on_with_the_next() {
+async fn a_purge_ends_after_its_time_limit_and_continues_with_the_next_call() {
     let fixture = open().await;
     let term = fixture.lead("me").await;
     for n in 0..purge::CHUNK * 2 + 1 {
@@ -383,7 +405,7 @@ async fn a_purge_ends_after_its_slice_and_goes_on_with_the_next() {
         purge::run(&mut connection, &clock, &term, &request(after), Duration::ZERO).unwrap()
     };
     let Purged { intents, next, .. } = purge(None).expect("the term holds the lease");
-    assert_eq!(intents, purge::CHUNK, "no time at all is enough for one chunk");
+    assert_eq!(intents, purge::CHUNK, "even without any time it deletes one chunk");
     let Purged { intents, next: further, .. } = purge(next).expect("the term holds the lease");
     assert!(intents == purge::CHUNK && further.is_some() && further != next);
     let level: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
@@ -391,7 +413,7 @@ async fn a_purge_ends_after_its_slice_and_goes_on_with_the_next() {
 }
 
 #[test]
-fn several_processes_may_migrate_at_once() {
+fn several_processes_may_migrate_at_the_same_time() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("new/test.db");
     let runs: Vec<_> = (0..8)
@@ -409,7 +431,7 @@ fn several_processes_may_migrate_at_once() {
 }
 
 #[test]
-fn unusable_files_are_refused_with_what_to_do_and_left_alone() {
+fn unusable_files_are_refused_with_a_remedy_and_not_changed() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("text.db"), "this is not a database, it is a shopping list\n".repeat(99)).unwrap();
@@ -421,8 +443,8 @@ fn unusable_files_are_refused_with_what_to_do_and_left_alone() {
     for (name, remedy) in [
         ("text.db", "it is not a SQLite file"),
         ("foreign.db", "it belongs to another program"),
-        ("newer.db", "start that one"),
-        ("file/below.db", "name another one with SM_STORE"),
+        ("newer.db", "use that version"),
+        ("file/below.db", "set SM_STORE to another path"),
         ("mistyped/test.db", "create that directory (mkdir -p)"),
     ] {
         let path = at(name);
@@ -432,20 +454,20 @@ fn unusable_files_are_refused_with_what_to_do_and_left_alone() {
         assert_eq!(error.lines().count(), 1);
         assert_eq!(std::fs::read(&path).ok(), before, "{name} was changed");
     }
-    assert!(!at("mistyped").exists(), "a directory was made");
+    assert!(!at("mistyped").exists(), "a directory was created");
     assert!(SqliteStore::could_be_made(&at("new/test.db")).is_ok());
     for name in ["mistyped/deeper/test.db", "file/below.db"] {
         for error in [SqliteStore::make_directory(&at(name)), SqliteStore::could_be_made(&at(name))] {
             assert!(error.unwrap_err().to_string().contains("mkdir -p"), "{name}");
         }
     }
-    assert!(!at("mistyped").exists() && !at("new").exists(), "a directory was made");
+    assert!(!at("mistyped").exists() && !at("new").exists(), "a directory was created");
     let missing = SqliteStore::open(&at("missing.db"), WallClock::system()).err().unwrap().to_string();
     assert!(missing.contains("migrate"), "{missing}");
 }
 
 #[tokio::test]
-async fn the_log_is_copied_into_the_file_beside_the_writer() {
+async fn the_log_is_copied_into_the_file_in_the_background() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("test.db");
     SqliteStore::migrate(&path).unwrap();
@@ -461,11 +483,11 @@ async fn the_log_is_copied_into_the_file_beside_the_writer() {
             pace.tick().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), copied).await.expect("far below what the writer would wait for");
+    tokio::time::timeout(Duration::from_secs(60), copied).await.expect("copied long before the writer would do it");
 }
 
 #[tokio::test]
-async fn a_node_that_answered_before_its_probe_refuses_nobody() {
+async fn a_node_that_answered_before_its_probe_gets_all_jobs() {
     use super::jobs::{reach, take_probe};
     use crate::domain::node::REST_BEFORE_PROBE;
     let fixture = open().await;
@@ -478,12 +500,12 @@ async fn a_node_that_answered_before_its_probe_refuses_nobody() {
     let long_ago = clock.now().micros() - i64::try_from(REST_BEFORE_PROBE.as_micros()).unwrap();
     connection.execute(gone, [long_ago]).unwrap();
     assert!(matches!(reach(&connection, &clock, &gateway).unwrap(), Reach::GoneForLong));
-    // Another job's attempt is answered between the look and the probe.
+    // The attempt of another job is answered between `reach` and `take_probe`.
     connection.execute("DELETE FROM submission_gateway_reach", []).unwrap();
     for _ in 0..2 {
-        assert!(take_probe(&mut connection, &clock, &gateway).unwrap(), "it answers, so anybody may");
+        assert!(take_probe(&mut connection, &clock, &gateway).unwrap(), "it answers, so every job may");
     }
     connection.execute(gone, [long_ago]).unwrap();
-    assert!(take_probe(&mut connection, &clock, &gateway).unwrap(), "one may try");
-    assert!(!take_probe(&mut connection, &clock, &gateway).unwrap(), "and no more than one");
+    assert!(take_probe(&mut connection, &clock, &gateway).unwrap(), "one job may try");
+    assert!(!take_probe(&mut connection, &clock, &gateway).unwrap(), "only one job may try");
 }

@@ -1,11 +1,11 @@
-//! Webhook events: owed with the outcome, tried, recorded, and asked for again.
+//! Webhook events: they become pending when an intent ends, are tried, recorded, and redelivered on request.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use super::connection::{begin as begin_transaction, read_now};
+use super::connection::{begin_transaction, read_now};
 use super::read::{self, parsed};
 use super::schedule::as_limit;
 use super::write::{self, ContractCache};
@@ -20,8 +20,8 @@ use crate::store::{
     WebhookTry,
 };
 
-/// Remembers the receiver of a contract.
-pub fn keep_receiver(
+/// Stores the receiver of a contract.
+pub fn insert_receiver(
     transaction: &Transaction<'_>,
     contract_id: i64,
     webhook: &Webhook,
@@ -36,8 +36,8 @@ pub fn keep_receiver(
     Ok(())
 }
 
-/// Writes down the event of an intent that ends in this transaction, if its contract has a webhook.
-pub fn owe(transaction: &Transaction<'_>, seq: IntentSeq, now: Timestamp) -> Result<(), rusqlite::Error> {
+/// Makes the event of an intent that ends in this transaction pending, if its contract has a webhook.
+pub fn insert_pending(transaction: &Transaction<'_>, seq: IntentSeq, now: Timestamp) -> Result<(), rusqlite::Error> {
     transaction
         .prepare_cached(
             "INSERT OR IGNORE INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, next_try_at)
@@ -49,10 +49,11 @@ pub fn owe(transaction: &Transaction<'_>, seq: IntentSeq, now: Timestamp) -> Res
     Ok(())
 }
 
+/// Reads the events that are due, and when the next one is.
 pub fn due(
     connection: &mut Connection,
     clock: &WallClock,
-    look: &DueWebhooksQuery,
+    query: &DueWebhooksQuery,
 ) -> Result<DueWebhooks, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
@@ -66,20 +67,21 @@ pub fn due(
     )?;
     let mut found = Vec::new();
     let mut receiver = ReceiverId(0);
-    // From receiver to receiver, so that many events of one cost no more than a few.
+    // Receiver by receiver, so that many events of one receiver take no longer than a few.
     while let Some(next) = next_receiver.query_row([receiver.0], |row| row.get(0)).optional()? {
         receiver = ReceiverId(next);
-        let events = earliest.query_map(params![next, as_limit(look.places(receiver))], |row| {
+        let events = earliest.query_map(params![next, as_limit(query.slots(receiver))], |row| {
             Ok(DueWebhook { seq: IntentSeq(row.get(0)?), receiver, due: Timestamp::from_micros(row.get(1)?) })
         })?;
         for event in events {
             found.push(event?);
         }
     }
-    Ok(DueWebhooks::at(now, found, look.limit))
+    Ok(DueWebhooks::at(now, found, query.limit))
 }
 
-pub fn begin(
+/// Records tries of these events as open, if they are due.
+pub fn start(
     writer: &mut Writer,
     clock: &WallClock,
     term: &Term,
@@ -90,7 +92,7 @@ pub fn begin(
     if !leases::holds(&transaction, term, now)? {
         return Ok(None);
     }
-    let mut begun = Vec::with_capacity(events.len());
+    let mut started = Vec::with_capacity(events.len());
     for seq in events {
         let marked = transaction
             .prepare_cached(
@@ -101,17 +103,17 @@ pub fn begin(
         if marked == 0 {
             continue;
         }
-        match opened(&transaction, contracts, *seq, now) {
-            Ok(open) => begun.push(open),
+        match open_try(&transaction, contracts, *seq, now) {
+            Ok(open) => started.push(open),
             Err(error) => put_off(&transaction, *seq, now, &error)?,
         }
     }
     transaction.commit()?;
-    Ok(Some(begun))
+    Ok(Some(started))
 }
 
-/// A try that was just written down.
-fn opened(
+/// Reads a try that was just recorded as open.
+fn open_try(
     transaction: &Transaction<'_>,
     contracts: &mut ContractCache,
     seq: IntentSeq,
@@ -133,7 +135,7 @@ fn opened(
     Ok(OpenWebhookTry { receiver, intent, contract, number, round, started_at: now })
 }
 
-/// An event that this program cannot read must not hold up the others.
+/// Records that an event cannot be read, and makes it due later, so that it does not delay other events.
 fn put_off(
     transaction: &Transaction<'_>,
     seq: IntentSeq,
@@ -155,6 +157,7 @@ fn put_off(
     Ok(())
 }
 
+/// Records the outcomes of open tries; `None` if the term is over.
 pub fn finish(
     connection: &mut Connection,
     clock: &WallClock,
@@ -173,7 +176,7 @@ pub fn finish(
         };
         let updated = transaction
             .prepare_cached(
-                // What was asked for meanwhile is due now, unless it has just been taken.
+                // If redelivery was requested during the try, the event is due now, unless the try has delivered it.
                 "UPDATE submission_webhook_events SET
                      status = iif(owed_since <> ?5 AND ?3 <> 'delivered', 'pending', ?3),
                      next_try_at = iif(owed_since <> ?5 AND ?3 <> 'delivered', ?6, ?4),
@@ -206,6 +209,7 @@ pub fn finish(
     Ok(Some(()))
 }
 
+/// Closes open tries as interrupted, except those under way, and returns their number; `None` if the term is over.
 pub fn close(
     connection: &mut Connection,
     clock: &WallClock,
@@ -242,6 +246,7 @@ pub fn close(
     Ok(Some(closed))
 }
 
+/// Makes the event of an ended intent due now.
 pub fn redeliver(connection: &mut Connection, clock: &WallClock, id: &IntentId) -> Result<Redelivery, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     let found: Option<(i64, bool, bool)> = transaction
@@ -258,9 +263,9 @@ pub fn redeliver(connection: &mut Connection, clock: &WallClock, id: &IntentId) 
         Some((_, true, true)) => return Ok(Redelivery::NotEnded),
         Some((seq, false, true)) => seq,
     };
-    // There is none if an instance that knew nothing of webhooks ended the intent.
-    owe(&transaction, IntentSeq(seq), now)?;
-    // A try under way may still be taken; if it is not, its end makes the event due.
+    // The event is missing if an older version without webhooks ended the intent.
+    insert_pending(&transaction, IntentSeq(seq), now)?;
+    // A try under way may still deliver the event. If it does not, finishing it makes the event due.
     transaction
         .prepare_cached(
             "UPDATE submission_webhook_events SET status = 'pending', owed_since = ?2, tries_before = tries,
@@ -268,9 +273,10 @@ pub fn redeliver(connection: &mut Connection, clock: &WallClock, id: &IntentId) 
         )?
         .execute(params![seq, now.micros()])?;
     transaction.commit()?;
-    Ok(Redelivery::Owed)
+    Ok(Redelivery::Pending)
 }
 
+/// Reads the webhook event of an intent with its tries.
 pub fn history(connection: &Connection, seq: IntentSeq) -> Result<Option<WebhookHistory>, rusqlite::Error> {
     let event: Option<(EventStatus, Option<i64>)> = connection
         .prepare_cached("SELECT status, next_try_at FROM submission_webhook_events WHERE intent_seq = ?1")?

@@ -16,7 +16,7 @@ use crate::domain::intent::{Intent, IntentSeq};
 use crate::domain::policy;
 use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
-use crate::store::columns::StateColumns;
+use crate::store::column_values::StateColumns;
 use crate::store::{FinishAttempt, FinishResult, PostponeAttempt, StartResult, StoreError, minute_of};
 
 /// The attempts that are to be started, with their contracts.

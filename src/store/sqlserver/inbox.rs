@@ -365,8 +365,8 @@ impl Listing {
         if let Some(contact) = query.contact_id {
             conditions.push(format!("contact_id = {}", values.number(contact)));
         }
-        if let Some(behind) = query.behind {
-            conditions.push(format!("{number} < {}", values.number(behind)));
+        if let Some(after) = query.after {
+            conditions.push(format!("{number} < {}", values.number(after)));
         }
         let filter = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
         values.batch(format!("SELECT TOP ({limit}) {columns} FROM {table} {filter} ORDER BY {number} DESC;"))

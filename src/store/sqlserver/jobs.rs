@@ -154,7 +154,7 @@ pub fn list_batch(query: &JobQuery) -> Batch {
     if let Some(status) = query.status {
         conditions.push(format!("i.status = {}", values.code(status.as_str(), 10)));
     }
-    if let Some(place) = &query.behind {
+    if let Some(place) = &query.after {
         let (at, id) = (values.moment(place.accepted_at), values.code(place.id.to_string(), 36));
         conditions.push(format!("b.accepted_at <= {at} AND (b.accepted_at < {at} OR b.submission_id < {id})"));
     }

@@ -198,12 +198,12 @@ pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, S
         let intents = list_part(database, &query, Part::All, wanted).await?;
         return Ok(IntentPage::of_newest(&query, intents));
     };
-    let by_message = match &query.behind {
+    let by_message = match &query.after {
         Some(PageCursor::Id(_)) => Vec::new(),
         _ => list_part(database, &query, Part::ByMessage(text), wanted).await?,
     };
     let mut by_id = Vec::new();
-    for range in IdRange::of(text, query.behind.as_ref()) {
+    for range in IdRange::of(text, query.after.as_ref()) {
         let left = wanted - by_message.len() - by_id.len();
         if left == 0 {
             break;

@@ -12,7 +12,7 @@ use crate::domain::intent::{Intent, IntentId, IntentSeq, TargetName};
 use crate::domain::schedule::{GatewayId, Lane, LaneId, Waiting};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
-use crate::store::{Attempt, OpenAttempt, StoreError, StoredIntent, columns};
+use crate::store::{Attempt, OpenAttempt, StoreError, StoredIntent, column_values};
 
 /// The columns that [`intent`] reads, of `submission_intents AS i` and `submission_contracts AS c`.
 pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
@@ -60,7 +60,7 @@ pub fn seq(row: &Row) -> Result<IntentSeq, StoreError> {
 
 pub fn intent(row: &Row) -> Result<Intent, StoreError> {
     let status: &str = need(row, "status")?;
-    let state = columns::state(
+    let state = column_values::parse_state(
         status,
         moment(row, "completed_at")?,
         text(row, "rejected_reason")?,
@@ -85,8 +85,12 @@ pub fn found(row: &Row) -> Result<StoredIntent, StoreError> {
 
 pub fn attempt(row: &Row) -> Result<Attempt, StoreError> {
     let status: Option<&str> = get(row, "outcome_status")?;
-    let outcome =
-        columns::outcome(status, text(row, "outcome_reason")?, text(row, "error")?, text(row, "gateway_message_id")?);
+    let outcome = column_values::parse_outcome(
+        status,
+        text(row, "outcome_reason")?,
+        text(row, "error")?,
+        text(row, "gateway_message_id")?,
+    );
     Ok(Attempt {
         attempt_number: attempts(row, "attempt_number")?,
         lease_epoch: need(row, "lease_epoch")?,

@@ -266,7 +266,7 @@ pub fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
     if let Some(before) = query.created_before {
         conditions.push(format!("i.created_at < {}", values.moment(before)));
     }
-    match (&query.behind, part) {
+    match (&query.after, part) {
         (Some(PageCursor::Newer { created_at, id }), Part::All)
         | (Some(PageCursor::Message { created_at, id }), Part::ByMessage(_)) => {
             let (at, id) = (values.moment(*created_at), values.text(id.as_str()));
@@ -289,14 +289,14 @@ pub fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
                 "m.intent_seq DESC",
             )
         }
-        Part::ById(id, IdRange { from, behind, before }) => {
+        Part::ById(id, IdRange { from, excludes_from, before }) => {
             // Those were shown already.
             conditions.push(format!(
                 "NOT EXISTS (SELECT 1 FROM submission_gateway_messages AS m
     WHERE m.intent_seq = i.intent_seq AND m.gateway_message_id = {})",
                 values.text(*id)
             ));
-            let compared = if *behind { ">" } else { ">=" };
+            let compared = if *excludes_from { ">" } else { ">=" };
             conditions.push(format!("i.intent_id {compared} {}", values.text(from)));
             if let Some(before) = before {
                 conditions.push(format!("i.intent_id < {}", values.text(before)));

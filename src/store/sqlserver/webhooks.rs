@@ -287,7 +287,7 @@ pub async fn redeliver(database: &Database, id: &IntentId) -> Result<Redelivery,
     Ok(match (has_webhook, rows::need::<&str>(row, "status")?) {
         (false, _) => Redelivery::NoWebhook,
         (true, "pending") => Redelivery::NotEnded,
-        (true, _) => Redelivery::Owed,
+        (true, _) => Redelivery::Pending,
     })
 }
 

@@ -1,9 +1,9 @@
-//! The chaos run: a fleet behind HAProxy under load while everything goes wrong that can, and at
-//! the end a comparison of what clients, gateways and the store say.
+//! The chaos run: a fleet behind HAProxy under load and with many faults. At the end the records of clients, gateways and
+//! the store are compared.
 //!
-//! Part of the tests for a few seconds; `make chaos` runs it for longer. The seed decides what
-//! goes wrong when and what clients send; `SM_CHAOS_SEED` repeats a run, `SM_CHAOS_SECONDS` says
-//! for how long, `SM_CHAOS_RUNS` how often, each with the next seed.
+//! It runs for a few seconds as part of the tests; `make chaos` runs it for longer. The seed determines the faults and what
+//! clients send. `SM_CHAOS_SEED` repeats a run, `SM_CHAOS_SECONDS` sets its duration, and `SM_CHAOS_RUNS` the number of
+//! runs, each with the next seed.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;
@@ -20,16 +20,16 @@ use submission_manager::domain::time::Timestamp;
 use submission_manager::platform::clock::monotonic;
 use tokio::time::Instant;
 
-use super::evidence::{Record, Rest};
+use super::evidence::{Pause, Record};
 use super::plan::{Fault, plan};
 use super::{Fleet, SEATS};
 use crate::sqlserver::{Proxy, TestDatabase};
 use crate::support::{Api, PATIENCE, Site};
 
 const CLIENTS: usize = 8;
-/// As [`write_registry`] calls them.
+/// The targets of [`write_registry`].
 const TARGETS: [&str; 6] = ["attempts-a", "once-a", "deadline-a", "attempts-b", "once-b", "deadline-b"];
-/// What clients ask of the stand-in gateways.
+/// The behaviours that clients request from the stand-in gateways.
 const WISHES: [&str; 12] = [
     "accept",
     "accept",
@@ -44,9 +44,9 @@ const WISHES: [&str; 12] = [
     "reject:invalid_recipient",
     "reject:provider_failure",
 ];
-/// How soon another instance executes after `kill -9`, on top of the lease.
+/// How soon another instance makes attempts after `kill -9`, in addition to the duration of the lease.
 const AFTER_KILL: Duration = Duration::from_secs(2);
-/// How soon another instance executes after a lease was given back.
+/// How soon another instance makes attempts after the lease was released.
 const AFTER_STOP: Duration = Duration::from_secs(1);
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
@@ -60,7 +60,7 @@ struct Chaos {
     fleet: Fleet,
     stall: Stall,
     record: Record,
-    /// What was done, in words.
+    /// A log of the faults.
     done: RefCell<Vec<String>>,
     over: Cell<bool>,
 }
@@ -106,8 +106,8 @@ fn seeds() -> impl Iterator<Item = u64> {
     first..first + number("SM_CHAOS_RUNS").unwrap_or(1)
 }
 
-/// How long things go wrong; a long run is held to the promised failover times too.
-fn span() -> (Duration, bool) {
+/// Returns for how long faults are injected, and whether the run is long enough to check the promised failover times.
+fn run_duration() -> (Duration, bool) {
     match std::env::var("SM_CHAOS_SECONDS").ok().and_then(|text| text.parse().ok()) {
         Some(seconds) => (Duration::from_secs(seconds), true),
         None => (Duration::from_secs(6), false),
@@ -126,19 +126,19 @@ async fn run(
     stall: Stall,
     settings: impl Fn(usize, &mut Command) + 'static,
 ) {
-    let (span, strict) = span();
+    let (duration, strict) = run_duration();
     let sink = Sink::start(Vec::new(), Box::new(|_| ())).unwrap();
     write_registry(&site, &gateways, &sink.url);
     let clocks = matches!(stall, Stall::Server(_)) && can_set_clocks();
     let clocks_said = if clocks { "clocks are set" } else { "clocks are not set" };
-    let seconds = span.as_secs();
+    let seconds = duration.as_secs();
     say(&format!(
         "chaos on {store}: seed {seed}, {seconds} s of faults, {clocks_said}; SM_CHAOS_SEED={seed} repeats it"
     ));
     let lease = site.lease_duration;
     let fleet = Fleet::start(site, gateways, move |seat, command| {
         command.env("SM_ATTEMPT_TIMEOUT", "1s").env("SM_SHUTDOWN_DELAY", "1s");
-        // The default: failover is measured as it is shipped.
+        // The default, because failover is measured with the shipped settings.
         command.env_remove("SM_ACQUIRE_INTERVAL");
         settings(seat, command);
     });
@@ -149,7 +149,7 @@ async fn run(
     let script = async {
         let failover = chaos.measure_failover().await;
         let mut under_way = Vec::new();
-        for (pause, fault) in plan(seed, span, lease, clocks) {
+        for (pause, fault) in plan(seed, duration, lease, clocks) {
             wait(pause).await;
             under_way.push(actix::spawn(Rc::clone(&chaos).inflict(fault)));
         }
@@ -165,8 +165,8 @@ async fn run(
     chaos.revive();
     chaos.fleet.proxy.until_up(SEATS).await;
     for target in TARGETS {
-        // An instance that stood still may have paused one long after that was asked for.
-        chaos.insist(&api, &format!("/v1/targets/{target}/resume")).await;
+        // A stopped instance may have paused a target long after the request.
+        chaos.call_until_answered(&api, &format!("/v1/targets/{target}/resume")).await;
     }
     api.until_nothing_is_pending().await;
 
@@ -180,7 +180,7 @@ async fn run(
         evidence.attempts_sent(),
         evidence.interrupted(),
         evidence.events(),
-        chaos.record.rests(),
+        chaos.record.pauses(),
         evidence.terms(),
         chaos.done.borrow().join("; ")
     ));
@@ -199,16 +199,16 @@ async fn run(
     assert!(chaos.record.len() > 50, "hardly anything was submitted; the run shows nothing");
 }
 
-/// How long nobody executed.
+/// How long no instance made attempts.
 struct Failover {
     after_kill: Duration,
     after_stop: Duration,
-    /// From SIGTERM until the lease was given back: as long as attempts were under way.
+    /// From SIGTERM until the lease was released, while attempts were under way.
     drained: Duration,
 }
 
 impl Chaos {
-    /// A client: submits one intent after the other, each again and again until it is answered.
+    /// A client: submits one intent after the other, and repeats each request until it is answered.
     async fn submit(&self, mut rng: Rng, client: u64) {
         let api = Api::with_patience(&self.fleet.proxy.url, Duration::from_secs(3));
         let mut number = 0;
@@ -244,7 +244,7 @@ impl Chaos {
         }
     }
 
-    /// Looks at what was answered, and notes what has ended.
+    /// Reads the histories of answered intents, and records those that have ended.
     async fn observe(&self, mut rng: Rng) {
         let api = Api::with_patience(&self.fleet.proxy.url, Duration::from_secs(1));
         while !self.over.get() {
@@ -258,29 +258,30 @@ impl Chaos {
         }
     }
 
-    /// An operator: pauses one target after the other, each once, and lets it go on after a while.
+    /// An operator: pauses each target once, one after the other, and resumes it after a while.
     async fn operate(&self, mut rng: Rng) {
         let api = Api::with_patience(&self.fleet.proxy.url, Duration::from_secs(3));
         let mut targets = TARGETS;
         rng.shuffle(&mut targets);
         for (number, target) in targets.into_iter().enumerate().take_while(|_| !self.over.get()) {
             let moment = |answer: &Value, field: &str| Timestamp::parse(answer[field].as_str().unwrap()).unwrap();
-            let from = moment(&self.insist(&api, &format!("/v1/targets/{target}/pause")).await, "pausedAt");
+            let from =
+                moment(&self.call_until_answered(&api, &format!("/v1/targets/{target}/pause")).await, "pausedAt");
             wait(Duration::from_millis(rng.u64(100..1500))).await;
-            // An intent of its own says what time it is in the store.
+            // A new intent shows the store's time.
             let witness = json!({ "intentId": format!("witness-{number}"), "submissionTarget": target });
             while !self.try_submit(&api, "/v1/intents", &witness).await {
                 wait(Duration::from_millis(100)).await;
             }
             let answer = api.until(&format!("/v1/intents/witness-{number}"), |answer| answer.status.is_success()).await;
             let until = moment(&answer.json(), "createdAt");
-            self.record.rested(Rest { target: target.to_owned(), from, until });
-            self.insist(&api, &format!("/v1/targets/{target}/resume")).await;
+            self.record.paused(Pause { target: target.to_owned(), from, until });
+            self.call_until_answered(&api, &format!("/v1/targets/{target}/resume")).await;
         }
     }
 
-    /// Asks again and again until it is done.
-    async fn insist(&self, api: &Api, path: &str) -> Value {
+    /// Repeats a request until it succeeds.
+    async fn call_until_answered(&self, api: &Api, path: &str) -> Value {
         loop {
             match api.try_call("POST", path, Vec::new()).await {
                 Ok(answer) if answer.status.is_success() => return answer.json(),
@@ -293,7 +294,7 @@ impl Chaos {
         }
     }
 
-    /// Kills a leader, then stops one in order, with nothing else going wrong meanwhile.
+    /// Kills a leader, then stops one in an orderly way, without other faults meanwhile.
     async fn measure_failover(&self) -> Failover {
         let leader = self.fleet.some_leader().await;
         let killed = monotonic();
@@ -320,7 +321,7 @@ impl Chaos {
         Failover { after_kill, after_stop, drained: given_back.duration_since(told) }
     }
 
-    /// When another seat than `gone` was ready to lead and a gateway then got an attempt.
+    /// Returns when a gateway got an attempt after another instance than `gone` was ready to lead.
     async fn executed_after(&self, since: Instant, gone: usize) -> Instant {
         let mut pace = tokio::time::interval(Duration::from_millis(5));
         let looking = async {
@@ -360,28 +361,28 @@ impl Chaos {
                 }
                 None => format!("found no {} to stop", role(leader)),
             },
-            Fault::Pause { leader, span } => match self.victim(leader).await {
+            Fault::Pause { leader, duration } => match self.victim(leader).await {
                 Some(victim) => {
                     self.fleet.seats[victim.0].signal("STOP");
-                    wait(span).await;
+                    wait(duration).await;
                     self.fleet.seats[victim.0].signal("CONT");
-                    format!("paused a {} for {span:?}", role(leader))
+                    format!("paused a {} for {duration:?}", role(leader))
                 }
                 None => format!("found no {} to pause", role(leader)),
             },
-            Fault::StallStore { span } => {
-                self.stall_store(span).await;
-                format!("stalled the store for {span:?}")
+            Fault::StallStore { duration } => {
+                self.stall_store(duration).await;
+                format!("stalled the store for {duration:?}")
             }
-            Fault::GatewayDies { gateway, span } => {
+            Fault::GatewayDies { gateway, duration } => {
                 let dying = self.fleet.gateways.borrow()[gateway].stop();
                 dying.await;
-                wait(span).await;
-                // Another fault may have brought it back meanwhile.
+                wait(duration).await;
+                // Another fault may have restarted it meanwhile.
                 if let Ok(again) = { self.fleet.gateways.borrow()[gateway].restarted() } {
                     self.fleet.gateways.borrow_mut()[gateway] = again;
                 }
-                format!("gateway {gateway} was dead for {span:?}")
+                format!("gateway {gateway} was dead for {duration:?}")
             }
             Fault::ClockJump { seat, seconds } => {
                 set_clock(&self.fleet.site, seat, seconds);
@@ -392,7 +393,7 @@ impl Chaos {
     }
 }
 
-/// A seat to which something is being done; nothing else is, until this is dropped.
+/// A seat with a fault. It gets no other fault until this is dropped.
 struct Victim<'a>(usize, &'a Fleet);
 
 impl Drop for Victim<'_> {
@@ -402,7 +403,7 @@ impl Drop for Victim<'_> {
 }
 
 impl Chaos {
-    /// The leader's seat, or one of the others, unless something is being done to it already.
+    /// Returns the leader's seat, or one of the others, unless it has a fault already.
     async fn victim(&self, leader: bool) -> Option<Victim<'_>> {
         let leading = self.fleet.leader().await;
         let free = |seat: &usize| !self.fleet.seats[*seat].taken.get() && self.fleet.seats[*seat].is_up();
@@ -414,8 +415,8 @@ impl Chaos {
         Some(Victim(seat, &self.fleet))
     }
 
-    /// Does what a supervisor would: an instance that found its store locked for longer than it
-    /// has patience for has ended.
+    /// Restarts instances that have ended, as a supervisor would. An instance ends if it finds its store locked for too
+    /// long at start.
     fn revive(&self) {
         for seat in 0..SEATS {
             if self.fleet.seats[seat].clear() {
@@ -425,11 +426,11 @@ impl Chaos {
         }
     }
 
-    async fn stall_store(&self, span: Duration) {
+    async fn stall_store(&self, duration: Duration) {
         match &self.stall {
             Stall::Server(proxy) => {
                 proxy.stall(true);
-                wait(span).await;
+                wait(duration).await;
                 proxy.stall(false);
             }
             Stall::File(path) => {
@@ -441,7 +442,7 @@ impl Chaos {
                     connection
                 });
                 let connection = locked.await.unwrap();
-                wait(span).await;
+                wait(duration).await;
                 connection.execute_batch("ROLLBACK").unwrap();
             }
         }
@@ -452,7 +453,7 @@ fn role(leader: bool) -> &'static str {
     if leader { "leader" } else { "follower" }
 }
 
-/// Two gateways, three policies each. Few and short enough that a run comes to an end.
+/// Two gateways with three policies each. Attempts are few and short, so that a run ends.
 fn write_registry(site: &Site, gateways: &[StandIn], sink: &str) {
     let mut targets = Vec::new();
     for (name, gateway) in ["a", "b"].iter().zip(gateways) {
@@ -471,8 +472,8 @@ fn write_registry(site: &Site, gateways: &[StandIn], sink: &str) {
     std::fs::write(site.registry(), json!({ "allowUnsignedWebhooks": true, "targets": targets }).to_string()).unwrap();
 }
 
-/// Whether the wall clock of a single instance can be set: by a library that fakes it, and not on
-/// the embedded store, whose clock is the host's.
+/// Whether the wall clock of a single instance can be set, with a library that fakes it. The embedded store uses the host's
+/// clock, so there it cannot.
 fn can_set_clocks() -> bool {
     std::path::Path::new(FAKETIME).exists()
 }
@@ -485,12 +486,12 @@ fn set_clock(site: &Site, seat: usize, seconds: i64) {
     std::fs::write(site.directory.path().join(clock_file(seat)), format!("{seconds:+}\n")).unwrap();
 }
 
-/// Paces load and faults; nothing is concluded from its having passed.
-async fn wait(span: Duration) {
-    tokio::time::sleep(span).await;
+/// Paces load and faults. No assertion depends on it.
+async fn wait(duration: Duration) {
+    tokio::time::sleep(duration).await;
 }
 
-/// Past the test runner, which keeps the words of a test that passes to itself.
+/// Prints directly to standard error, because the test runner hides the output of tests that pass.
 fn say(text: &str) {
     let _nobody_may_listen = writeln!(std::io::stderr(), "{text}");
 }

@@ -1,4 +1,4 @@
-//! What clients were told, what gateways got and what the store holds, and whether it fits together.
+//! Compares what clients were answered, what gateways got and what the store has.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -13,15 +13,14 @@ use submission_manager::domain::outcome::Outcome;
 use submission_manager::domain::policy::{self, Decision};
 use submission_manager::domain::time::Timestamp;
 use submission_manager::domain::webhook::{EventStatus, event_id};
-use submission_manager::store::choice::{Credentials, StoreChoice};
+use submission_manager::store::selection::{Credentials, StoreChoice};
 use submission_manager::store::sqlserver::PoolSettings;
 use submission_manager::store::{History, ListQuery, Store};
 use submission_manager::telemetry::metrics::Metrics;
 
 use crate::support::{PATIENCE, Site};
 
-/// The clients' own record: every intent as it was first answered, and every history as it was
-/// first seen after its end.
+/// The record of the clients: every intent as it was first answered, and every history as it was first read after its end.
 #[derive(Clone, Default)]
 pub struct Record(Arc<Mutex<Notes>>);
 
@@ -29,19 +28,19 @@ pub struct Record(Arc<Mutex<Notes>>);
 struct Notes {
     answered: Vec<(String, String)>,
     ended: HashMap<String, Ended>,
-    rests: Vec<Rest>,
+    pauses: Vec<Pause>,
 }
 
-/// A target that was surely paused, from the moment that an answer named until some moment before anybody asked for it
-/// to be resumed; by the store's clock.
+/// A time, by the store's clock, during which a target was certainly paused: from the moment in the answer to the pause
+/// until a moment before the request to resume.
 #[derive(Clone, Debug)]
-pub struct Rest {
+pub struct Pause {
     pub target: String,
     pub from: Timestamp,
     pub until: Timestamp,
 }
 
-/// What can be seen of an intent that has ended.
+/// The visible state of an intent that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Ended {
     status: String,
@@ -50,13 +49,13 @@ struct Ended {
 }
 
 impl Record {
-    /// Notes an answer to a submission: an intent as JSON.
+    /// Records the answer to a submission: an intent as JSON.
     pub fn answered(&self, intent: &Value) {
         let text = |field: &str| intent[field].as_str().unwrap_or_else(|| panic!("no {field} in {intent}")).to_owned();
         self.0.lock().unwrap().answered.push((text("intentId"), text("createdAt")));
     }
 
-    /// Notes a history as JSON, if its intent has ended.
+    /// Records a history as JSON, if its intent has ended.
     pub fn seen(&self, history: &Value) {
         let intent = &history["intent"];
         let (Some(completed_at), Some(attempts)) = (intent["completedAt"].as_str(), history["attempts"].as_array())
@@ -69,32 +68,32 @@ impl Record {
         self.0.lock().unwrap().ended.entry(id).or_insert(ended);
     }
 
-    pub fn rested(&self, rest: Rest) {
-        self.0.lock().unwrap().rests.push(rest);
+    pub fn paused(&self, pause: Pause) {
+        self.0.lock().unwrap().pauses.push(pause);
     }
 
-    pub fn rests(&self) -> usize {
-        self.0.lock().unwrap().rests.len()
+    pub fn pauses(&self) -> usize {
+        self.0.lock().unwrap().pauses.len()
     }
 
     pub fn len(&self) -> usize {
         self.0.lock().unwrap().answered.len()
     }
 
-    /// One of the answered ids.
+    /// Returns one of the answered ids.
     pub fn some_id(&self, number: usize) -> Option<String> {
         let notes = self.0.lock().unwrap();
         notes.answered.get(number % notes.answered.len().max(1)).map(|(id, _)| id.clone())
     }
 }
 
-/// A request as its gateway got it.
+/// A request that reached a gateway.
 #[derive(Clone, Debug)]
 struct Sent {
     id: String,
     number: u32,
     gateway: String,
-    /// What the payload says of whom it is, if it says so.
+    /// The intent id in the payload, if it has one.
     payload_id: Option<String>,
 }
 
@@ -104,15 +103,15 @@ pub struct Evidence {
     /// Every request that reached a gateway.
     sent: Vec<Sent>,
     stored: Vec<History>,
-    /// When each term began, as far as its holder lived to say so.
+    /// When each term started, if its holder lived long enough to log it.
     terms: BTreeMap<i64, Timestamp>,
     registry: Registry,
-    /// The ids of events that reached a receiver of webhooks, if one listened.
+    /// The ids of the webhook events that reached a receiver, if there was one.
     arrived: Option<HashSet<String>>,
 }
 
 impl Evidence {
-    /// Reads the store and what gateways got; `logs` say when terms began.
+    /// Reads the store and the requests of gateways. `logs` contain when terms started.
     pub async fn collect(site: &Site, gateways: &[(String, Ledger)], record: &Record, logs: &[String]) -> Self {
         let store = open(&site.store()).await;
         let mut stored = Vec::new();
@@ -122,8 +121,8 @@ impl Evidence {
             for intent in page.intents {
                 stored.push(store.history(intent.id).await.unwrap().expect("it was listed"));
             }
-            query.behind = page.next;
-            if query.behind.is_none() {
+            query.after = page.next;
+            if query.after.is_none() {
                 break;
             }
         }
@@ -141,11 +140,11 @@ impl Evidence {
         }
         let text = std::fs::read_to_string(site.registry()).unwrap();
         let registry = Registry::parse(&text, &Variables::of_process()).unwrap();
-        let terms = logs.iter().filter_map(|line| term_began(line, site.lease_duration)).collect();
+        let terms = logs.iter().filter_map(|line| term_start(line, site.lease_duration)).collect();
         Self { record: record.0.lock().unwrap().clone(), sent, stored, terms, registry, arrived: None }
     }
 
-    /// Takes into account what a receiver of webhooks got.
+    /// Adds the webhook events that reached a receiver.
     pub fn with_events(mut self, arrived: impl Iterator<Item = String>) -> Self {
         self.arrived = Some(arrived.collect());
         self
@@ -168,13 +167,13 @@ impl Evidence {
         self.terms.len()
     }
 
-    /// Panics with what does not fit together, if something does not.
+    /// Panics with all violations, if there are any.
     pub fn hold(&self) {
         let violations = self.violations();
         assert!(violations.is_empty(), "{} violations: {violations:#?}", violations.len());
     }
 
-    /// Everything that does not fit together, in words.
+    /// Returns all contradictions in the evidence.
     pub fn violations(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut sent: HashMap<&str, Vec<&Sent>> = HashMap::new();
@@ -208,30 +207,30 @@ impl Evidence {
         for history in &self.stored {
             let sent = sent.get(history.intent.id.as_str()).map(Vec::as_slice).unwrap_or_default();
             let contract = &self.registry.contract(&history.intent.target).expect("it was submitted").contract;
-            let faults = faults_of(history, sent, contract)
+            let errors = errors_of(history, sent, contract)
                 .into_iter()
-                .chain(faults_of_policy(history, contract))
-                .chain(self.fault_of_webhook(history, contract))
-                .chain(self.fault_of_rest(history))
-                .chain(self.faults_of_terms(history));
-            found.extend(faults.map(|fault| format!("{fault}: sent {sent:?}, stored {history:?}")));
+                .chain(errors_of_policy(history, contract))
+                .chain(self.error_of_webhook(history, contract))
+                .chain(self.error_of_pause(history))
+                .chain(self.errors_of_terms(history));
+            found.extend(errors.map(|fault| format!("{fault}: sent {sent:?}, stored {history:?}")));
         }
         found
     }
 
-    /// Nothing begins while its target is paused, whoever leads.
-    fn fault_of_rest(&self, history: &History) -> Option<String> {
-        let rests = self.record.rests.iter().filter(|rest| rest.target == history.intent.target.as_str());
-        let began = |rest: &&Rest| {
-            let within = |moment: Timestamp| moment > rest.from && moment < rest.until;
+    /// Checks that no attempt started while its target was paused.
+    fn error_of_pause(&self, history: &History) -> Option<String> {
+        let pauses = self.record.pauses.iter().filter(|pause| pause.target == history.intent.target.as_str());
+        let started = |pause: &&Pause| {
+            let within = |moment: Timestamp| moment > pause.from && moment < pause.until;
             history.attempts.iter().any(|attempt| within(attempt.started_at))
         };
-        let rest = rests.into_iter().find(began)?;
-        Some(format!("began while its target was paused: {rest:?}"))
+        let pause = pauses.into_iter().find(started)?;
+        Some(format!("started while its target was paused: {pause:?}"))
     }
 
-    /// An event is owed for every end, and one that counts as delivered has arrived.
-    fn fault_of_webhook(&self, history: &History, contract: &Contract) -> Option<String> {
+    /// Checks that every ended intent has an event, and that every delivered event reached the receiver.
+    fn error_of_webhook(&self, history: &History, contract: &Contract) -> Option<String> {
         let fault = match (&contract.webhook, &history.webhook) {
             (None, None) => return None,
             (None, Some(_)) => "has an event without a webhook",
@@ -245,32 +244,32 @@ impl Evidence {
         Some(fault.to_owned())
     }
 
-    /// Attempts that began outside of their term.
-    fn faults_of_terms(&self, history: &History) -> Vec<String> {
-        let mut faults = Vec::new();
+    /// Returns attempts that started outside of their term.
+    fn errors_of_terms(&self, history: &History) -> Vec<String> {
+        let mut errors = Vec::new();
         let mut last = 0;
         for attempt in &history.attempts {
             let epoch = attempt.lease_epoch;
-            let later = self.terms.range(epoch + 1..).map(|(_, began)| *began).min();
-            if later.is_some_and(|began| attempt.started_at >= began) {
-                faults.push(format!("attempt {} began in a term that had ended", attempt.attempt_number));
+            let later = self.terms.range(epoch + 1..).map(|(_, start)| *start).min();
+            if later.is_some_and(|start| attempt.started_at >= start) {
+                errors.push(format!("attempt {} started in a term that had ended", attempt.attempt_number));
             }
-            if self.terms.get(&epoch).is_some_and(|began| attempt.started_at < *began) || epoch < last {
-                faults.push(format!("attempt {} began before its term", attempt.attempt_number));
+            if self.terms.get(&epoch).is_some_and(|start| attempt.started_at < *start) || epoch < last {
+                errors.push(format!("attempt {} started before its term", attempt.attempt_number));
             }
             last = epoch;
         }
-        faults
+        errors
     }
 }
 
-/// What is wrong with one intent, given the requests that reached a gateway.
-fn faults_of(history: &History, sent: &[&Sent], contract: &Contract) -> Vec<String> {
+/// Returns the contradictions of one intent with the requests that reached a gateway.
+fn errors_of(history: &History, sent: &[&Sent], contract: &Contract) -> Vec<String> {
     let History { intent, attempts, .. } = history;
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     let mut fault = |wrong: bool, text: &str| {
         if wrong {
-            faults.push(text.to_owned());
+            errors.push(text.to_owned());
         }
     };
     let numbers: Vec<_> = attempts.iter().map(|attempt| attempt.attempt_number).collect();
@@ -293,18 +292,18 @@ fn faults_of(history: &History, sent: &[&Sent], contract: &Contract) -> Vec<Stri
     }
     let end = intent.state.completed_at();
     fault(attempts.iter().any(|attempt| end.is_some_and(|end| attempt.started_at > end)), "attempted after its end");
-    faults
+    errors
 }
 
-/// Where the intent did not go on or end as its policy says of its recorded attempts.
-fn faults_of_policy(history: &History, contract: &Contract) -> Vec<String> {
+/// Returns where the intent did not continue or end as its policy requires after its recorded attempts.
+fn errors_of_policy(history: &History, contract: &Contract) -> Vec<String> {
     let History { intent, attempts, .. } = history;
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     let mut due = Some(intent.created_at);
     let mut ended = None;
     for attempt in attempts {
         if due.is_none_or(|due| attempt.started_at < due) {
-            faults.push(format!("attempt {} was not due", attempt.attempt_number));
+            errors.push(format!("attempt {} was not due", attempt.attempt_number));
         }
         let (number, outcome) = (attempt.attempt_number, &attempt.outcome);
         match policy::decide(contract, intent.created_at, number, outcome, attempt.finished_at) {
@@ -325,9 +324,9 @@ fn faults_of_policy(history: &History, contract: &Contract) -> Vec<String> {
         _ => false,
     };
     if !as_decided {
-        faults.push(format!("did not end as its policy says ({ended:?})"));
+        errors.push(format!("did not end as its policy says ({ended:?})"));
     }
-    faults
+    errors
 }
 
 fn ended_of(history: &History) -> Option<Ended> {
@@ -336,8 +335,8 @@ fn ended_of(history: &History) -> Option<Ended> {
     Some(Ended { status, completed_at, attempts: history.attempts.len() })
 }
 
-/// Epoch and begin of a term, from the line that announces it.
-fn term_began(line: &str, lease_duration: std::time::Duration) -> Option<(i64, Timestamp)> {
+/// Reads the epoch and the start of a term from its log line.
+fn term_start(line: &str, lease_duration: std::time::Duration) -> Option<(i64, Timestamp)> {
     let fields = line.split_once("leader_acquired ")?.1;
     let field = |name: &str| fields.split_whitespace().find_map(|field| field.strip_prefix(name));
     let expires_at = Timestamp::parse(field("expires_at=")?)?;
@@ -351,7 +350,7 @@ async fn open(store: &str) -> Arc<dyn Store> {
     choice.open(false, Arc::new(Metrics::new().unwrap())).await.unwrap()
 }
 
-/// The checker is itself checked: each way of tampering with a sound record must be noticed.
+/// Tests of the checker: it must find every kind of tampering with a consistent record.
 mod tests {
     use submission_manager::domain::intent::{Intent, IntentId, IntentSeq, TargetName};
     use submission_manager::store::{Attempt, WebhookHistory};
@@ -403,9 +402,8 @@ mod tests {
         History { intent, attempts, webhook: None }
     }
 
-    /// Two terms; one intent that was interrupted between them and then accepted, one that was
-    /// shot once without success.
-    fn sound() -> Evidence {
+    /// Two terms. One intent was interrupted between them and then accepted; a one-shot intent failed.
+    fn consistent() -> Evidence {
         let retried = vec![attempt(1, 1, 2, Outcome::interrupted()), attempt(2, 2, 12, accepted("gw-retried-2"))];
         let shot = vec![attempt(1, 2, 11, Outcome::error("timeout"))];
         let stored = vec![
@@ -419,7 +417,7 @@ mod tests {
         let intent =
             serde_json::json!({ "intentId": "shot", "status": "exhausted", "completedAt": at(12).to_string() });
         record.seen(&serde_json::json!({ "intent": intent, "attempts": [{}] }));
-        record.rested(Rest { target: "attempts".to_owned(), from: at(3), until: at(11) });
+        record.paused(Pause { target: "attempts".to_owned(), from: at(3), until: at(11) });
         let sent = vec![sent("retried", 1), sent("retried", 2), sent("shot", 1)];
         let terms = BTreeMap::from([(1, at(1)), (2, at(10))]);
         let record = record.0.lock().unwrap().clone();
@@ -434,16 +432,16 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_record_is_sound() {
-        sound().hold();
-        assert_eq!(sound().interrupted(), 1);
+    fn a_consistent_record_has_no_violations() {
+        consistent().hold();
+        assert_eq!(consistent().interrupted(), 1);
     }
 
     #[test]
-    fn whatever_is_tampered_with_is_noticed() {
+    fn every_kind_of_tampering_is_found() {
         type Tamper = fn(&mut Evidence);
         let tampered: [(&str, Tamper); 29] = [
-            ("began while its target was paused", |e| e.record.rests[0].until = at(13)),
+            ("started while its target was paused", |e| e.record.pauses[0].until = at(13)),
             ("ended without owing its event", |e| e.stored[1].webhook = None),
             ("has an event without a webhook", |e| e.stored[0].webhook = Some(delivered())),
             ("delivered and never arrived", |e| e.arrived = Some(HashSet::new())),
@@ -474,13 +472,13 @@ mod tests {
             }),
             ("attempt 2 was not due", |e| e.stored[0].attempts[0].outcome = accepted("gw-retried-1")),
             ("attempt 2 was not due", |e| e.stored[0].attempts[1].started_at = at(7)),
-            ("began in a term that had ended", |e| e.stored[0].attempts[1].lease_epoch = 1),
-            ("began before its term", |e| e.stored[0].attempts[0].lease_epoch = 2),
+            ("started in a term that had ended", |e| e.stored[0].attempts[1].lease_epoch = 1),
+            ("started before its term", |e| e.stored[0].attempts[0].lease_epoch = 2),
             ("changed after its end", |e| e.stored[1].intent.state = State::Accepted { at: at(13) }),
             ("attempted after its end", |e| e.stored[0].attempts[1].started_at = at(20)),
         ];
         for (objection, tamper) in tampered {
-            let mut evidence = sound();
+            let mut evidence = consistent();
             tamper(&mut evidence);
             let violations = evidence.violations();
             assert!(violations.iter().any(|text| text.contains(objection)), "{objection}: {violations:#?}");

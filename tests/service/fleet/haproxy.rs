@@ -16,7 +16,7 @@ impl HaProxy {
     pub fn start(instances: &[SocketAddr]) -> Self {
         let (front, stats) = (free_address(), free_address());
         let mut command = Command::new("haproxy");
-        // Debian puts it where only root looks.
+        // Debian installs it in /usr/sbin, which is often not in the PATH.
         command.env("PATH", format!("{}:/usr/sbin:/usr/local/sbin", std::env::var("PATH").unwrap_or_default()));
         command.args(["-db", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/haproxy.cfg")]);
         command.env("SM_FRONT", front.to_string()).env("SM_STATS", stats.to_string());
@@ -28,7 +28,7 @@ impl HaProxy {
         Self { child, url: format!("http://{front}"), stats: Api::new(&format!("http://{stats}")) }
     }
 
-    /// Waits until so many instances get requests.
+    /// Waits until `count` instances get requests.
     pub async fn until_up(&self, count: usize) {
         let up =
             |csv: String| csv.lines().filter(|line| line.starts_with("instances,sm-") && line.contains(",UP,")).count();

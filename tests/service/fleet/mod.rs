@@ -20,13 +20,13 @@ use crate::support::{Api, Instance, PATIENCE, Site};
 
 pub const SEATS: usize = 3;
 
-/// Where an instance runs; who sits there changes.
+/// A place for an instance: its address stays, and instances are replaced.
 pub struct Seat {
     address: SocketAddr,
     instance: RefCell<Option<Instance>>,
-    /// Log lines of those that are gone.
+    /// Log lines of instances that have ended.
     past: RefCell<Vec<String>>,
-    /// Something is being done to whoever sits here.
+    /// Whether a fault is being injected into the instance.
     taken: Cell<bool>,
 }
 
@@ -41,7 +41,7 @@ impl Seat {
         }
     }
 
-    /// Kills it, if there is one.
+    /// Kills the instance, if there is one.
     pub fn kill(&self) {
         if let Some(mut instance) = self.instance.take() {
             instance.kill();
@@ -49,12 +49,12 @@ impl Seat {
         }
     }
 
-    /// Whether there is one, and it has come as far as listening.
+    /// Whether there is an instance, and it listens.
     pub fn is_up(&self) -> bool {
         self.instance.borrow().as_ref().is_some_and(|it| it.log_lines().iter().any(|line| line.contains("listening")))
     }
 
-    /// Takes away one that has ended; whether the seat is empty now.
+    /// Removes an instance that has ended. Returns whether the seat is empty now.
     pub fn clear(&self) -> bool {
         let ended = self.instance.borrow_mut().as_mut().is_none_or(|instance| instance.ended().is_some());
         if ended {
@@ -63,7 +63,7 @@ impl Seat {
         ended
     }
 
-    /// Waits until it has ended by itself; its exit code.
+    /// Waits until the instance has ended by itself, and returns its exit code.
     pub async fn ended(&self) -> Option<i32> {
         let mut instance = self.instance.take()?;
         let mut pace = tokio::time::interval(Duration::from_millis(10));
@@ -89,7 +89,7 @@ impl Seat {
 type Settings = dyn Fn(usize, &mut Command);
 
 pub struct Fleet {
-    // Dropped in this order: nobody may write to what is gone.
+    // Dropped in this order, so that instances end before their store and gateways.
     pub seats: Vec<Seat>,
     pub proxy: HaProxy,
     pub gateways: RefCell<Vec<StandIn>>,
@@ -98,7 +98,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A fleet with all seats taken. `settings` adds to the environment of whoever sits there.
+    /// Starts a fleet with an instance on every seat. `settings` adds to the environment of each.
     pub fn start(site: Site, gateways: Vec<StandIn>, settings: impl Fn(usize, &mut Command) + 'static) -> Self {
         let addresses: Vec<_> = (0..SEATS).map(|_| free_address()).collect();
         let proxy = HaProxy::start(&addresses);
@@ -120,7 +120,7 @@ impl Fleet {
         assert!(old.is_none(), "seat {seat} was taken");
     }
 
-    /// Waits until somebody leads.
+    /// Waits until an instance leads, and returns its seat.
     pub async fn some_leader(&self) -> usize {
         let looking = async {
             loop {
@@ -132,7 +132,7 @@ impl Fleet {
         tokio::time::timeout(PATIENCE, looking).await.expect("somebody leads")
     }
 
-    /// The seat whose instance says that it leads.
+    /// Returns the seat of the instance that reports that it leads.
     pub async fn leader(&self) -> Option<usize> {
         for (number, seat) in self.seats.iter().enumerate() {
             let api = Api::with_patience(&format!("http://{}", seat.address), Duration::from_millis(500));
@@ -150,7 +150,7 @@ impl Fleet {
         Evidence::collect(&self.site, &witnesses, record, &self.log_lines()).await
     }
 
-    /// All log lines, of the living and of the gone.
+    /// Returns all log lines, also those of instances that have ended.
     pub fn log_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for seat in &self.seats {
@@ -163,8 +163,8 @@ impl Fleet {
     }
 }
 
-/// An address for something that is started more than once. Outside of the range from which the
-/// kernel gives out ports, so that nobody else gets it meanwhile.
+/// Returns an address for a process that is started more than once. Its port is outside of the kernel's range of ephemeral
+/// ports, so that no other process gets it meanwhile.
 pub fn free_address() -> SocketAddr {
     for _ in 0..1000 {
         let address = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(10_000..30_000)));

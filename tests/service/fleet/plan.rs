@@ -1,4 +1,4 @@
-//! What goes wrong when in a chaos run: drawn from a seed, so that a run can be repeated.
+//! The faults of a chaos run and their times. They are drawn from a seed, so that a run can be repeated.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ pub enum Fault {
     Stop {
         leader: bool,
     },
-    /// `SIGSTOP`, and `SIGCONT` later; of a leader past the end of its lease.
+    /// `SIGSTOP`, and `SIGCONT` later. For a leader that is after the end of its lease.
     Pause {
         leader: bool,
-        span: Duration,
+        duration: Duration,
     },
-    /// The database answers nobody.
+    /// The database does not answer.
     StallStore {
-        span: Duration,
+        duration: Duration,
     },
     GatewayDies {
         gateway: usize,
-        span: Duration,
+        duration: Duration,
     },
-    /// One instance's wall clock is set.
+    /// The wall clock of one instance is set.
     ClockJump {
         seat: usize,
         seconds: i64,
@@ -38,11 +38,11 @@ pub enum Fault {
 }
 
 /// Faults with the pause before each.
-pub fn plan(seed: u64, span: Duration, lease: Duration, clocks: bool) -> Vec<(Duration, Fault)> {
+pub fn plan(seed: u64, duration: Duration, lease: Duration, clocks: bool) -> Vec<(Duration, Fault)> {
     let mut rng = Rng::with_seed(seed);
     let mut plan = Vec::new();
     let mut total = Duration::ZERO;
-    while total < span {
+    while total < duration {
         let pause = millis(&mut rng, 200, 1200);
         total += pause;
         plan.push((pause, fault(&mut rng, lease, clocks)));
@@ -57,10 +57,10 @@ fn fault(rng: &mut Rng, lease: Duration, clocks: bool) -> Fault {
         2 => Fault::Stop { leader },
         3 => {
             let past_the_lease = if leader { lease } else { Duration::ZERO };
-            Fault::Pause { leader, span: past_the_lease + millis(rng, 100, 1500) }
+            Fault::Pause { leader, duration: past_the_lease + millis(rng, 100, 1500) }
         }
-        4 => Fault::StallStore { span: millis(rng, 100, 3000) },
-        5 => Fault::GatewayDies { gateway: rng.usize(0..2), span: millis(rng, 100, 2000) },
+        4 => Fault::StallStore { duration: millis(rng, 100, 3000) },
+        5 => Fault::GatewayDies { gateway: rng.usize(0..2), duration: millis(rng, 100, 2000) },
         _ => Fault::ClockJump { seat: rng.usize(0..SEATS), seconds: rng.i64(-7200..7200) },
     }
 }
@@ -70,7 +70,7 @@ fn millis(rng: &mut Rng, least: u64, most: u64) -> Duration {
 }
 
 #[test]
-fn a_seed_says_everything() {
+fn the_same_seed_makes_the_same_plan() {
     let of = |seed| plan(seed, Duration::from_secs(60), Duration::from_secs(2), true);
     assert_eq!(of(7), of(7));
     assert_ne!(of(7), of(8));

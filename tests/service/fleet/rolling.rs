@@ -1,4 +1,4 @@
-//! Replacing every instance under load: nobody outside notices.
+//! Replaces every instance under load: no client notices.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -17,7 +17,7 @@ async fn replacing_every_instance_under_load_fails_no_request_and_interrupts_no_
     let mut site = Site::new(&gateway.url);
     site.lease_duration = Duration::from_secs(15);
     let fleet = Fleet::start(site, vec![gateway], |_, command| {
-        // The default: as long as the shipped configuration of HAProxy needs, and more.
+        // The default, which is longer than the shipped configuration of HAProxy needs.
         command.env_remove("SM_SHUTDOWN_DELAY");
     });
     fleet.proxy.until_up(SEATS).await;
@@ -30,7 +30,7 @@ async fn replacing_every_instance_under_load_fails_no_request_and_interrupts_no_
             while !over.get() {
                 number += 1;
                 let id = format!("{client}-{number}");
-                // Some wait for the outcome, some only leave their intent and ask for it later.
+                // Some clients wait for the outcome, others submit and read it later.
                 let query = if client % 2 == 0 { "?waitSeconds=5" } else { "" };
                 let answer = api.submit(&id, "attempts", json!({ "simulate": "slow:50" }), query).await;
                 assert_eq!(answer.status.as_u16(), 200, "{}", answer.text());
@@ -59,7 +59,7 @@ async fn replacing_every_instance_under_load_fails_no_request_and_interrupts_no_
 }
 
 #[actix::test]
-async fn a_follower_takes_intents_and_waits_for_their_outcome() {
+async fn a_follower_accepts_intents_and_waits_for_their_outcome() {
     let gateway = StandIn::start(true).unwrap();
     let fleet = Fleet::start(Site::new(&gateway.url), vec![gateway], |_, _| ());
     fleet.proxy.until_up(SEATS).await;

@@ -15,7 +15,7 @@ use tiberius::{Row, ToSql};
 pub use self::ceiling::measure as measure_ceiling;
 pub use self::counters::{Counters, Spent};
 pub use self::fill::fill;
-use crate::store::choice::{Credentials, StoreChoice};
+use crate::store::selection::{Credentials, StoreChoice};
 use crate::store::sqlserver::{PoolSettings, Settings, Tds, connect};
 use crate::telemetry::metrics::Metrics;
 

@@ -157,7 +157,11 @@ async fn writes() -> Vec<Batch> {
 
 fn lists() -> Vec<Batch> {
     let mut batches = Vec::new();
-    let range = |behind, before: bool| IdRange { from: "a".to_owned(), behind, before: before.then(|| "b".to_owned()) };
+    let range = |excludes_from, before: bool| IdRange {
+        from: "a".to_owned(),
+        excludes_from,
+        before: before.then(|| "b".to_owned()),
+    };
     let parts = [
         Part::All,
         Part::ByMessage("m"),
@@ -179,8 +183,8 @@ fn lists() -> Vec<Batch> {
         let newer = Some(PageCursor::Newer { created_at, id: id.clone() });
         let message = Some(PageCursor::Message { created_at, id });
         batches.extend(parts.iter().map(|part| statements::list(&query, part, 10)));
-        batches.push(statements::list(&ListQuery { behind: newer, ..query.clone() }, &Part::All, 10));
-        batches.push(statements::list(&ListQuery { behind: message, ..query }, &Part::ByMessage("m"), 10));
+        batches.push(statements::list(&ListQuery { after: newer, ..query.clone() }, &Part::All, 10));
+        batches.push(statements::list(&ListQuery { after: message, ..query }, &Part::ByMessage("m"), 10));
     }
     for wanted in choices(5) {
         batches.push(jobs::list_batch(&JobQuery {
@@ -188,7 +192,7 @@ fn lists() -> Vec<Batch> {
             workspaces: wanted[1].then(|| vec!["w".to_owned()].into_iter().collect()),
             job_id: wanted[2].then(|| "j".to_owned()),
             status: wanted[3].then_some(Status::Accepted),
-            behind: wanted[4].then(|| JobCursor { accepted_at: NOW, id: submission_id(1) }),
+            after: wanted[4].then(|| JobCursor { accepted_at: NOW, id: submission_id(1) }),
             limit: 10,
         }));
     }
@@ -198,7 +202,7 @@ fn lists() -> Vec<Batch> {
             let query = InboxQuery {
                 state,
                 client_slug: wanted[0].then(|| "acme".to_owned()),
-                behind: wanted[1].then_some(1),
+                after: wanted[1].then_some(1),
                 contact_id: wanted[2].then_some(1),
                 limit: 10,
             };

@@ -1,7 +1,8 @@
-//! How many calls are under way at once, in all and per gateway: exact, whatever was begun ahead.
+//! Limits how many calls of gateways are under way, in all and for each gateway.
 //!
-//! The part of all calls that the schedule reserves for gateways with few calls under way is kept free for them here
-//! too, so that attempts that busy gateways were given ahead of their call cannot take it.
+//! The schedule starts some attempts before a slot for their call is free. This limiter keeps the limits of calls exact. The
+//! schedule reserves a part of all calls for gateways that have few calls under way; the limiter keeps the same part free, so
+//! that attempts that were started early for busy gateways cannot use it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,33 +13,35 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::domain::contract::GatewayUrl;
 use crate::domain::schedule::Limits;
 
-pub struct Calls {
+/// The limits of one term.
+pub struct CallLimiter {
     shared: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
-    /// One for each gateway that was ever called in this term: as many as registries have named.
+    /// One semaphore for each gateway that was called in this term. Their number is bounded by what registries have named.
     gateways: RefCell<HashMap<GatewayUrl, Arc<Semaphore>>>,
     limits: Limits,
 }
 
-/// A call under way; over when dropped.
-pub struct Calling {
+/// A call that counts against the limits until this is dropped.
+pub struct OngoingCall {
     _gateway: Option<OwnedSemaphorePermit>,
     _all: Option<OwnedSemaphorePermit>,
 }
 
-impl Calls {
+impl CallLimiter {
     pub fn new(limits: Limits) -> Self {
         let shared = Arc::new(Semaphore::new(limits.in_flight - limits.reserve()));
         let reserve = Arc::new(Semaphore::new(limits.reserve()));
         Self { shared, reserve, gateways: RefCell::default(), limits }
     }
 
-    /// Waits until there is room, first at the gateway: who waits there takes no room from others.
-    pub async fn enter(&self, url: &GatewayUrl) -> Calling {
-        let gateway = self.gateway(url);
-        // Semaphores that nobody closes always give a permit in the end.
-        let permit = Arc::clone(&gateway).acquire_owned().await.ok();
-        let under_way = self.limits.in_flight_per_gateway - gateway.available_permits();
+    /// Waits until a call of this gateway may be made. It waits for the gateway's own limit first, so that a call that waits
+    /// for one gateway does not count against the limit of all.
+    pub async fn enter(&self, url: &GatewayUrl) -> OngoingCall {
+        let semaphore = self.gateway(url);
+        // The semaphores are never closed, so `acquire_owned` does not fail.
+        let gateway = Arc::clone(&semaphore).acquire_owned().await.ok();
+        let under_way = self.limits.in_flight_per_gateway - semaphore.available_permits();
         let shared = Arc::clone(&self.shared);
         let all = match Arc::clone(&shared).try_acquire_owned() {
             Ok(free) => Some(free),
@@ -48,7 +51,7 @@ impl Calls {
             },
             Err(_) => shared.acquire_owned().await.ok(),
         };
-        Calling { _gateway: permit, _all: all }
+        OngoingCall { _gateway: gateway, _all: all }
     }
 
     fn gateway(&self, url: &GatewayUrl) -> Arc<Semaphore> {

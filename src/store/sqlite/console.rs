@@ -1,4 +1,4 @@
-//! What operators look at: one intent in full, how things stand, how much waits.
+//! Queries of the console: one intent in full, the overview, and the health of targets.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,7 @@ use crate::store::{
     TargetHealth, minute_of,
 };
 
+/// Reads one intent with everything that the console shows about it.
 pub fn detail(
     connection: &mut Connection,
     clock: &WallClock,
@@ -43,6 +44,7 @@ pub fn detail(
     })
 }
 
+/// Reads the payload of an intent.
 pub fn payload(connection: &Connection, id: &IntentId) -> Result<Option<Bytes>, rusqlite::Error> {
     connection
         .prepare_cached(
@@ -52,6 +54,7 @@ pub fn payload(connection: &Connection, id: &IntentId) -> Result<Option<Bytes>, 
         .optional()
 }
 
+/// Reads the counts and charts of the overview.
 pub fn overview(connection: &mut Connection, clock: &WallClock) -> Result<Overview, rusqlite::Error> {
     let backlog = super::schedule::backlog(connection, clock)?;
     let snapshot = connection.transaction()?;
@@ -70,10 +73,10 @@ pub fn overview(connection: &mut Connection, clock: &WallClock) -> Result<Overvi
             })
         })
         .optional()?;
-    // All of what is pending is looked at, but in its index alone.
+    // This reads all pending intents, but only in their index.
     let (in_flight, intent, job): (i64, Option<i64>, Option<i64>) = snapshot
         .prepare_cached(
-            // Numbers of intents grow, those of jobs shrink.
+            // Numbers of intents count upwards, those of jobs downwards.
             "SELECT count(*) FILTER (WHERE next_attempt_at IS NULL), min(intent_seq) FILTER (WHERE intent_seq >= 0),
                  max(intent_seq) FILTER (WHERE intent_seq < 0)
              FROM submission_intents INDEXED BY submission_intents_pending WHERE status = 'pending'",
@@ -101,7 +104,7 @@ pub fn overview(connection: &mut Connection, clock: &WallClock) -> Result<Overvi
     })
 }
 
-/// How many intents ended in which way, minute by minute.
+/// Counts the intents that ended with each status in each minute.
 fn ended(connection: &Connection, now: Timestamp) -> Result<Vec<EndedInMinute>, rusqlite::Error> {
     connection
         .prepare_cached(
@@ -118,6 +121,7 @@ fn ended(connection: &Connection, now: Timestamp) -> Result<Vec<EndedInMinute>, 
         .collect()
 }
 
+/// Counts recent failed attempts by target and cause.
 fn failing(connection: &Connection, now: Timestamp) -> Result<Vec<Failing>, rusqlite::Error> {
     connection
         .prepare_cached(
@@ -137,6 +141,7 @@ fn failing(connection: &Connection, now: Timestamp) -> Result<Vec<Failing>, rusq
         .collect()
 }
 
+/// Reads the recent results of every target.
 pub fn target_health(connection: &mut Connection, clock: &WallClock) -> Result<Vec<TargetHealth>, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;

@@ -1,4 +1,4 @@
-//! How core types stand in columns: the same words in every store.
+//! Converts domain types to and from column values that all stores share.
 
 use crate::domain::intent::{ExhaustedReason, State, Status};
 use crate::domain::outcome::Outcome;
@@ -6,7 +6,7 @@ use crate::domain::policy::Decision;
 use crate::domain::time::Timestamp;
 use crate::store::FinishAttempt;
 
-/// What a finished attempt makes of its intent's columns.
+/// The columns of an intent after a finished attempt.
 pub struct StateColumns<'a> {
     pub status: &'static str,
     pub next_attempt_at: Option<Timestamp>,
@@ -35,8 +35,8 @@ impl<'a> From<&'a FinishAttempt> for StateColumns<'a> {
     }
 }
 
-/// The state that these columns say; `None` if they do not go together.
-pub fn state(
+/// Reads the state of an intent from its columns; `None` if they contradict each other.
+pub fn parse_state(
     status: &str,
     completed_at: Option<Timestamp>,
     rejected_reason: Option<String>,
@@ -53,8 +53,8 @@ pub fn state(
     }
 }
 
-/// The outcome that the columns of an audit row say.
-pub fn outcome(
+/// Reads the outcome of an attempt from the columns of its audit row; `None` if they contradict each other.
+pub fn parse_outcome(
     status: Option<&str>,
     reason: Option<String>,
     error: Option<String>,

@@ -1,7 +1,8 @@
-//! What became of attempts, minute by minute: a handful of sums for each transaction.
+//! Counts finished attempts and ended intents by minute, for the charts of the console.
 //!
-//! No `RETURNING` here, nor wherever else many rows are written: SQLite makes a table for what it
-//! returns each time, which costs more than all the rest.
+//! The counts of one transaction are added up in memory and written once. Statements that write many rows have no
+//! `RETURNING` clause, here and elsewhere: SQLite makes a temporary table for its rows each time, which takes longer than
+//! the write itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,9 +15,9 @@ use crate::domain::policy::Decision;
 use crate::domain::time::Timestamp;
 use crate::store::{FinishAttempt, KEPT_MINUTES, minute_of};
 
-/// What is counted apart.
+/// The key of a row in `submission_minutes`.
 #[derive(PartialEq, Eq, Hash)]
-struct Kind {
+struct Key {
     minute: i64,
     contract_id: i64,
     outcome: &'static str,
@@ -30,17 +31,21 @@ struct Sum {
     micros: i64,
 }
 
-/// The sums of one transaction.
+/// The counts of one transaction.
 #[derive(Default)]
-pub struct Tally {
-    sums: HashMap<Kind, Sum>,
-    /// Contracts that were looked up already, by where they are in memory.
-    contracts: HashMap<*const Contract, i64>,
+pub struct MinuteCounts {
+    sums: HashMap<Key, Sum>,
+    /// The numbers of contracts that were looked up already. The attempts of a transaction share few contracts.
+    contract_ids: Vec<(Arc<Contract>, i64)>,
 }
 
-impl Tally {
-    /// An attempt was recorded.
-    pub fn attempt(&mut self, transaction: &Transaction<'_>, finish: &FinishAttempt) -> Result<(), rusqlite::Error> {
+impl MinuteCounts {
+    /// Counts an attempt that was recorded.
+    pub fn add_attempt(
+        &mut self,
+        transaction: &Transaction<'_>,
+        finish: &FinishAttempt,
+    ) -> Result<(), rusqlite::Error> {
         let contract_id = self.contract_id(transaction, finish)?;
         let status = match finish.decision {
             Decision::Accept => "accepted",
@@ -48,7 +53,7 @@ impl Tally {
             Decision::Exhaust(_) => "exhausted",
             Decision::RetryAt(_) => "pending",
         };
-        let kind = Kind {
+        let key = Key {
             minute: minute_of(finish.finished_at),
             contract_id,
             outcome: finish.outcome.kind(),
@@ -56,37 +61,37 @@ impl Tally {
             status,
         };
         let took = finish.finished_at.since(finish.attempt.started_at);
-        let sum = self.sums.entry(kind).or_default();
+        let sum = self.sums.entry(key).or_default();
         sum.attempts += 1;
         sum.micros += i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
         Ok(())
     }
 
-    /// Attempts of a transaction share few contracts.
     fn contract_id(&mut self, transaction: &Transaction<'_>, finish: &FinishAttempt) -> Result<i64, rusqlite::Error> {
-        let contract = Arc::as_ptr(&finish.attempt.contract);
-        if let Some(id) = self.contracts.get(&contract) {
+        let contract = &finish.attempt.contract;
+        if let Some((_, id)) = self.contract_ids.iter().find(|(known, _)| Arc::ptr_eq(known, contract)) {
             return Ok(*id);
         }
         let id = transaction
             .prepare_cached("SELECT contract_id FROM submission_intents WHERE intent_seq = ?1")?
             .query_row([finish.attempt.seq.0], |row| row.get(0))?;
-        self.contracts.insert(contract, id);
+        self.contract_ids.push((Arc::clone(contract), id));
         Ok(id)
     }
 
-    /// An intent ended without an attempt.
-    pub fn ended(&mut self, contract_id: i64, intent: &Intent, now: Timestamp) {
+    /// Counts an intent that ended without an attempt.
+    pub fn add_ended(&mut self, contract_id: i64, intent: &Intent, now: Timestamp) {
         let status = intent.state.status().as_str();
-        let kind = Kind { minute: minute_of(now), contract_id, outcome: "none", cause: String::new(), status };
-        self.sums.entry(kind).or_default().attempts += 1;
+        let key = Key { minute: minute_of(now), contract_id, outcome: "none", cause: String::new(), status };
+        self.sums.entry(key).or_default().attempts += 1;
     }
 
+    /// Writes the counts, and deletes those that are too old.
     pub fn write(self, transaction: &Transaction<'_>, now: Timestamp) -> Result<(), rusqlite::Error> {
         if self.sums.is_empty() {
             return Ok(());
         }
-        for (kind, sum) in self.sums {
+        for (key, sum) in self.sums {
             transaction
                 .prepare_cached(
                     "INSERT INTO submission_minutes (minute, contract_id, outcome, cause, status, attempts, micros)
@@ -94,11 +99,11 @@ impl Tally {
                      ON CONFLICT DO UPDATE SET attempts = attempts + excluded.attempts, micros = micros + excluded.micros",
                 )?
                 .execute(params![
-                    kind.minute,
-                    kind.contract_id,
-                    kind.outcome,
-                    kind.cause,
-                    kind.status,
+                    key.minute,
+                    key.contract_id,
+                    key.outcome,
+                    key.cause,
+                    key.status,
                     sum.attempts,
                     sum.micros
                 ])?;

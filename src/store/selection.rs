@@ -1,4 +1,4 @@
-//! Which store an instance uses, and opening it.
+//! Selects the store of an instance by `SM_STORE`, and migrates, opens and checks it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,29 +11,30 @@ use super::{Store, StoreError};
 use crate::platform::clock::WallClock;
 use crate::telemetry::metrics::Metrics;
 
-/// The store if none is named.
+/// The store if `SM_STORE` is not set.
 pub const DEFAULT_STORE: &str = "sqlite:data/submission.db";
-/// How long `check` looks for damage in an embedded store: at a few hundred MiB a second enough for most.
-const MOST_CHECKING: Duration = Duration::from_secs(60);
+/// How long `check` looks for damage in a SQLite file. It reads a few hundred MiB a second, so this is enough for most files.
+const MAX_CHECK_DURATION: Duration = Duration::from_secs(60);
 
+/// Which store to use.
 #[derive(Clone, Debug)]
 pub enum StoreChoice {
     Sqlite(PathBuf),
     SqlServer(Box<Settings>),
 }
 
-/// What a login needs besides the connection string; not used by the embedded store.
+/// What a login needs besides the connection string. The embedded store does not use it.
 #[derive(Clone, Copy, Default)]
 pub struct Credentials<'a> {
     /// Replaces the password in the connection string.
     pub password: Option<&'a str>,
-    /// Holds an access token of Entra ID, to log in with instead of a password.
+    /// The file that holds an Entra ID access token, to log in with instead of a password.
     pub token_file: Option<&'a Path>,
 }
 
-/// Why a store cannot be used, with what to do.
+/// Why a store cannot be used, and what to do about it.
 #[derive(Debug, thiserror::Error)]
-pub enum ChoiceError {
+pub enum StoreOpenError {
     #[error(transparent)]
     Sqlite(#[from] sqlite::OpenError),
     #[error("cannot use {name} as the store: {source}")]
@@ -41,7 +42,8 @@ pub enum ChoiceError {
 }
 
 impl StoreChoice {
-    /// Reads `SM_STORE`. An error says what is expected and repeats nothing of what was given.
+    /// Parses the value of `SM_STORE`. The error message names what is expected and never repeats the value, which may
+    /// contain a password.
     pub fn parse(text: &str, credentials: Credentials<'_>, pool: PoolSettings) -> Result<Self, String> {
         if let Some(path) = sqlite::path_of(text) {
             return Ok(Self::Sqlite(path));
@@ -59,9 +61,9 @@ impl StoreChoice {
         settings.map(|settings| Self::SqlServer(Box::new(settings)))
     }
 
-    /// Brings the schema up to date; how many migrations were run. Makes no directory but that of the default: a new
-    /// store at a mistyped path would look as if all were well.
-    pub async fn migrate(&self, metrics: Arc<Metrics>) -> Result<usize, ChoiceError> {
+    /// Brings the schema up to date, and returns how many migrations were run. It creates no directory except that of the
+    /// default store, because otherwise a mistyped path would silently make a new store.
+    pub async fn migrate(&self, metrics: Arc<Metrics>) -> Result<usize, StoreOpenError> {
         match self {
             Self::Sqlite(path) => {
                 if sqlite::path_of(DEFAULT_STORE).as_ref() == Some(path) {
@@ -76,8 +78,8 @@ impl StoreChoice {
         }
     }
 
-    /// Opens the store. A SQL Server that cannot be reached is no error: the store heals by itself.
-    pub async fn open(&self, migrate: bool, metrics: Arc<Metrics>) -> Result<Arc<dyn Store>, ChoiceError> {
+    /// Opens the store. A SQL Server that cannot be reached is not an error: the store keeps trying to connect.
+    pub async fn open(&self, migrate: bool, metrics: Arc<Metrics>) -> Result<Arc<dyn Store>, StoreOpenError> {
         match self {
             Self::Sqlite(path) => {
                 if migrate {
@@ -103,19 +105,20 @@ impl StoreChoice {
         }
     }
 
-    /// Whether the store can be used as it is, in a line, with a line for each warning; makes and changes nothing.
-    pub async fn check(&self, metrics: Arc<Metrics>) -> Result<String, ChoiceError> {
+    /// Checks whether the store can be used as it is, without changing anything. Returns a line for the user, and a line for
+    /// each warning.
+    pub async fn check(&self, metrics: Arc<Metrics>) -> Result<String, StoreOpenError> {
         match self {
             Self::Sqlite(path) if !path.exists() => {
                 SqliteStore::could_be_made(path)?;
-                Ok(format!("store {}: does not exist yet, will be made at start", path.display()))
+                Ok(format!("store {}: does not exist yet, will be created at start", path.display()))
             }
             Self::Sqlite(path) => {
                 SqliteStore::open(path, WallClock::system())?;
-                let examined = match quick_check(path, MOST_CHECKING)? {
+                let examined = match quick_check(path, MAX_CHECK_DURATION)? {
                     Examined::All => "no damage found".to_owned(),
                     Examined::Part => {
-                        format!("no damage found in {MOST_CHECKING:?}, which was not enough for all of it")
+                        format!("no damage found in the part that was read within {MAX_CHECK_DURATION:?}")
                     }
                 };
                 Ok(format!("store {}: opens, schema up to date, {examined}", path.display()))
@@ -129,7 +132,7 @@ impl StoreChoice {
         }
     }
 
-    /// The size of the file of an embedded store, if there is one.
+    /// Returns the size of the SQLite file, if there is one.
     pub fn file_bytes(&self) -> Option<u64> {
         match self {
             Self::Sqlite(path) => std::fs::metadata(path).ok().map(|file| file.len()),
@@ -137,7 +140,7 @@ impl StoreChoice {
         }
     }
 
-    /// For messages.
+    /// Returns the name of the store for messages.
     pub fn name(&self) -> String {
         match self {
             Self::Sqlite(path) => path.display().to_string(),
@@ -146,8 +149,8 @@ impl StoreChoice {
     }
 }
 
-fn refused(settings: &Settings, source: StoreError) -> ChoiceError {
-    ChoiceError::SqlServer { name: settings.name().to_owned(), source }
+fn refused(settings: &Settings, source: StoreError) -> StoreOpenError {
+    StoreOpenError::SqlServer { name: settings.name().to_owned(), source }
 }
 
 #[cfg(test)]
@@ -155,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stores_by_their_text() {
+    fn a_store_is_selected_by_the_form_of_its_text() {
         let pool = PoolSettings { size: 1, timeout: Duration::from_secs(1) };
         let name = |text| StoreChoice::parse(text, Credentials::default(), pool).map(|choice| choice.name());
         assert_eq!(name("sqlite:a b.db").as_deref(), Ok("a b.db"));

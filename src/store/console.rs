@@ -1,4 +1,4 @@
-//! What operators are told: one intent in full, how things stand, how targets are doing.
+//! Answers to the queries of the console: one intent in full, the overview, and the health of targets.
 
 use std::time::Duration;
 
@@ -7,62 +7,70 @@ use crate::domain::contract::Contract;
 use crate::domain::intent::{IntentId, Status, TargetName};
 use crate::domain::time::Timestamp;
 
-/// A history with what it was done under and what comes next.
+/// One intent with everything that the console shows about it.
 #[derive(Clone, Debug)]
 pub struct IntentDetail {
     pub now: Timestamp,
     pub history: History,
     pub contract: Contract,
-    /// Set while it waits for an attempt.
+    /// Set while the intent waits for an attempt.
     pub next_attempt_at: Option<Timestamp>,
-    /// Set while an attempt is under way: when that began.
+    /// When the attempt under way started, if there is one.
     pub open_since: Option<Timestamp>,
-    /// Set while its target is paused: since when.
+    /// When its target was paused, if it is paused.
     pub paused_at: Option<Timestamp>,
 }
 
-/// How things stand.
+/// The counts and charts of the console's overview.
 #[derive(Clone, Debug)]
 pub struct Overview {
     pub now: Timestamp,
-    /// Who leads, or was the last to; none if nobody ever has.
+    /// The last lease; `None` if there never was one.
     pub leader: Option<LeaderRow>,
+    /// Intents that wait for an attempt.
     pub waiting: u64,
+    /// Intents whose attempt is under way.
     pub in_flight: u64,
-    /// The one that was submitted first among those that have not ended.
+    /// The oldest intent that has not ended, and when it was submitted.
     pub oldest_pending: Option<(IntentId, Timestamp)>,
+    /// Pending webhook events.
     pub webhooks: u64,
+    /// How long the oldest of them has been pending.
     pub oldest_webhook: Option<Duration>,
-    /// How many intents ended in which way, in each minute of the last [`CHART_MINUTES`] in which any did.
+    /// How many intents ended with each status, for each of the last [`CHART_MINUTES`] in which any did.
     pub ended: Vec<EndedInMinute>,
+    /// Paused targets.
     pub paused: Vec<TargetName>,
-    /// What attempts did not lead to acceptance in the last [`RECENT_MINUTES`], the most frequent first.
+    /// Why attempts of the last [`RECENT_MINUTES`] were not accepted, the most frequent first.
     pub failing: Vec<Failing>,
 }
 
-/// How far back the charts go.
+/// How many minutes the charts show.
 pub const CHART_MINUTES: i64 = 60;
-/// What is recent.
+/// How many minutes count as recent.
 pub const RECENT_MINUTES: i64 = 10;
-/// How many kinds of failure an overview names.
+/// How many kinds of failure an overview lists at most.
 pub const MOST_FAILING: usize = 20;
-/// For how many minutes it is kept what became of attempts: a day and an hour.
+/// For how many minutes the counts of attempts are kept: a day and an hour.
 pub const KEPT_MINUTES: i64 = 25 * 60;
+/// Microseconds of a minute.
 pub const MINUTE_MICROS: i64 = 60_000_000;
 
-/// The minute that a moment is in, since 1970.
+/// Returns the number of minutes from 1970 to this moment.
 pub fn minute_of(moment: Timestamp) -> i64 {
     moment.micros().div_euclid(MINUTE_MICROS)
 }
 
+/// How many intents ended with one status in one minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedInMinute {
-    /// Since 1970.
+    /// Minutes since 1970.
     pub minute: i64,
     pub status: Status,
     pub intents: u64,
 }
 
+/// How many attempts of a target failed for one cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failing {
     pub target: TargetName,
@@ -72,7 +80,7 @@ pub struct Failing {
     pub attempts: u64,
 }
 
-/// A target in the last [`RECENT_MINUTES`], and what waits.
+/// The results of a target in the last [`RECENT_MINUTES`], and how many of its intents wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetHealth {
     pub target: TargetName,
@@ -80,16 +88,17 @@ pub struct TargetHealth {
     pub accepted: u64,
     pub rejected: u64,
     pub errors: u64,
-    /// How long attempts took on average.
+    /// The average duration of its attempts.
     pub mean: Option<Duration>,
 }
 
 impl TargetHealth {
+    /// Starts with no attempts.
     pub fn of(target: TargetName) -> Self {
         Self { target, waiting: 0, accepted: 0, rejected: 0, errors: 0, mean: None }
     }
 
-    /// Adds attempts that ended alike, and took so long together.
+    /// Adds attempts with the same outcome, which took `micros` together.
     pub fn add(&mut self, outcome: &str, attempts: u64, micros: u64) {
         let before = self.accepted + self.rejected + self.errors;
         match outcome {
@@ -104,7 +113,7 @@ impl TargetHealth {
     }
 }
 
-/// The lease as it stands in the store.
+/// The lease as it is stored.
 #[derive(Clone, Debug)]
 pub struct LeaderRow {
     pub holder_id: String,

@@ -1,0 +1,239 @@
+//! The leader's part of a batch: attempts that start, finish or are postponed, and intents that expire.
+//!
+//! Every function runs in the transaction of the batch, after the check that the leader's term holds the lease. The audit
+//! row of an attempt is inserted in the same transaction that updates its intent, so neither can exist without the other.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::minute_counts::MinuteCounts;
+use super::read::{self, parsed};
+use super::schedule::as_limit;
+use super::write::{ContractCache, Items, contract_by_id};
+use super::{jobs, messages, webhooks};
+use crate::domain::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, TargetName};
+use crate::domain::policy;
+use crate::domain::schedule::Waiting;
+use crate::domain::time::Timestamp;
+use crate::store::column_values::StateColumns;
+use crate::store::{
+    FencedResults, FencedWrites, FinishAttempt, FinishResult, OpenAttempt, PostponeAttempt, StartResult,
+};
+
+/// Makes the leader's writes of a batch.
+pub fn write_fenced(
+    transaction: &Transaction<'_>,
+    contracts: &mut ContractCache,
+    writes: &FencedWrites,
+    paused: &BTreeSet<TargetName>,
+    now: Timestamp,
+    items: Items,
+) -> Result<FencedResults, rusqlite::Error> {
+    let mut counts = MinuteCounts::default();
+    let mut starts = Vec::with_capacity(writes.starts.len());
+    for waiting in &writes.starts {
+        let start =
+            |tx: &Transaction<'_>| start_attempt(tx, contracts, writes.term.epoch, waiting, paused, now, &mut counts);
+        starts.push(items.run(transaction, start)?);
+    }
+    let mut finishes = Vec::with_capacity(writes.finishes.len());
+    for finish in &writes.finishes {
+        finishes.push(items.run(transaction, |tx| finish_attempt(tx, finish, now, &mut counts))?);
+    }
+    let mut postpones = Vec::with_capacity(writes.postpones.len());
+    for postpone in &writes.postpones {
+        postpones.push(items.run(transaction, |tx| postpone_attempt(tx, postpone, now))?);
+    }
+    let expired = match writes.expire {
+        Some(limit) => expire_overdue(transaction, limit, now, items, &mut counts)?,
+        None => Vec::new(),
+    };
+    counts.write(transaction, now)?;
+    Ok(FencedResults { starts, finishes, postpones, expired })
+}
+
+/// Records the next attempt of a waiting intent as open, if the intent is due and policy allows it.
+fn start_attempt(
+    transaction: &Transaction<'_>,
+    contracts: &mut ContractCache,
+    epoch: i64,
+    waiting: &Waiting,
+    paused: &BTreeSet<TargetName>,
+    now: Timestamp,
+    counts: &mut MinuteCounts,
+) -> Result<StartResult, rusqlite::Error> {
+    let row = transaction
+        .prepare_cached(
+            "SELECT intent_id, contract_id, created_at, next_attempt_at, payload, traceparent
+             FROM submission_intents JOIN submission_payloads USING (intent_seq)
+                 LEFT JOIN submission_traces USING (intent_seq)
+             WHERE intent_seq = ?1 AND attempt_count = ?2 AND next_attempt_at IS NOT NULL",
+        )?
+        .query_row(params![waiting.seq.0, waiting.attempt_count], |row| {
+            Ok((
+                parsed(row, 0, |text| IntentId::parse(text).ok())?,
+                row.get::<_, i64>(1)?,
+                Timestamp::from_micros(row.get(2)?),
+                Timestamp::from_micros(row.get(3)?),
+                Bytes::from(row.get::<_, Vec<u8>>(4)?),
+                jobs::trace_of(row, 5)?,
+            ))
+        })
+        .optional()?;
+    let Some((intent_id, contract_id, created_at, due, payload, trace)) = row else { return Ok(StartResult::Stale) };
+    if due > now {
+        return Ok(StartResult::NotDue { due, now });
+    }
+    let contract = contract_by_id(transaction, contracts, contract_id)?;
+    if let Err(reason) = policy::may_start(&contract, created_at, waiting.attempt_count, now) {
+        return exhaust(transaction, waiting.seq, reason, now, counts).map(StartResult::Ended);
+    }
+    if paused.contains(&contract.target) {
+        return Ok(StartResult::Paused);
+    }
+    transaction
+        .prepare_cached(
+            "UPDATE submission_intents SET attempt_count = attempt_count + 1, next_attempt_at = NULL,
+                 open_lease_epoch = ?2, open_started_at = ?3, last_modified_at = ?3 WHERE intent_seq = ?1",
+        )?
+        .execute(params![waiting.seq.0, epoch, now.micros()])?;
+    let attempt = OpenAttempt {
+        seq: waiting.seq,
+        intent_id,
+        contract,
+        created_at,
+        attempt_number: waiting.attempt_count + 1,
+        lease_epoch: epoch,
+        started_at: now,
+        trace,
+        job: None,
+    };
+    Ok(StartResult::Started { attempt, payload, due })
+}
+
+/// Records the outcome of an open attempt: updates the intent, inserts the audit row, and makes the webhook event pending
+/// if the intent has ended.
+fn finish_attempt(
+    transaction: &Transaction<'_>,
+    finish: &FinishAttempt,
+    now: Timestamp,
+    counts: &mut MinuteCounts,
+) -> Result<FinishResult, rusqlite::Error> {
+    let FinishAttempt { attempt, finished_at, outcome, .. } = finish;
+    let state = StateColumns::from(finish);
+    let updated = transaction
+        .prepare_cached(
+            "UPDATE submission_intents SET status = ?3, next_attempt_at = ?4, completed_at = ?5, rejected_reason = ?6,
+                 exhausted_reason = ?7, open_lease_epoch = NULL, open_started_at = NULL, last_modified_at = ?8
+             WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL",
+        )?
+        .execute(params![
+            attempt.seq.0,
+            attempt.attempt_number,
+            state.status,
+            state.next_attempt_at.map(Timestamp::micros),
+            state.completed_at.map(Timestamp::micros),
+            state.rejected_reason,
+            state.exhausted_reason,
+            now.micros()
+        ])?;
+    if updated == 0 {
+        return Ok(FinishResult::NotOpen);
+    }
+    transaction
+        .prepare_cached(
+            "INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at,
+                 outcome_status, outcome_reason, error, gateway_message_id)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?
+        .execute(params![
+            attempt.seq.0,
+            attempt.attempt_number,
+            attempt.lease_epoch,
+            attempt.started_at.micros(),
+            finished_at.micros(),
+            outcome.status(),
+            outcome.reason(),
+            outcome.error_text(),
+            outcome.gateway_message_id()
+        ])?;
+    if let Some(id) = outcome.searchable_message_id().filter(|_| !attempt.intent_id.is_reserved()) {
+        messages::insert(transaction, id, attempt.seq)?;
+    }
+    if state.completed_at.is_some() && attempt.contract.webhook.is_some() {
+        webhooks::insert_pending(transaction, attempt.seq, now)?;
+    }
+    jobs::count_reach(transaction, finish, now)?;
+    counts.add_attempt(transaction, finish)?;
+    Ok(FinishResult::Recorded)
+}
+
+/// Makes an intent wait again whose open attempt was not made.
+fn postpone_attempt(
+    transaction: &Transaction<'_>,
+    postpone: &PostponeAttempt,
+    now: Timestamp,
+) -> Result<FinishResult, rusqlite::Error> {
+    let updated = transaction
+        .prepare_cached(
+            "UPDATE submission_intents SET attempt_count = attempt_count - 1, next_attempt_at = ?3,
+                 open_lease_epoch = NULL, open_started_at = NULL, last_modified_at = ?4
+             WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL",
+        )?
+        .execute(params![postpone.seq.0, postpone.attempt_number, postpone.due.micros(), now.micros()])?;
+    Ok(if updated == 0 { FinishResult::NotOpen } else { FinishResult::Recorded })
+}
+
+/// Exhausts waiting intents whose deadline has passed.
+fn expire_overdue(
+    transaction: &Transaction<'_>,
+    limit: usize,
+    now: Timestamp,
+    items: Items,
+    counts: &mut MinuteCounts,
+) -> Result<Vec<Intent>, rusqlite::Error> {
+    let overdue: Vec<i64> = transaction
+        .prepare_cached(
+            "SELECT intent_seq FROM submission_intents
+             WHERE next_attempt_at IS NOT NULL AND deadline_at IS NOT NULL AND deadline_at <= ?1
+             ORDER BY deadline_at LIMIT ?2",
+        )?
+        .query_map(params![now.micros(), as_limit(limit)], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    let mut expired = Vec::with_capacity(overdue.len());
+    for seq in overdue {
+        let reason = ExhaustedReason::DeadlineExceeded;
+        match items.run(transaction, |tx| exhaust(tx, IntentSeq(seq), reason, now, counts))? {
+            Ok(intent) => expired.push(intent),
+            Err(error) => log::error!("intent_not_expired intent_seq={seq} store_error={error:?}"),
+        }
+    }
+    Ok(expired)
+}
+
+/// Ends a waiting intent without an attempt.
+fn exhaust(
+    transaction: &Transaction<'_>,
+    seq: IntentSeq,
+    reason: ExhaustedReason,
+    now: Timestamp,
+    counts: &mut MinuteCounts,
+) -> Result<Intent, rusqlite::Error> {
+    transaction
+        .prepare_cached(
+            "UPDATE submission_intents SET status = 'exhausted', exhausted_reason = ?2, completed_at = ?3,
+                 next_attempt_at = NULL, last_modified_at = ?3
+             WHERE intent_seq = ?1 AND next_attempt_at IS NOT NULL",
+        )?
+        .execute(params![seq.0, reason.as_str(), now.micros()])?;
+    webhooks::insert_pending(transaction, seq, now)?;
+    let sql =
+        format!("SELECT {}, i.contract_id FROM {} WHERE i.intent_seq = ?1", read::INTENT_COLUMNS, read::INTENT_TABLES);
+    let (intent, contract_id) = transaction
+        .prepare_cached(&sql)?
+        .query_row([seq.0], |row| Ok((read::intent_of(row)?, row.get::<_, i64>(10)?)))?;
+    counts.add_ended(contract_id, &intent, now);
+    Ok(intent)
+}
