@@ -318,7 +318,7 @@ impl SlotSource for OneSlot {
     }
 }
 
-/// A store may insert new intents as waiting. One that it starts on insert must look as if it had been started later.
+/// An intent that is started on insert must look as if it had been started later.
 pub async fn a_new_intent_may_be_started_on_insert(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let ended = Term { epoch: term.epoch - 1, ..term.clone() };
@@ -335,7 +335,7 @@ pub async fn a_new_intent_may_be_started_on_insert(fixture: Fixture) {
         .filter(|submitted| matches!(submitted, Ok(Submitted::Created(intent)) if intent.attempt_open))
         .collect();
     assert_eq!(open.len(), results.started.len());
-    assert!(results.started.len() <= 1, "there was one slot");
+    assert_eq!(results.started.len(), 1, "there was one slot");
     for StartedOnInsert { attempt, payload, .. } in results.started {
         assert_eq!((attempt.intent_id.as_str(), &payload[..], attempt.attempt_number), ("a", &b"{}"[..], 1));
         assert_eq!(attempt.lease_epoch, term.epoch);

@@ -7,10 +7,11 @@
 //! never calls a connection broken.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bb8::{ManageConnection, Pool, PooledConnection, RunError};
+use bb8::{ManageConnection, Pool, PooledConnection, QueueStrategy, RunError};
 use bytes::Bytes;
 use tiberius::error::Error;
 use tiberius::{Client, Config, Query, Row, SqlBrowser};
@@ -30,6 +31,8 @@ pub struct Batch {
     pub sql: Cow<'static, str>,
     pub values: Vec<Value>,
     pub repeat: Repeat,
+    /// It is sent often: the server is to parse it once for each connection.
+    pub prepare: bool,
     /// Not one of the store's statements.
     #[cfg(test)]
     pub of_test: bool,
@@ -42,6 +45,7 @@ impl Batch {
             sql: sql.into(),
             values,
             repeat: Repeat::IfFailed,
+            prepare: false,
             #[cfg(test)]
             of_test: false,
         }
@@ -60,7 +64,9 @@ pub enum Repeat {
 
 #[derive(Clone, Debug)]
 pub enum Value {
+    /// At most 4,000 UTF-16 units, where its batch is prepared.
     Text(String),
+    Json(String),
     Bytes(Bytes),
     Number(i64),
 }
@@ -96,6 +102,8 @@ impl Database {
             .idle_timeout(Some(Duration::from_secs(300)))
             .max_lifetime(Some(Duration::from_secs(3600)))
             .test_on_check_out(true)
+            // The one that was used last has the most prepared.
+            .queue_strategy(QueueStrategy::Lifo)
             // Who waits for a connection is told why there is none, and tries again if it wants to.
             .retry_connection(false)
             .build_unchecked(manager);
@@ -141,7 +149,7 @@ impl Database {
         self.show_pool(waited);
         let mut connection = got.map_err(Failure::Unreachable)?;
         connection.dirty = true;
-        let result = query(&mut connection.client, batch).await;
+        let result = connection.query(batch).await;
         match result {
             Ok(results) => {
                 connection.dirty = false;
@@ -193,11 +201,11 @@ struct QueryError {
     answered: bool,
 }
 
-async fn query(client: &mut Tds, batch: &Batch) -> Result<ResultSets, QueryError> {
-    let mut query = Query::new(batch.sql.as_ref());
-    for value in &batch.values {
+async fn query(client: &mut Tds, sql: &str, values: &[Value]) -> Result<ResultSets, QueryError> {
+    let mut query = Query::new(sql);
+    for value in values {
         match value {
-            Value::Text(text) => query.bind(text.as_str()),
+            Value::Text(text) | Value::Json(text) => query.bind(text.as_str()),
             Value::Bytes(bytes) => query.bind(bytes.as_ref()),
             Value::Number(number) => query.bind(*number),
         }
@@ -296,6 +304,12 @@ impl From<Failure> for StoreError {
     }
 }
 
+/// Lets the server parse a batch. The handle lasts as long as the connection.
+pub const PREPARE: &str = "
+DECLARE @handle INT;
+EXEC sp_prepare @handle OUTPUT, @P1, @P2, 1;
+SELECT CAST(@handle AS BIGINT) AS handle;";
+
 /// A connection as the driver has it.
 pub type Tds = Client<Compat<TcpStream>>;
 
@@ -308,7 +322,7 @@ impl Manager {
     async fn make(&self) -> Result<Connection, Error> {
         let mut client = connect(&self.settings).await?;
         client.simple_query(setup(self.settings.lock_timeout)).await?.into_results().await?;
-        Ok(Connection { client, dirty: false, used: monotonic() })
+        Ok(Connection { client, dirty: false, used: monotonic(), prepared: HashMap::new() })
     }
 }
 
@@ -323,13 +337,48 @@ pub struct Connection {
     /// Work was begun on it and has not ended in order.
     dirty: bool,
     used: Instant,
+    /// The handles of batches that the server has parsed, by their text; none of those that it would not prepare.
+    prepared: HashMap<Cow<'static, str>, Option<i64>>,
 }
 
 impl Connection {
+    /// Runs a batch, by its handle if it is to be prepared.
+    async fn query(&mut self, batch: &Batch) -> Result<ResultSets, QueryError> {
+        let Some(handle) = self.handle(batch).await? else {
+            return query(&mut self.client, &batch.sql, &batch.values).await;
+        };
+        let parameters = (1..=batch.values.len()).fold(String::new(), |all, number| format!("{all}, @P{number}"));
+        query(&mut self.client, &format!("EXEC sp_execute {handle}{parameters};"), &batch.values).await
+    }
+
+    async fn handle(&mut self, batch: &Batch) -> Result<Option<i64>, QueryError> {
+        if !batch.prepare {
+            return Ok(None);
+        }
+        if let Some(known) = self.prepared.get(&batch.sql) {
+            return Ok(*known);
+        }
+        let types = batch.values.iter().map(|value| match value {
+            Value::Text(_) => "NVARCHAR(4000)",
+            Value::Json(_) => "NVARCHAR(MAX)",
+            Value::Bytes(_) => "VARBINARY(MAX)",
+            Value::Number(_) => "BIGINT",
+        });
+        let types: Vec<_> = types.enumerate().map(|(place, name)| format!("@P{} {name}", place + 1)).collect();
+        let values = [Value::Text(types.join(", ")), Value::Json(batch.sql.to_string())];
+        let handle = match query(&mut self.client, PREPARE, &values).await {
+            Ok(results) => results.iter().flatten().next().and_then(|row| row.try_get("handle").ok().flatten()),
+            // It says no to this text; it may be run all the same.
+            Err(QueryError { error: Error::Server(token), .. }) if token.class() < 17 => None,
+            Err(error) => return Err(error),
+        };
+        self.prepared.insert(batch.sql.clone(), handle);
+        Ok(handle)
+    }
+
     /// Whether it answers and has no transaction open; gives one up that a failure left behind.
     async fn answers(&mut self) -> bool {
-        let check = Batch::new("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION", Vec::new());
-        query(&mut self.client, &check).await.is_ok()
+        query(&mut self.client, "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION", &[]).await.is_ok()
     }
 }
 

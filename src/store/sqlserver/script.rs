@@ -60,7 +60,7 @@ impl Values {
     }
 
     pub fn json(&mut self, items: Vec<Json>) -> String {
-        self.text(Json::Array(items).to_string())
+        self.bind(Value::Json(Json::Array(items).to_string()))
     }
 
     /// The fence: whether this term holds the lease, in `@held`. The lease row is changed, so it stays locked until commit
@@ -111,19 +111,19 @@ impl Script {
         epoch
     }
 
-    /// Reads a list once: declares `@name` with these columns and fills it. A column of the list has a name, its definition
-    /// in the table, the type to read it from JSON with, and how that becomes the column (`j.` names what is read).
+    /// Reads a list once: declares the table variable `@name` with these columns and fills it.
     pub fn input<'a>(&mut self, name: &str, items: Vec<Json>, columns: impl IntoIterator<Item = Column<'a>>) {
+        let columns: Vec<_> = columns.into_iter().collect();
+        let texts: Vec<_> = columns.iter().filter(|column| column.is_text).map(|column| column.name).collect();
+        let is_escaped =
+            |item: &Json| texts.iter().any(|name| item[*name].as_str().is_some_and(|text| text.contains('~')));
+        let escaped = items.iter().any(is_escaped);
+        let joined = |part: fn(&Column<'_>) -> String| columns.iter().map(part).collect::<Vec<_>>().join(", ");
+        let table = joined(|column| format!("{} {}", column.name, column.definition));
+        let names = joined(|column| column.name.to_owned());
+        let read = joined(|column| column.expression.clone());
+        let with = joined(|column| format!("{} {}", column.name, column.json_type));
         let json = self.values.json(items);
-        let (mut table, mut names, mut read, mut with) = (String::new(), String::new(), String::new(), String::new());
-        for (place, column) in columns.into_iter().enumerate() {
-            let comma = if place == 0 { "" } else { ", " };
-            let Column { name, definition, json_type, expression } = column;
-            let _infallible = write!(table, "{comma}{name} {definition}");
-            let _infallible = write!(names, "{comma}{name}");
-            let _infallible = write!(read, "{comma}{expression}");
-            let _infallible = write!(with, "{comma}{name} {json_type}");
-        }
         let _infallible = write!(
             self.inputs,
             "
@@ -132,6 +132,12 @@ INSERT INTO @{name} ({names})
 SELECT {read}
 FROM OPENJSON({json}) WITH ({with}) AS j;"
         );
+        if !texts.is_empty() {
+            let escaped = self.values.number(i64::from(escaped));
+            let plain: Vec<_> = texts.iter().map(|text| format!("{text} = {}", plain_text(text))).collect();
+            let plain = plain.join(",\n    ");
+            let _infallible = write!(self.inputs, "\nIF {escaped} = 1 UPDATE @{name} SET {plain};");
+        }
     }
 
     /// Declares a variable of the batch.
@@ -172,16 +178,21 @@ COMMIT TRANSACTION;
 SELECT @now AS now_at, @held AS held;{answers}"
         );
         let repeat = if starts_attempts { Repeat::IfRolledBack } else { Repeat::IfFailed };
-        Batch { repeat, ..values.batch(sql) }
+        Batch { repeat, prepare: true, ..values.batch(sql) }
     }
 }
 
 /// A column of an input.
 pub struct Column<'a> {
     name: &'a str,
+    /// What it is in the table variable.
     definition: String,
+    /// What it is read from JSON as.
     json_type: String,
+    /// How that becomes the column; `j.` names what is read.
     expression: String,
+    /// Its values are written by [`json_text`].
+    is_text: bool,
 }
 
 impl<'a> Column<'a> {
@@ -192,6 +203,7 @@ impl<'a> Column<'a> {
             definition: format!("{sql_type} NULL"),
             json_type: sql_type.to_owned(),
             expression: format!("j.{name}"),
+            is_text: false,
         }
     }
 
@@ -202,40 +214,34 @@ impl<'a> Column<'a> {
 
     /// A word of ours, in ASCII.
     pub fn code(name: &'a str, length: usize) -> Self {
-        let sql_type = format!("VARCHAR({length})");
-        Self {
-            definition: format!("{sql_type} COLLATE Latin1_General_100_BIN2 NULL"),
-            expression: format!("j.{name} COLLATE Latin1_General_100_BIN2"),
-            ..Self::of(name, &sql_type)
-        }
+        Self::in_our_collation(name, &format!("VARCHAR({length})"))
     }
 
-    /// Any text, as [`json_text`] writes it. `length` is that of the column.
+    /// Any text, as [`json_text`] writes it. `length` is that of the column which it goes to.
     pub fn text(name: &'a str, length: usize) -> Self {
         // Written so, a text may be twice as long.
-        Self::any_text(name, &format!("NVARCHAR({length})"), &format!("NVARCHAR({})", (length * 2).min(4000)))
+        let sql_type = format!("NVARCHAR({})", (length * 2).min(4000));
+        Self { is_text: true, ..Self::in_our_collation(name, &sql_type) }
     }
 
     pub fn long_text(name: &'a str) -> Self {
-        Self::any_text(name, "NVARCHAR(MAX)", "NVARCHAR(MAX)")
+        Self { is_text: true, ..Self::in_our_collation(name, "NVARCHAR(MAX)") }
     }
 
-    fn any_text(name: &'a str, sql_type: &str, json_type: &str) -> Self {
+    fn in_our_collation(name: &'a str, sql_type: &str) -> Self {
         Self {
-            name,
             definition: format!("{sql_type} COLLATE Latin1_General_100_BIN2 NULL"),
-            json_type: json_type.to_owned(),
-            expression: plain_text(&format!("j.{name}")),
+            expression: format!("j.{name} COLLATE Latin1_General_100_BIN2"),
+            ..Self::of(name, sql_type)
         }
     }
 
     /// 32 bytes of `bytes`; the list says where they begin.
     pub fn hash(name: &'a str, bytes: &str) -> Self {
         Self {
-            name,
             definition: "BINARY(32) NULL".to_owned(),
-            json_type: "BIGINT".to_owned(),
             expression: format!("CAST(SUBSTRING({bytes}, j.{name}, 32) AS BINARY(32))"),
+            ..Self::of(name, "BIGINT")
         }
     }
 }
@@ -246,7 +252,7 @@ pub fn json_text(text: &str) -> String {
     text.replace('~', "~0").replace('"', "~1").replace('\\', "~2").replace(char::is_control, " ")
 }
 
-/// A text out of JSON as it was before [`json_text`], in the collation of our columns.
+/// A text as it was before [`json_text`], in the collation of our columns.
 pub fn plain_text(column: &str) -> String {
     format!(
         "REPLACE(REPLACE(REPLACE({column} COLLATE Latin1_General_100_BIN2, N'~1', N'\"'), N'~2', N'\\'), N'~0', N'~')"

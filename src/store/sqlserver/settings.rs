@@ -11,6 +11,10 @@ use tiberius::{AuthMethod, Config, EncryptionLevel};
 
 use super::connection_string::{ConnectionString, Key};
 
+/// The size of network packets, unless the connection string has another: a batch has tens of kilobytes, which are then a few
+/// packets instead of many. A TLS record holds one of this size.
+const PACKET_BYTES: u32 = 16_000;
+
 /// How to reach the database. `Debug` shows server and database only.
 #[derive(Clone)]
 pub struct Settings {
@@ -83,6 +87,9 @@ impl Settings {
         config.handshake_timeout(Some(pool.timeout));
         // A text that a statement cuts may end within a pair of surrogates. That must not make its row unreadable.
         config.lossy_utf16_decoding(true);
+        if config.get_packet_size().is_none() {
+            config.packet_size(PACKET_BYTES);
+        }
         let name = format!("{}/{}", config.get_addr(), read.get(Key::Database).unwrap_or_default());
         let token_file = match login {
             Login::Password(_) => None,

@@ -14,7 +14,7 @@ use sqlparser::parser::Parser;
 
 use super::super::attempts::{Begins, NotAllowed};
 use super::super::contracts::{self, ContractRow, Contracts};
-use super::super::database::{Batch, Database, Value};
+use super::super::database::{Batch, Database, PREPARE, Value};
 use super::super::statements::{self, Part};
 use super::super::submit::Submits;
 use super::super::{checks, inbox, insight, jobs, migrate, purge, targets, webhooks, write};
@@ -284,6 +284,7 @@ pub fn all() -> Vec<Batch> {
         inbox::find_batch(inbox_id()),
         inbox::reprocess_batch(&Reprocess::One(inbox_id())),
         inbox::reprocess_batch(&Reprocess::ParkedOf { client_slug: "acme".to_owned(), limit: 10 }),
+        Batch::new(PREPARE, vec![Value::Text(String::new()), Value::Json(String::new())]),
         Batch::new(migrate::VERSION, Vec::new()),
         Batch::new(migrate::MAKE_VERSIONS, Vec::new()),
     ];
@@ -323,7 +324,10 @@ pub fn assert_listed(sql: &str) {
 #[test]
 fn every_statement_parses_and_has_its_values() {
     for Batch { sql, values, .. } in all() {
-        if let Err(error) = Parser::parse_sql(&MsSqlDialect {}, &sql) {
+        // This parser does not know arguments that are OUTPUT.
+        if sql != PREPARE
+            && let Err(error) = Parser::parse_sql(&MsSqlDialect {}, &sql)
+        {
             panic!("{error} in\n{sql}");
         }
         for number in 1..=values.len() {
