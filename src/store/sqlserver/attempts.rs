@@ -65,7 +65,8 @@ UPDATE i SET attempt_count = i.attempt_count + 1, next_attempt_at = NULL, open_l
 FROM submission_intents AS i
 JOIN @begin AS b ON i.intent_seq = b.intent_seq
 JOIN submission_contracts AS c ON c.contract_id = i.contract_id
-WHERE i.attempt_count = b.attempts AND i.next_attempt_at <= @now AND (i.deadline_at IS NULL OR i.deadline_at > @now)
+WHERE b.intent_seq BETWEEN @first AND @last AND i.attempt_count = b.attempts AND i.next_attempt_at <= @now
+    AND (i.deadline_at IS NULL OR i.deadline_at > @now)
     AND (c.attempt_limit IS NULL OR i.attempt_count < c.attempt_limit)
     AND NOT EXISTS (SELECT 1 FROM submission_target_pauses AS p WHERE p.submission_target = c.submission_target);"
         ));
@@ -75,7 +76,8 @@ SELECT i.intent_seq, i.intent_id, i.contract_id, i.created_at, i.attempt_count, 
     i.open_lease_epoch, i.open_started_at, CASE WHEN i.open_started_at = @now THEN i.payload END AS payload,
     t.traceparent
 FROM @begin AS b JOIN submission_intents AS i ON i.intent_seq = b.intent_seq
-LEFT JOIN submission_traces AS t ON t.intent_seq = i.intent_seq;",
+LEFT JOIN submission_traces AS t ON t.intent_seq = i.intent_seq
+WHERE b.intent_seq BETWEEN @first AND @last;",
         );
     }
 
@@ -198,7 +200,8 @@ pub fn write_finishes(script: &mut Script, finishes: &[Arc<FinishAttempt>]) {
     script.input("done", finishes.iter().map(|finish| finish_item(finish)).collect(), columns);
     // As long as the transaction lasts nobody else changes an intent: the clock is held.
     const OPEN: &str = "@done AS d JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
-WHERE i.attempt_count = d.attempt_number AND i.open_lease_epoch IS NOT NULL";
+WHERE d.intent_seq BETWEEN @first AND @last AND i.attempt_count = d.attempt_number
+    AND i.open_lease_epoch IS NOT NULL";
     script.fenced_change(&format!(
         "
 INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at, outcome_status,
@@ -214,12 +217,13 @@ UPDATE i SET status = d.status, next_attempt_at = d.next_attempt_at,
     completed_at = CASE WHEN d.status <> 'pending' THEN d.finished_at END, rejected_reason = d.rejected_reason,
     exhausted_reason = d.exhausted_reason, open_lease_epoch = NULL, open_started_at = NULL, last_modified_at = @now
 FROM submission_intents AS i JOIN @done AS d ON i.intent_seq = d.intent_seq
-WHERE i.attempt_count = d.attempt_number AND i.open_lease_epoch IS NOT NULL;"
+WHERE d.intent_seq BETWEEN @first AND @last AND i.attempt_count = d.attempt_number
+    AND i.open_lease_epoch IS NOT NULL;"
     ));
     if finishes.iter().any(|finish| finish.attempt.contract.webhook.is_some()) {
         script.fenced_change(&counts::webhook_events(
             "@done AS d JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
-    WHERE i.last_modified_at = @now AND i.completed_at IS NOT NULL",
+    WHERE d.intent_seq BETWEEN @first AND @last AND i.last_modified_at = @now AND i.completed_at IS NOT NULL",
         ));
     }
     script.fenced_change(&counts::count(Ended::ByAttempt));
@@ -274,7 +278,8 @@ pub fn write_postpones(script: &mut Script, postpones: &[PostponeAttempt]) {
 UPDATE i SET attempt_count = i.attempt_count - 1, next_attempt_at = d.next_attempt_at, open_lease_epoch = NULL,
     open_started_at = NULL, last_modified_at = @now
 FROM submission_intents AS i JOIN @postponed AS d ON i.intent_seq = d.intent_seq
-WHERE i.attempt_count = d.attempt_number AND i.open_lease_epoch IS NOT NULL;",
+WHERE d.intent_seq BETWEEN @first AND @last AND i.attempt_count = d.attempt_number
+    AND i.open_lease_epoch IS NOT NULL;",
     );
     script.answer(&recorded("postponed"));
 }
@@ -284,7 +289,8 @@ fn recorded(input: &str) -> String {
     format!(
         "
 SELECT i.intent_seq FROM @{input} AS d
-JOIN submission_intents AS i ON i.intent_seq = d.intent_seq WHERE i.last_modified_at = @now;"
+JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
+WHERE d.intent_seq BETWEEN @first AND @last AND i.last_modified_at = @now;"
     )
 }
 

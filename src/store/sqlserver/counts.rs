@@ -33,7 +33,7 @@ pub fn count(ended: Ended<'_>) -> String {
             "SELECT d.minute, i.contract_id, d.outcome, d.cause, d.status, COUNT_BIG(*) AS attempts,
         CAST(SUM(d.micros) AS BIGINT) AS micros
     FROM @done AS d JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
-    WHERE i.last_modified_at = @now
+    WHERE d.intent_seq BETWEEN @first AND @last AND i.last_modified_at = @now
     GROUP BY d.minute, i.contract_id, d.outcome, d.cause, d.status"
                 .to_owned(),
             "m.minute = g.minute AND m.contract_id = g.contract_id AND m.outcome = g.outcome AND m.cause = g.cause

@@ -37,12 +37,12 @@ INSERT INTO submission_jobs (intent_seq, key_sha256, submission_id, tenant_id, w
 SELECT i.intent_seq, n.key_sha256, n.submission_id, n.tenant_id, n.workspace_id, n.job_id, n.idempotency_key,
     n.management_node_id, @now
 FROM @new AS n JOIN submission_intents AS i ON i.intent_id = n.intent_id
-WHERE n.key_sha256 IS NOT NULL AND i.created_at = @now;";
+WHERE n.place BETWEEN @first AND @last AND n.key_sha256 IS NOT NULL AND i.created_at = @now;";
 
 pub const INSERT_TRACES: &str = "
 INSERT INTO submission_traces (intent_seq, traceparent)
 SELECT i.intent_seq, n.traceparent FROM @new AS n JOIN submission_intents AS i ON i.intent_id = n.intent_id
-WHERE n.traceparent IS NOT NULL AND i.created_at = @now;";
+WHERE n.place BETWEEN @first AND @last AND n.traceparent IS NOT NULL AND i.created_at = @now;";
 
 /// The intents that have the keys of the submitted jobs.
 pub fn submitted() -> String {
@@ -52,7 +52,8 @@ SELECT {INTENT_COLUMNS}, b.key_sha256
 FROM @new AS n
 JOIN submission_jobs AS b ON b.key_sha256 = n.key_sha256
 JOIN submission_intents AS i ON i.intent_seq = b.intent_seq
-JOIN submission_contracts AS c ON c.contract_id = i.contract_id;"
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id
+WHERE n.place BETWEEN @first AND @last;"
     )
 }
 

@@ -112,6 +112,11 @@ impl Script {
     }
 
     /// Reads a list once: declares the table variable `@name` with these columns and fills it.
+    ///
+    /// Statements that look up rows for it say that its key is between `@first` and `@last`, which every key is. SQL Server
+    /// takes a table variable for small in any case. PostgreSQL, which plans for Babelfish, takes one that it knows nothing
+    /// about for large, and reads whole tables instead of seeking, until it has statistics of those; but it takes any range
+    /// of an unknown column for a small part of it.
     pub fn input<'a>(&mut self, name: &str, items: Vec<Json>, columns: impl IntoIterator<Item = Column<'a>>) {
         let columns: Vec<_> = columns.into_iter().collect();
         let texts: Vec<_> = columns.iter().filter(|column| column.is_text).map(|column| column.name).collect();
@@ -172,7 +177,7 @@ FROM OPENJSON({json}) WITH ({with}) AS j;"
             changes => format!("\nIF @held = 1\nBEGIN{changes}\nEND;"),
         };
         let sql = format!(
-            "DECLARE @now DATETIME2(6), @held BIGINT = 0{variables};{inputs}
+            "DECLARE @now DATETIME2(6), @held BIGINT = 0, @first BIGINT = 0, @last BIGINT = CAST(9223372036854775807 AS BIGINT){variables};{inputs}
 BEGIN TRANSACTION;{fence}{TICK}{changes}{fenced_changes}
 COMMIT TRANSACTION;
 SELECT @now AS now_at, @held AS held;{answers}"

@@ -136,7 +136,8 @@ INSERT INTO submission_intents (intent_id, contract_id, gateway_id, payload, pay
 SELECT n.intent_id, n.contract_id, n.gateway_id, SUBSTRING({payloads}, n.payload_from, n.payload_length),
     n.payload_sha256, 'pending', {state}, DATEADD(SECOND, n.deadline_seconds, @now), @now, @now
 FROM @new AS n
-WHERE NOT EXISTS (SELECT 1 FROM submission_intents AS i WHERE i.intent_id = n.intent_id){unless_job_exists}
+WHERE n.place BETWEEN @first AND @last
+    AND NOT EXISTS (SELECT 1 FROM submission_intents AS i WHERE i.intent_id = n.intent_id){unless_job_exists}
 ORDER BY n.place;"
         ));
         if jobs {
@@ -150,7 +151,8 @@ ORDER BY n.place;"
 SELECT {INTENT_COLUMNS}, i.payload_sha256
 FROM @new AS n
 JOIN submission_intents AS i ON i.intent_id = n.intent_id
-JOIN submission_contracts AS c ON c.contract_id = i.contract_id;"
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id
+WHERE n.place BETWEEN @first AND @last;"
         ));
         if jobs {
             script.answer(&jobs::submitted());
