@@ -7,6 +7,7 @@
 //!
 //! - `read`: a client's look-up. It never writes, is counted against the limit of reads, and gives up after the store's
 //!   budget.
+//! - `request`: a call of a client's request that may write a row of its own. It is limited like a read.
 //! - `write`: a transaction of its own that a person asked for. Few run at a time. `write(Webhooks)` wakes the webhook
 //!   actor afterwards, and so on.
 //! - `leader`: a call of the leader or of readiness. It is not limited, because there are only a few of them.
@@ -99,6 +100,7 @@ macro_rules! store_calls {
     (@result fenced $result:ty) => { FencedResult<$result> };
     (@result $kind:ident $result:ty) => { Result<$result, StoreError> };
     (@send read $client:expr, $call:expr) => { $client.read($call) };
+    (@send request $client:expr, $call:expr) => { $client.read($call) };
     (@send write $client:expr, $call:expr) => { $client.write($call) };
     (@send leader $client:expr, $call:expr) => { $client.leader_call($call) };
     (@send fenced $client:expr, $call:expr) => { $client.leader_call($call) };
@@ -185,7 +187,7 @@ store_calls! {
         read fn list_jobs(query: JobQuery) -> JobPage;
         /// Returns whether new jobs may be sent to the node behind this gateway: not while it does not answer, except for one
         /// job now and then that tries it.
-        read fn admits_jobs(gateway: GatewayUrl) -> bool;
+        request fn admits_jobs(gateway: GatewayUrl) -> bool;
     }
 
     /// Inbox submissions, and the contacts and messages made of them.
