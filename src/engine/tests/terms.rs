@@ -360,6 +360,29 @@ async fn trust_counts_from_when_a_renewal_was_asked_for() {
     assert!(made >= 25 * SECOND, "made {made:?} after the start, without trust");
 }
 
+/// Delays one of the first two answers that trust is based on.
+async fn trust_ends_in_time_though_slow(call: &'static str) {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.faults.add("renew_lease", 5, Fault::SlowAnswer(60 * SECOND));
+    // Asked for at 0 s, answered at 10 s: trusted until 12 s.
+    instance.faults.add(call, 1, Fault::SlowAnswer(10 * SECOND));
+    pass(Duration::from_millis(11_500)).await;
+    assert!(instance.engine.board.lease().is_some(), "the lease is trusted");
+    pass(SECOND).await;
+    assert!(instance.engine.board.lease().is_none(), "the slow answer extended the trust");
+}
+
+#[actix::test]
+async fn trust_counts_from_when_the_lease_was_asked_for() {
+    trust_ends_in_time_though_slow("acquire_lease").await;
+}
+
+#[actix::test]
+async fn trust_counts_from_when_the_check_of_a_prepared_term_was_asked_for() {
+    trust_ends_in_time_though_slow("renew_lease").await;
+}
+
 #[actix::test]
 async fn a_leader_whose_scheduler_is_stuck_does_not_keep_the_lease() {
     let lab = Lab::new();
