@@ -1,6 +1,6 @@
 # 'make' without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint test test-sqlserver model chaos accessibility conformance deny fuzz book run demo
+.PHONY: help check fmt lint test test-sqlserver tsql model chaos attack accessibility conformance deny fuzz book run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -17,12 +17,22 @@ test: ## Run all tests
 	cargo test --locked
 
 test-sqlserver: ## Run the store and service tests on the server that SM_TEST_SQLSERVER names
+	@test -n "$$SM_TEST_SQLSERVER" || { echo 'set SM_TEST_SQLSERVER to a connection string without a database, such as'; \
+		echo "  Server=tcp:localhost,1433;User Id=sa;Password='…';TrustServerCertificate=true"; exit 1; }
 	SM_REQUIRE_SQLSERVER=1 cargo test --locked --lib sqlserver
 	SM_REQUIRE_SQLSERVER=1 SM_TEST_SERVICE_STORE=sqlserver cargo test --locked --test service -- --test-threads=2
+
+tsql: ## Write every statement that the SQL Server store can send to target/tsql, for checkers of T-SQL
+	cargo test --locked --lib store::sqlserver::tests::catalogue::write_all_to_files -- --ignored --nocapture
 
 chaos: ## Run a fleet under load and inject faults: SECONDS_EACH=60 RUNS=1 SEED=<number>
 	SM_CHAOS_SECONDS=$(or $(SECONDS_EACH),60) SM_CHAOS_RUNS=$(or $(RUNS),1) $(if $(SEED),SM_CHAOS_SEED=$(SEED)) \
 		cargo test --locked --test service fleet::chaos -- --nocapture
+
+attack: ## Attack a running instance with hostile gateways and clients: SECONDS_EACH=60 SEED=<number>
+	SM_ATTACK_SECONDS=$(or $(SECONDS_EACH),60) $(if $(SEED),SM_ATTACK_SEED=$(SEED)) \
+		cargo test --locked --test service -- --nocapture --test-threads=2 \
+		hostile:: attack:: connections:: memory:: http_answers:: slow:: access:: overload::
 
 model: ## Explore the model of lease and attempt further than the tests do
 	cargo test --locked --release --lib domain::model -- --include-ignored --nocapture

@@ -515,7 +515,7 @@ pub fn retry_after(data: &[u8]) {
     }
     let now = Timestamp::from_micros(1_790_000_000_000_000);
     let outcome = TryOutcome::Answered { status: 503, retry_after: span, remark: None };
-    match decide(&outcome, Round { owed_since: now, tries: 1 }, now, 0.0) {
+    match decide(&outcome, Round { pending_since: now, tries: 1 }, now, 0.0) {
         Verdict::RetryAt(moment) => {
             let wait = moment.since(now);
             let asked = span.unwrap_or_default().min(Duration::from_secs(6 * 3600));
@@ -529,7 +529,7 @@ pub fn retry_after(data: &[u8]) {
 fn assert_faults(data: &[u8], faults: &[LocatedError]) {
     assert!(!faults.is_empty(), "refused without a fault");
     for fault in faults {
-        assert!(!fault.text.trim().is_empty(), "a fault that says nothing: {fault:?}");
+        assert!(!fault.message.trim().is_empty(), "a fault that says nothing: {fault:?}");
         let repeated = fault.to_string().contains(PART_OF_SECRETS);
         assert!(!repeated || holds(data, PART_OF_SECRETS), "a fault with a secret in it: {fault}");
     }

@@ -1,7 +1,5 @@
-//! The service as a whole: settings in, a running instance out, and an orderly end.
-//!
-//! Composition only: opens the store, starts the engine and the HTTP server over it, listens to
-//! signals. What they do is theirs.
+//! Starts and stops one instance of the service: opens the store, starts the engine and the HTTP server on it, and handles
+//! signals. The parts themselves live in the other folders.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -29,11 +27,12 @@ use crate::platform::descriptors::{self, Demand, TooFewFiles};
 use crate::store::choice::ChoiceError;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::{Collector, Tracer};
+use crate::web::body::BodyBudget;
 use crate::web::origin::Listener;
 use crate::web::tls::{self, TlsError};
-use crate::web::{self, Leaving, WebDeps};
+use crate::web::{self, ShutdownFlag, WebDeps};
 
-/// Why the service does not start: one line each, with what to do.
+/// Why the service does not start. Each message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
@@ -46,28 +45,32 @@ pub enum StartError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Store(#[from] ChoiceError),
-    #[error("cannot listen on {address}: {source}; stop what uses it or name another with --listen or SM_LISTEN")]
+    #[error(
+        "cannot listen on {address}: {source}; stop the program that uses it, or set another address with --listen or \
+         SM_LISTEN"
+    )]
     Listen { address: String, source: std::io::Error },
     #[error(transparent)]
     Descriptors(#[from] TooFewFiles),
-    #[error("cannot listen to signals: {0}")]
-    Signals(std::io::Error),
+    #[error("cannot install signal handlers: {0}")]
+    Signals(#[source] std::io::Error),
     #[error("cannot set up metrics: {0}")]
     Metrics(#[from] prometheus::Error),
 }
 
-/// A running instance.
+/// A running instance of the service.
 pub struct Service {
     pub engine: Engine,
     pub registry: CurrentRegistry,
     pub address: SocketAddr,
-    leaving: Leaving,
+    shutdown: ShutdownFlag,
     shutdown_delay: Duration,
     server: ServerHandle,
     tracer: Tracer,
 }
 
 impl Service {
+    /// Starts an instance: it serves HTTP and competes for the lease when this returns.
     pub async fn start(config: &Config, registry: Registry, variables: Variables) -> Result<Self, StartError> {
         let settings = LeaderSettings::new(config)?;
         let auth = config.auth_mode()?;
@@ -104,7 +107,7 @@ impl Service {
         });
         let tracer = tracer.unwrap_or_default();
         let registry = CurrentRegistry::new(registry);
-        let outside = EngineDeps {
+        let engine_deps = EngineDeps {
             gateway,
             attempt_timeout: config.attempt_timeout,
             sender,
@@ -112,15 +115,16 @@ impl Service {
             registry: registry.clone(),
             tracer: tracer.clone(),
         };
-        let engine = Engine::start(store, settings, outside, Arc::clone(&metrics), Threads::own());
-        let leaving = Leaving::default();
+        let engine = Engine::start(store, settings, engine_deps, Arc::clone(&metrics), Threads::own());
+        let shutdown = ShutdownFlag::default();
         let deps = WebDeps {
             store: engine.store.clone(),
             registry: registry.clone(),
             watchers: engine.watchers.clone(),
             metrics,
             board: engine.board.clone(),
-            leaving: leaving.clone(),
+            shutdown: shutdown.clone(),
+            bodies: BodyBudget::default(),
             max_payload_bytes: config.max_payload_bytes,
             auth,
             listener: Listener::new(address.ip()),
@@ -130,7 +134,8 @@ impl Service {
         };
         let console = Console::new(&config.console, address.ip())?;
         let routes = move |routes: &mut ServiceConfig| {
-            routes.configure(|routes| console::routes(routes, console.clone())).configure(api::routes);
+            // The API comes first: its `/ui/history` lies under `/ui`, which the console would otherwise answer as a whole.
+            routes.configure(api::routes).configure(|routes| console::routes(routes, console.clone()));
         };
         let server = web::start(deps, routes, listener, https, limits).map_err(cannot_listen)?;
         let handle = server.handle();
@@ -138,18 +143,20 @@ impl Service {
         let version = env!("CARGO_PKG_VERSION");
         if auth == AuthMode::Off && !address.ip().is_loopback() {
             log::warn!(
-                "open_to_all address={address} next=\"set SM_AUTH=required and SM_API_CLIENTS, or keep others away\""
+                "open_to_all address={address} next=\"anyone who reaches this address can use the API without a token; \
+                 set SM_AUTH=required and SM_API_CLIENTS, or restrict the network\""
             );
         }
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
         let shutdown_delay = config.shutdown_delay;
-        Ok(Self { engine, registry, address, leaving, shutdown_delay, server: handle, tracer })
+        Ok(Self { engine, registry, address, shutdown, shutdown_delay, server: handle, tracer })
     }
 
-    /// Attempts under way are recorded and the lease given back; meanwhile requests are still
-    /// served, so that proxies have time to see that it leaves; then those under way are answered.
+    /// Stops the instance in order. First readiness fails, running attempts finish and the lease is released. Requests
+    /// are served meanwhile, and at least for the shutdown delay, so that proxies notice in time. Then the server finishes
+    /// the requests that are open and stops.
     pub async fn stop(&self) {
-        self.leaving.announce();
+        self.shutdown.announce();
         tokio::join!(self.engine.stop_leading(), tokio::time::sleep(self.shutdown_delay));
         self.engine.watchers.close();
         self.server.stop(true).await;
@@ -157,7 +164,7 @@ impl Service {
     }
 }
 
-/// What the service needs file descriptors for.
+/// How many file descriptors the service needs, and for what.
 pub fn descriptor_demand(config: &Config) -> Result<Demand, ConfigError> {
     Ok(Demand {
         connections: config.max_connections,
@@ -167,13 +174,13 @@ pub fn descriptor_demand(config: &Config) -> Result<Demand, ConfigError> {
     })
 }
 
-/// What is needed to serve https, if that is asked for.
+/// The TLS configuration of the server, or `None` to serve plain http.
 pub fn https_of(config: &Config) -> Result<Option<rustls::ServerConfig>, StartError> {
     let files = config.tls_files()?;
     Ok(files.map(|(certificate, key)| tls::server_config(certificate, key)).transpose()?)
 }
 
-/// Runs the service until it is told to stop.
+/// Runs the service until a signal stops it. SIGHUP reloads the registry files.
 pub async fn serve(config: &Config) -> Result<(), StartError> {
     let variables = Variables::of_process();
     let files = config.registry.files();
@@ -183,39 +190,47 @@ pub async fn serve(config: &Config) -> Result<(), StartError> {
     let service = Service::start(config, registry, variables.clone()).await?;
     let console = Console::new(&config.console, service.address.ip())?;
     if matches!(console.access, Access::Open) && service.registry.get().identities.is_some() {
-        let next = "set SM_CONSOLE_AUTH: callers have tokens, but anyone on this machine can read the console";
+        let next = "set SM_CONSOLE_AUTH: the API needs tokens, but anyone on this machine can open the console";
         log::warn!("console_open address={} next={next:?}", service.address);
     }
-    while let Asked::Reload = signals.next().await {
+    while let SignalRequest::Reload = signals.next().await {
         reload(&service.registry, &files, &variables);
     }
     stop_in_order(&service, signals).await;
     Ok(())
 }
 
-/// Stops; a second signal ends the wait for what is under way.
+/// Stops the instance. A second signal ends the wait for open attempts and requests.
 pub async fn stop_in_order(service: &Service, mut signals: Signals) {
-    log::info!("stopping next=\"finish attempts and requests under way\"");
-    let impatient = async { while let Asked::Reload = signals.next().await {} };
+    log::info!("stopping next=\"finish open attempts and requests\"");
+    let second_signal = async { while let SignalRequest::Reload = signals.next().await {} };
     tokio::select! {
         () = service.stop() => log::info!("stopped"),
-        () = impatient => log::warn!("stopped why=\"second signal\" next=\"open attempts are closed by the next leader\""),
+        () = second_signal => {
+            log::warn!("stopped why=\"second signal\" next=\"the next leader closes the attempts that are still open\"");
+        }
     }
 }
 
 fn reload(registry: &CurrentRegistry, files: &RegistryFiles, variables: &Variables) {
     match registry.reload(files, variables) {
         Ok(summary) => log::info!("registry_reloaded file={:?} {summary}", files.targets),
-        Err(error) => log::error!("registry_kept why=\"the new files were not taken\" error={:?}", error.to_string()),
+        Err(error) => log::error!(
+            "registry_kept why=\"the new files have errors, so the old registry stays in use\" error={:?}",
+            error.to_string()
+        ),
     }
 }
 
-pub enum Asked {
+/// What a signal requests.
+pub enum SignalRequest {
+    /// SIGTERM or SIGINT.
     Stop,
+    /// SIGHUP.
     Reload,
 }
 
-/// The signals that mean something here.
+/// The signals that the service handles.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -223,6 +238,7 @@ pub struct Signals {
 }
 
 impl Signals {
+    /// Installs the signal handlers.
     pub fn listen() -> Result<Self, StartError> {
         let on = |kind| signal(kind).map_err(StartError::Signals);
         Ok(Self {
@@ -232,11 +248,12 @@ impl Signals {
         })
     }
 
-    pub async fn next(&mut self) -> Asked {
+    /// Waits for the next signal.
+    pub async fn next(&mut self) -> SignalRequest {
         tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop,
-            _ = self.interrupt.recv() => Asked::Stop,
-            _ = self.hangup.recv() => Asked::Reload,
+            _ = self.terminate.recv() => SignalRequest::Stop,
+            _ = self.interrupt.recv() => SignalRequest::Stop,
+            _ = self.hangup.recv() => SignalRequest::Reload,
         }
     }
 }

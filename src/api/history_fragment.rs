@@ -1,7 +1,7 @@
-//! `/ui/history`: one intent and its attempts as an HTML fragment that other portals embed, or as plain text.
+//! `/ui/history`: the history of one intent as an HTML fragment that other portals embed, or as plain text.
 //!
-//! Portals style the fragment by its classes, which stay as they are: `kv` for the summary, `table` for tables, `status` and
-//! `status-…` for what became of the intent, of an attempt and of the webhook.
+//! Portals style the fragment by its CSS classes, so these never change: `kv` for the summary, `table` for tables, `status`
+//! and `status-…` for the status of the intent, of an attempt and of the webhook.
 
 use std::fmt::{self, Write};
 
@@ -11,21 +11,20 @@ use actix_web::{HttpRequest, HttpResponse, ResponseError, web};
 use askama::Template;
 use url::form_urlencoded;
 
-use crate::api::intents::{known_id, no_such_intent};
+use crate::api::intents::{no_such_intent, parse_id};
 use crate::api::json::ErrorJson;
 use crate::domain::client::Scope;
 use crate::store::History;
-use crate::web::body;
 use crate::web::error::ApiError;
 use crate::web::{WebDeps, auth, with_and_without_slash};
 
-/// A form with an id of 200 characters, each as twelve percent-encoded bytes, fits.
+/// The maximum size of the form. An id of 200 characters fits, even if each takes twelve percent-encoded bytes.
 const MAX_FORM_BYTES: usize = 8 * 1024;
 
 #[derive(Template)]
 #[template(path = "history.html")]
 struct Fragment<'a> {
-    asked_for: &'a str,
+    intent_id: &'a str,
     history: Option<History>,
 }
 
@@ -37,55 +36,57 @@ pub fn routes(config: &mut web::ServiceConfig) {
     );
 }
 
-/// The history of an intent as an HTML fragment, or as plain text for `Accept: text/plain`
+/// Get the history of an intent as an HTML fragment
+///
+/// With `Accept: text/plain` the response is plain text.
 #[utoipa::path(post, path = "/ui/history", tag = "console", operation_id = "historyFragment",
     security((), ("bearer" = ["intents:read"])),
     request_body(content = HistoryForm, content_type = "application/x-www-form-urlencoded"),
     responses(
-        (status = 200, description = "Summary and attempts", content((String = "text/html"), (String = "text/plain"))),
+        (status = 200, description = "The intent, its attempts and its webhook", content((String = "text/html"), (String = "text/plain"))),
         (status = 400, description = "The form has no intentId", content((ErrorJson = "application/json"), (String = "text/plain"))),
-        (status = 401, description = "Missing or invalid bearer token, where one is needed", content((ErrorJson = "application/json"), (String = "text/plain"))),
-        (status = 403, description = "The token lacks the scope; or without tokens: the request comes from a web page of another site", content((ErrorJson = "application/json"), (String = "text/plain"))),
+        (status = 401, description = "Missing or invalid bearer token (with SM_AUTH=required)", content((ErrorJson = "application/json"), (String = "text/plain"))),
+        (status = 403, description = "The token does not have the scope or, with SM_AUTH=off, a web page of another site sent the request", content((ErrorJson = "application/json"), (String = "text/plain"))),
         (status = 404, description = "No such intent", content((String = "text/html"), (String = "text/plain"))),
-        (status = 408, description = "The body did not arrive in time", content((ErrorJson = "application/json"), (String = "text/plain"))),
+        (status = 408, description = "The request body did not arrive in time", content((ErrorJson = "application/json"), (String = "text/plain"))),
         (status = 413, description = "The form is too large", content((ErrorJson = "application/json"), (String = "text/plain"))),
-        (status = 503, description = "Overloaded, or the store is gone; try again", content((ErrorJson = "application/json"), (String = "text/plain"))),
+        (status = 503, description = "The service is overloaded or the store is unavailable; try again", content((ErrorJson = "application/json"), (String = "text/plain"))),
     ))]
 pub async fn fragment(request: HttpRequest, payload: web::Payload, deps: web::Data<WebDeps>) -> HttpResponse {
-    let format = Format::wanted(&request);
-    let shown = match look_up(&request, payload, &deps).await {
-        Ok((asked_for, history)) => format.show(&asked_for, history),
+    let format = Format::requested(&request);
+    let response = match find(&request, payload, &deps).await {
+        Ok((intent_id, history)) => format.response(&intent_id, history),
         Err(error) => Err(error),
     };
-    shown.unwrap_or_else(|error| format.refuse(&error))
+    response.unwrap_or_else(|error| format.error_response(&error))
 }
 
-/// Every other method.
-pub async fn refuse_method(request: HttpRequest) -> HttpResponse {
-    Format::wanted(&request).refuse(&ApiError::MethodNotAllowed { allowed: "POST" })
+/// Responds to every method other than POST.
+async fn refuse_method(request: HttpRequest) -> HttpResponse {
+    Format::requested(&request).error_response(&ApiError::MethodNotAllowed { allowed: "POST" })
 }
 
-/// What is asked for, and what is known of it.
-async fn look_up(
+/// The requested intent id and the history of that intent, if it exists.
+async fn find(
     request: &HttpRequest,
     payload: web::Payload,
     deps: &WebDeps,
 ) -> Result<(String, Option<History>), ApiError> {
-    auth::allow(request, deps, Scope::IntentsRead)?;
-    let (form, _room) = body::read(payload, MAX_FORM_BYTES).await?;
-    let asked_for = form_urlencoded::parse(&form)
+    auth::authorize(request, deps, Scope::IntentsRead)?;
+    let (form, _reservation) = deps.bodies.read(payload, MAX_FORM_BYTES).await?;
+    let intent_id = form_urlencoded::parse(&form)
         .find(|(name, _)| name == "intentId")
         .map(|(_, value)| value.trim().to_owned())
         .filter(|value| !value.is_empty())
         .ok_or_else(|| ApiError::InvalidRequest("the form must have an intentId".to_owned()))?;
-    let history = match known_id(&asked_for) {
+    let history = match parse_id(&intent_id) {
         Ok(id) => deps.store.history(id).await?,
         Err(_) => None,
     };
-    Ok((asked_for, history))
+    Ok((intent_id, history))
 }
 
-/// In which form the answer is wanted.
+/// The format of the response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
     Html,
@@ -93,10 +94,10 @@ enum Format {
 }
 
 impl Format {
-    /// Whichever the client names first; HTML if it names neither.
-    fn wanted(request: &HttpRequest) -> Self {
-        let wanted = Accept::parse(request).map(|accept| accept.ranked()).unwrap_or_default();
-        let known = wanted.iter().find_map(|mime| match mime.essence_str() {
+    /// The format that the `Accept` header prefers; HTML if it names neither of the two.
+    fn requested(request: &HttpRequest) -> Self {
+        let accepted = Accept::parse(request).map(|accept| accept.ranked()).unwrap_or_default();
+        let known = accepted.iter().find_map(|mime| match mime.essence_str() {
             "text/plain" => Some(Self::Plain),
             "text/html" => Some(Self::Html),
             _ => None,
@@ -104,7 +105,7 @@ impl Format {
         known.unwrap_or(Self::Html)
     }
 
-    fn show(self, asked_for: &str, history: Option<History>) -> Result<HttpResponse, ApiError> {
+    fn response(self, intent_id: &str, history: Option<History>) -> Result<HttpResponse, ApiError> {
         let failed = |error: &dyn fmt::Display| {
             log::error!("page_failed page=history error={:?}", error.to_string());
             ApiError::Internal
@@ -112,19 +113,19 @@ impl Format {
         let status = if history.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
         let mut response = HttpResponse::build(status);
         match (self, history) {
-            (Self::Plain, None) => Err(no_such_intent(asked_for)),
+            (Self::Plain, None) => Err(no_such_intent(intent_id)),
             (Self::Plain, Some(history)) => {
                 let text = plain(&history).map_err(|error| failed(&error))?;
                 Ok(response.content_type(ContentType::plaintext()).body(text))
             }
             (Self::Html, history) => {
-                let html = Fragment { asked_for, history }.render().map_err(|error| failed(&error))?;
+                let html = Fragment { intent_id, history }.render().map_err(|error| failed(&error))?;
                 Ok(response.content_type(ContentType::html()).body(html))
             }
         }
     }
 
-    fn refuse(self, error: &ApiError) -> HttpResponse {
+    fn error_response(self, error: &ApiError) -> HttpResponse {
         match self {
             Self::Html => error.error_response(),
             Self::Plain => {
@@ -135,7 +136,7 @@ impl Format {
     }
 }
 
-/// The same as the fragment says, a line each.
+/// The content of the HTML fragment as plain text, one line for each fact.
 fn plain(history: &History) -> Result<String, fmt::Error> {
     let (intent, mut text) = (&history.intent, String::new());
     writeln!(text, "Intent summary")?;
@@ -154,14 +155,14 @@ fn plain(history: &History) -> Result<String, fmt::Error> {
     }
     writeln!(text, "\nAttempts")?;
     if history.attempts.is_empty() {
-        let open = "The first attempt is under way.";
+        let open = "The first attempt is in progress.";
         writeln!(text, "{}", if intent.attempt_open { open } else { "No attempt has been made." })?;
     }
     for attempt in &history.attempts {
         let (number, outcome) = (attempt.attempt_number, &attempt.outcome);
         write!(text, "{number}: {}, from {} to {}", outcome.kind(), attempt.started_at, attempt.finished_at)?;
-        if let Some(said) = outcome.reason().or(outcome.error_text()) {
-            write!(text, ", {}", on_one_line(said))?;
+        if let Some(reason) = outcome.reason().or(outcome.error_text()) {
+            write!(text, ", {}", on_one_line(reason))?;
         }
         if let Some(id) = outcome.gateway_message_id() {
             write!(text, ", gateway message id {}", on_one_line(id))?;
@@ -187,7 +188,7 @@ fn plain(history: &History) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// What others wrote makes no lines of its own.
+/// Replaces control characters, so that text from a gateway or receiver cannot add lines of its own.
 fn on_one_line(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
 }

@@ -1,19 +1,16 @@
-//! `/v1/intents`: submit, look up, list.
-
-use std::time::Duration;
+//! `/v1/intents`: submit an intent, get it with its history, list intents.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::json::{ErrorJson, HistoryJson, IntentListJson, Refused, SubmitRequest};
-use super::wait::{self, MAX_WAIT_SECONDS};
+use super::json::{CommonErrors, ErrorJson, HistoryJson, IntentListJson, SubmitRequest};
+use super::wait;
 use crate::domain::client::Scope;
 use crate::domain::intent::{Intent, IntentId, Payload, Status, TargetName};
 use crate::domain::intent_json::{IntentJson, StatusName};
 use crate::domain::time::Timestamp;
-use crate::store::{Conflict, ListQuery, NewIntent, PageCursor, Submitted};
-use crate::web::body;
+use crate::store::{ListQuery, NewIntent, PageCursor, Submitted};
 use crate::web::error::ApiError;
 use crate::web::query::{Query, whole_number};
 use crate::web::{ENVELOPE_BYTES, WebDeps, auth, trace};
@@ -23,54 +20,55 @@ const MAX_PAGE: usize = 200;
 
 /// Submit an intent
 ///
-/// Answers as soon as the intent is durable; the first attempt is made at once. Submitting the
-/// same id, target and payload again is safe and returns the existing intent.
+/// Responds as soon as the intent is stored durably. The first attempt starts as soon as a slot is free. Submitting the same
+/// id, target and payload again is safe and returns the existing intent.
 #[utoipa::path(post, path = "/v1/intents", tag = "intents", operation_id = "submitIntent",
     security((), ("bearer" = ["intents:write"])),
     params(
-        ("waitSeconds" = Option<u64>, Query, description = "Answer after the first attempt has finished, \
-            but at the latest after so many seconds; above 30 counts as 30"),
-        ("traceparent" = Option<String>, Header, description = "W3C trace context; passed on to the gateway"),
+        ("waitSeconds" = Option<u64>, Query, description = "Wait until the first attempt has finished, but at most \
+            this many seconds; values above 30 count as 30"),
+        ("traceparent" = Option<String>, Header, description = "W3C trace context; forwarded to the gateway"),
     ),
     request_body = SubmitRequest,
     responses(
         (status = 200, description = "The intent, new or existing", body = IntentJson,
-            headers(("Idempotent-Replayed" = String, description = "true when the intent existed"))),
-        (status = 400, description = "The request is not right, or the target unknown", body = ErrorJson),
-        (status = 408, description = "The body did not arrive in time", body = ErrorJson),
-        (status = 409, description = "The id exists with another target or payload", body = ErrorJson),
+            headers(("Idempotent-Replayed" = String, description = "`true` if the intent already existed"))),
+        (status = 400, description = "The request is invalid, or the target is not in the registry", body = ErrorJson),
+        (status = 408, description = "The request body did not arrive in time", body = ErrorJson),
+        (status = 409, description = "The id already exists with a different target or payload", body = ErrorJson),
         (status = 413, description = "The payload is too large", body = ErrorJson),
-        Refused,
+        CommonErrors,
     ))]
 pub async fn submit(
     request: HttpRequest,
     payload: web::Payload,
     deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &deps, Scope::IntentsWrite)?;
+    auth::authorize(&request, &deps, Scope::IntentsWrite)?;
     let query = Query::parse(request.query_string(), &["waitSeconds"])?;
-    let patience = query.get("waitSeconds", "a whole number of seconds", whole_number)?;
-    let (body, room) = body::read(payload, deps.max_payload_bytes + ENVELOPE_BYTES).await?;
+    let wait_seconds = query.get("waitSeconds", "a whole number of seconds", whole_number)?;
+    let (body, reservation) = deps.bodies.read(payload, deps.max_payload_bytes + ENVELOPE_BYTES).await?;
     let (id, target, payload) = parse_submission(&body, deps.max_payload_bytes)?;
 
-    // Before the intent exists, so that no notice can come too early.
-    let watch = patience.and_then(|_| deps.watchers.watch(&id));
+    // Watch before the intent exists, so that no notification is missed.
+    let watch = wait_seconds.and_then(|_| deps.watchers.watch(&id));
     let submitted = match deps.registry.get().contract(&target) {
         Some(contract) => {
-            let trace = trace::given(&request);
+            let trace = trace::of_request(&request);
             deps.store.submit(NewIntent { id, contract, payload, trace, job: None }).await?
         }
-        None => replay_of_retired_target(&deps, id, &target, &payload).await?,
+        None => replay_for_unregistered_target(&deps, id, &target, &payload).await?,
     };
-    drop(room);
+    drop(reservation);
     let (mut intent, replayed) = match submitted {
         Submitted::Created(intent) => (intent, false),
         Submitted::Existing(intent) => (intent, true),
-        Submitted::Conflict(conflict) => return Err(conflicting(conflict)),
+        Submitted::Conflict(conflict) => {
+            return Err(ApiError::IdempotencyConflict { conflict: Box::new(conflict) });
+        }
     };
-    if let (Some(seconds), Some(watch)) = (patience, watch) {
-        let patience = Duration::from_secs(seconds.min(MAX_WAIT_SECONDS));
-        intent = wait::for_first_attempt(&deps, intent, &watch, patience).await;
+    if let (Some(seconds), Some(watch)) = (wait_seconds, watch) {
+        intent = wait::for_first_attempt(&deps, intent, &watch, wait::limit(seconds)).await;
     }
     let mut response = HttpResponse::Ok();
     if replayed {
@@ -79,20 +77,21 @@ pub async fn submit(
     Ok(response.json(IntentJson::from(&intent)))
 }
 
-/// What a body asks for. The payload is a slice of the body.
+/// Parses the body of a submission. The payload is a slice of the body, so it keeps the exact bytes of the client.
 pub fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(IntentId, TargetName, Payload), ApiError> {
     let invalid = |text: String| ApiError::InvalidRequest(text);
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(invalid("the body must be a JSON object".to_owned()));
     }
     let request: SubmitRequest<'_> =
-        serde_json::from_slice(body).map_err(|error| invalid(format!("the body is not as expected: {error}")))?;
-    let id = IntentId::parse(&request.intent_id).map_err(|fault| invalid(format!("intentId {fault}")))?;
+        serde_json::from_slice(body).map_err(|error| invalid(format!("the body is invalid: {error}")))?;
+    let id = IntentId::parse(&request.intent_id).map_err(|error| invalid(format!("intentId {error}")))?;
     if id.is_reserved() {
-        return Err(invalid(format!("intentId must not begin with {:?}, which is for jobs", IntentId::OF_JOBS)));
+        let prefix = IntentId::OF_JOBS;
+        return Err(invalid(format!("intentId must not start with {prefix:?}, which is reserved for jobs")));
     }
     let target =
-        TargetName::parse(&request.submission_target).map_err(|fault| invalid(format!("submissionTarget {fault}")))?;
+        TargetName::parse(&request.submission_target).map_err(|error| invalid(format!("submissionTarget {error}")))?;
     let payload = request.payload.map(|raw| raw.get().as_bytes()).unwrap_or_default();
     if payload.len() > max_payload {
         return Err(ApiError::PayloadTooLarge { what: "payload", limit: max_payload });
@@ -100,8 +99,9 @@ pub fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(Intent
     Ok((id, target, Payload::new(body.slice_ref(payload))))
 }
 
-/// A target that left the registry takes no new intents, but those it had are still answered for.
-async fn replay_of_retired_target(
+/// Handles a submission for a target that is not in the registry. New intents are refused, but an intent that was accepted
+/// while the target was registered is still returned.
+async fn replay_for_unregistered_target(
     deps: &WebDeps,
     id: IntentId,
     target: &TargetName,
@@ -113,79 +113,76 @@ async fn replay_of_retired_target(
     }
 }
 
-fn conflicting(conflict: Conflict) -> ApiError {
-    ApiError::IdempotencyConflict { conflict: Box::new(conflict) }
-}
-
-/// Look up an intent
+/// Get an intent
 #[utoipa::path(get, path = "/v1/intents/{intentId}", tag = "intents", operation_id = "getIntent",
     security((), ("bearer" = ["intents:read"])),
-    params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
+    params(("intentId" = String, Path, description = "The id of the intent, percent-encoded")),
     responses(
         (status = 200, body = IntentJson, description = "The intent"),
         (status = 404, body = ErrorJson, description = "No such intent"),
-        Refused,
+        CommonErrors,
     ))]
 pub async fn get(
     request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &deps, Scope::IntentsRead)?;
-    let id = known_id(&path)?;
+    auth::authorize(&request, &deps, Scope::IntentsRead)?;
+    let id = parse_id(&path)?;
     let found = deps.store.find(id).await?.ok_or_else(|| no_such_intent(&path))?;
     Ok(HttpResponse::Ok().json(IntentJson::from(&found.intent)))
 }
 
-/// An intent with every attempt
+/// Get an intent with all its attempts
 #[utoipa::path(get, path = "/v1/intents/{intentId}/history", tag = "intents", operation_id = "getIntentHistory",
     security((), ("bearer" = ["intents:read"])),
-    params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
+    params(("intentId" = String, Path, description = "The id of the intent, percent-encoded")),
     responses(
-        (status = 200, body = HistoryJson, description = "The intent and its attempts in order"),
+        (status = 200, body = HistoryJson, description = "The intent, its attempts in order, and its webhook if it has one"),
         (status = 404, body = ErrorJson, description = "No such intent"),
-        Refused,
+        CommonErrors,
     ))]
 pub async fn history(
     request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &deps, Scope::IntentsRead)?;
-    let id = known_id(&path)?;
+    auth::authorize(&request, &deps, Scope::IntentsRead)?;
+    let id = parse_id(&path)?;
     let history = deps.store.history(id).await?.ok_or_else(|| no_such_intent(&path))?;
     Ok(HttpResponse::Ok().json(HistoryJson::from(&history)))
 }
 
-/// An id that could not have been submitted here cannot exist here either: a job's is its tenant's.
-pub fn known_id(raw: &str) -> Result<IntentId, ApiError> {
+/// Parses the id of an intent. An invalid id, or the reserved id of a job, gets the same 404 as one that does not exist:
+/// jobs are visible only to their tenant, through `/v1/jobs`.
+pub fn parse_id(raw: &str) -> Result<IntentId, ApiError> {
     let id = IntentId::parse(raw).ok().filter(|id| !id.is_reserved());
     id.ok_or_else(|| no_such_intent(raw))
 }
 
 pub fn no_such_intent(id: &str) -> ApiError {
-    ApiError::NotFound(format!("there is no intent {id:?}"))
+    ApiError::NotFound(format!("no such intent: {id:?}"))
 }
 
 /// List intents, newest first
 #[utoipa::path(get, path = "/v1/intents", tag = "intents", operation_id = "listIntents",
     security((), ("bearer" = ["intents:read"])),
     params(
-        ("q" = Option<String>, Query, description = "Only those that a gateway gave exactly this id, newest first, and then those whose own id begins with it, in the order of ids; each once"),
-        ("status" = Option<StatusName>, Query, description = "Only these"),
-        ("submissionTarget" = Option<String>, Query, description = "Only of this target"),
-        ("createdAfter" = Option<String>, Query, description = "Only created after this moment, such as 2026-11-16T09:00:00Z"),
-        ("createdBefore" = Option<String>, Query, description = "Only created before this moment, such as 2026-11-16T09:00:00Z"),
-        ("limit" = Option<u64>, Query, minimum = 1, description = "How many on a page: 50, or up to 200"),
-        ("cursor" = Option<String>, Query, description = "nextCursor of the page before"),
+        ("q" = Option<String>, Query, description = "Search: first the intents with exactly this gateway message id, newest first, then the intents whose own id starts with it, in order of their ids"),
+        ("status" = Option<StatusName>, Query, description = "Only intents with this status"),
+        ("submissionTarget" = Option<String>, Query, description = "Only intents of this target"),
+        ("createdAfter" = Option<String>, Query, description = "Only intents created after this time, such as 2026-11-16T09:00:00Z"),
+        ("createdBefore" = Option<String>, Query, description = "Only intents created before this time, such as 2026-11-16T09:00:00Z"),
+        ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default; values above 200 count as 200"),
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the previous page"),
     ),
     responses(
         (status = 200, body = IntentListJson, description = "A page of intents"),
-        (status = 400, body = ErrorJson, description = "A parameter is not right"),
-        Refused,
+        (status = 400, body = ErrorJson, description = "A parameter is invalid"),
+        CommonErrors,
     ))]
 pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &deps, Scope::IntentsRead)?;
+    auth::authorize(&request, &deps, Scope::IntentsRead)?;
     let page = deps.store.list(list_query(request.query_string())?).await?;
     let list = IntentListJson {
         intents: page.intents.iter().map(|intent: &Intent| intent.into()).collect(),
@@ -194,75 +191,75 @@ pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<Http
     Ok(HttpResponse::Ok().json(list))
 }
 
-/// Also what the console is asked for.
+/// Parses the query string of a list of intents. The console accepts the same parameters.
 pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
-    const MOMENT: &str = "a time such as 2026-11-16T09:00:00Z";
+    const TIME: &str = "a time such as 2026-11-16T09:00:00Z";
     let known = ["q", "status", "submissionTarget", "createdAfter", "createdBefore", "limit", "cursor"];
     let query = Query::parse(text, &known)?;
-    let prefix = query.get("q", "an id or how it begins", |text| Some(text.trim().to_owned()))?;
+    let prefix = query.get("q", "an id or its first characters", |text| Some(text.trim().to_owned()))?;
     let prefix = prefix.filter(|prefix| !prefix.is_empty());
-    let behind = query.get("cursor", "the nextCursor of a page before", cursor_of)?;
+    let behind = query.get("cursor", "the nextCursor of the previous page", parse_cursor)?;
     if behind.as_ref().is_some_and(|behind| matches!(behind, PageCursor::Newer { .. }) == prefix.is_some()) {
-        return Err(ApiError::InvalidRequest("cursor is of another list: with q, or without".to_owned()));
+        let text = "this cursor belongs to a different list; cursors of lists with and without q cannot be mixed";
+        return Err(ApiError::InvalidRequest(text.to_owned()));
     }
     Ok(ListQuery {
         prefix,
         status: query.get("status", "pending, accepted, rejected or exhausted", Status::parse)?,
         target: query.get("submissionTarget", "the name of a target", |text| TargetName::parse(text).ok())?,
-        created_after: query.get("createdAfter", MOMENT, Timestamp::parse)?,
-        created_before: query.get("createdBefore", MOMENT, Timestamp::parse)?,
+        created_after: query.get("createdAfter", TIME, Timestamp::parse)?,
+        created_before: query.get("createdBefore", TIME, Timestamp::parse)?,
         limit: page_limit(&query)?,
         behind,
     })
 }
 
-/// How many on a page of any list.
+/// The page size of any list: the `limit` parameter, bounded by `MAX_PAGE`.
 pub fn page_limit(query: &Query) -> Result<usize, ApiError> {
-    let limit = query.get("limit", "a whole number from 1 on", |text| {
+    let limit = query.get("limit", "a whole number of at least 1", |text| {
         whole_number(text).filter(|limit| *limit >= 1).map(|limit| usize::try_from(limit).unwrap_or(MAX_PAGE))
     })?;
     Ok(limit.unwrap_or(DEFAULT_PAGE).min(MAX_PAGE))
 }
 
-/// A cursor is opaque to clients; its letter says of which kind it is.
-pub fn cursor_text(behind: &PageCursor) -> String {
-    let moment_and_id = |created_at: &Timestamp, id: &IntentId| {
+/// The text of a cursor, which is opaque to clients. Its first letter is the kind of cursor.
+pub fn cursor_text(cursor: &PageCursor) -> String {
+    let time_and_id = |created_at: &Timestamp, id: &IntentId| {
         format!("{:x}.{}", created_at.micros(), URL_SAFE_NO_PAD.encode(id.as_str()))
     };
-    match behind {
-        PageCursor::Newer { created_at, id } => format!("t{}", moment_and_id(created_at, id)),
-        PageCursor::Message { created_at, id } => format!("m{}", moment_and_id(created_at, id)),
+    match cursor {
+        PageCursor::Newer { created_at, id } => format!("t{}", time_and_id(created_at, id)),
+        PageCursor::Message { created_at, id } => format!("m{}", time_and_id(created_at, id)),
         PageCursor::Id(id) => format!("i{}", URL_SAFE_NO_PAD.encode(id.as_str())),
     }
 }
 
-/// A moment in a cursor, if it is one that a store can hold.
-pub fn moment_of(micros: &str) -> Option<Timestamp> {
-    const YEAR_9999: i64 = 253_370_764_800_000_000;
-    let micros = i64::from_str_radix(micros, 16).ok().filter(|micros| (0..YEAR_9999).contains(micros))?;
-    Some(Timestamp::from_micros(micros))
+/// Parses the time in a cursor. `None` if the stores cannot hold that time.
+pub fn cursor_time(micros: &str) -> Option<Timestamp> {
+    let micros = i64::from_str_radix(micros, 16).ok().filter(|micros| *micros >= 0)?;
+    Some(Timestamp::from_micros(micros)).filter(|time| *time <= Timestamp::LATEST)
 }
 
-/// Taken back only as it was given.
-fn cursor_of(text: &str) -> Option<PageCursor> {
+/// Parses a cursor. Accepts only text that [`cursor_text`] produces.
+fn parse_cursor(text: &str) -> Option<PageCursor> {
     let id_of = |encoded: &str| {
         let id = URL_SAFE_NO_PAD.decode(encoded).ok()?;
         IntentId::parse(std::str::from_utf8(&id).ok()?).ok().filter(|id| !id.is_reserved())
     };
-    let moment_and_id = |rest: &str| {
+    let time_and_id = |rest: &str| {
         let (micros, id) = rest.split_once('.')?;
-        Some((moment_of(micros)?, id_of(id)?))
+        Some((cursor_time(micros)?, id_of(id)?))
     };
-    let behind = if let Some(rest) = text.strip_prefix('t') {
-        let (created_at, id) = moment_and_id(rest)?;
+    let cursor = if let Some(rest) = text.strip_prefix('t') {
+        let (created_at, id) = time_and_id(rest)?;
         PageCursor::Newer { created_at, id }
     } else if let Some(rest) = text.strip_prefix('m') {
-        let (created_at, id) = moment_and_id(rest)?;
+        let (created_at, id) = time_and_id(rest)?;
         PageCursor::Message { created_at, id }
     } else {
         PageCursor::Id(id_of(text.strip_prefix('i')?)?)
     };
-    (cursor_text(&behind) == text).then_some(behind)
+    (cursor_text(&cursor) == text).then_some(cursor)
 }
 
 #[cfg(test)]
@@ -270,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn payload_bytes_are_those_of_the_request() {
+    fn a_payload_keeps_the_bytes_of_the_request() {
         let parse = |text: &'static str| parse_submission(&web::Bytes::from_static(text.as_bytes()), 64);
         for (body, payload) in [
             (r#"{"intentId":"a","submissionTarget":"t"}"#, ""),
@@ -281,13 +278,13 @@ mod tests {
             ),
             (r#"{"intentId":"a","submissionTarget":"t","payload":"x"}"#, "\"x\""),
         ] {
-            let (id, target, kept) = parse(body).unwrap();
-            assert_eq!((id.as_str(), target.as_str(), kept.bytes().as_ref()), ("a", "t", payload.as_bytes()));
+            let (id, target, parsed) = parse(body).unwrap();
+            assert_eq!((id.as_str(), target.as_str(), parsed.bytes().as_ref()), ("a", "t", payload.as_bytes()));
         }
     }
 
     #[test]
-    fn bad_submissions_say_what_is_wrong() {
+    fn errors_of_invalid_submissions_say_what_is_wrong() {
         for (body, expected) in [
             ("", "must be a JSON object"),
             ("{", "EOF"),
@@ -314,12 +311,12 @@ mod tests {
     }
 
     #[test]
-    fn cursors_are_taken_back_only_as_they_were_given() {
+    fn only_cursors_of_this_service_are_accepted() {
         let id = IntentId::parse("é/ order").unwrap();
         let newer = PageCursor::Newer { created_at: Timestamp::from_micros(4711), id: id.clone() };
         let message = PageCursor::Message { created_at: Timestamp::from_micros(4711), id: id.clone() };
-        for behind in [newer, message, PageCursor::Id(id)] {
-            assert_eq!(cursor_of(&cursor_text(&behind)), Some(behind));
+        for cursor in [newer, message, PageCursor::Id(id)] {
+            assert_eq!(parse_cursor(&cursor_text(&cursor)), Some(cursor));
         }
         for text in [
             "",
@@ -341,12 +338,12 @@ mod tests {
             "iYR",
             "ic20tam9iOmE",
         ] {
-            assert_eq!(cursor_of(text), None, "{text:?}");
+            assert_eq!(parse_cursor(text), None, "{text:?}");
         }
     }
 
     #[test]
-    fn list_parameters() {
+    fn list_parameters_are_checked() {
         let query =
             list_query("status=&limit=999&submissionTarget=a%20b&createdAfter=2026-01-01T00%3A00%3A00Z").unwrap();
         assert_eq!((query.status, query.limit), (None, MAX_PAGE));

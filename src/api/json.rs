@@ -1,4 +1,5 @@
-//! The JSON of requests and answers, field by field, as the OpenAPI document shows it.
+//! The JSON types of requests and responses. The OpenAPI document is generated from them, so the doc comments on types and
+//! fields are what API users read.
 
 use std::num::NonZeroU32;
 
@@ -14,29 +15,29 @@ use crate::domain::time::Timestamp;
 use crate::domain::webhook::event_id;
 use crate::store::{Attempt, History, WebhookHistory, WebhookTry};
 
-/// What a client hands in.
+/// A submission of an intent.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubmitRequest<'a> {
-    /// Your key for this submission: the same id again returns the same intent.
+    /// Your unique id for this intent. It also makes the submission idempotent: submitting the same id again returns the
+    /// existing intent.
     #[schema(example = "order-1001-confirmation", min_length = 1, max_length = 200)]
     pub intent_id: String,
-    /// The name of a contract in the registry.
+    /// The name of a target in the registry.
     #[schema(example = "sms.realtime", min_length = 1, max_length = 200)]
     pub submission_target: String,
-    /// Any JSON; forwarded to the gateway byte for byte as it stands in the request.
+    /// Any JSON. The gateway gets exactly the bytes of the request.
     #[serde(borrow, default, deserialize_with = "present")]
     #[schema(value_type = Value, required = false, example = json!({"to": "+46700000001", "message": "Your order is on its way"}))]
     pub payload: Option<&'a RawValue>,
 }
 
-/// `null` is a payload of four bytes; only a field that is not there is no payload.
+/// Reads a field that is present. `null` is a payload of four bytes; only a missing field means that there is no payload.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// One attempt. Either `outcomeStatus` says what the gateway answered, or `error` why nothing
-/// sensible was heard.
+/// One attempt. `outcomeStatus` is the outcome that the gateway reported. If there is none, `error` says why.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Attempt)]
@@ -50,10 +51,13 @@ pub struct AttemptJson<'a> {
     /// `accepted` or `rejected`; null if the attempt ended with an error.
     #[schema(required = true)]
     pub outcome_status: Option<&'static str>,
+    /// The gateway's reason for a rejection.
     #[schema(required = true)]
     pub outcome_reason: Option<&'a str>,
+    /// Why the attempt has no outcome, such as a timeout or an unexpected response.
     #[schema(required = true)]
     pub error: Option<&'a str>,
+    /// The gateway's own id for the message, if it returned one.
     #[schema(required = true)]
     pub gateway_message_id: Option<&'a str>,
 }
@@ -72,24 +76,24 @@ impl<'a> From<&'a Attempt> for AttemptJson<'a> {
     }
 }
 
-/// The webhook event of an intent that has ended.
+/// The webhook event of an intent that is no longer pending.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Webhook)]
 pub struct WebhookJson<'a> {
-    /// The same in every try: what a receiver tells repetitions by.
+    /// The id of the event. It is the same in every delivery, so receivers can detect duplicates.
     #[schema(example = "evt_0123456789abcdef0123456789abcdef")]
     pub event_id: String,
     #[schema(value_type = WebhookStatusName)]
     pub status: &'static str,
-    /// When the next try is due; absent if there is none, or one is under way.
+    /// When the next try is due. Absent if no further try is planned or one is in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_try_at: Option<Timestamp>,
     pub tries: Vec<WebhookTryJson<'a>>,
 }
 
-/// The values of a webhook's `status`: owed, taken by the receiver, or given up.
+/// The status of a webhook event: not yet delivered, accepted by the receiver, or given up.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 pub enum WebhookStatusName {
@@ -98,7 +102,7 @@ pub enum WebhookStatusName {
     Failed,
 }
 
-/// One try to deliver an event.
+/// One try to deliver a webhook event.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = WebhookTry)]
@@ -109,10 +113,10 @@ pub struct WebhookTryJson<'a> {
     pub started_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub finished_at: Timestamp,
-    /// What the receiver answered; null if it did not.
+    /// The status of the receiver's response; null if there was no response.
     #[schema(required = true)]
     pub http_status: Option<u16>,
-    /// What went wrong, or was odd about the answer.
+    /// Why the try failed, or a remark about the response.
     #[schema(required = true)]
     pub error: Option<&'a str>,
 }
@@ -140,7 +144,8 @@ impl<'a> WebhookJson<'a> {
     }
 }
 
-/// An intent and its attempts in order, and its webhook if it has ended and its contract has one.
+/// An intent with its attempts in order. Once the intent has ended, `webhook` has its webhook event, if its contract has a
+/// webhook.
 #[derive(Serialize, ToSchema)]
 #[schema(as = History)]
 pub struct HistoryJson<'a> {
@@ -160,65 +165,67 @@ impl<'a> From<&'a History> for HistoryJson<'a> {
     }
 }
 
-/// A page of intents, newest first.
+/// A page of intents.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = IntentList)]
 pub struct IntentListJson<'a> {
     pub intents: Vec<IntentJson<'a>>,
-    /// Give this as `cursor` to get the next page; null on the last one.
+    /// Pass this as `cursor` to get the next page; null on the last page.
     #[schema(required = true)]
     pub next_cursor: Option<String>,
 }
 
-/// What every error looks like.
+/// The body of every error response.
 #[derive(ToSchema)]
 #[schema(as = Error)]
 pub struct ErrorJson {
     pub error: ErrorBody,
 }
 
+/// What went wrong.
 #[derive(ToSchema)]
 pub struct ErrorBody {
-    /// For programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`, `management_node_not_found`,
-    /// `method_not_allowed`, `request_timeout`, `idempotency_conflict`, `already_processed`, `not_terminal`,
-    /// `payload_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`, `execution_unavailable` or
-    /// `internal_error`. A proxy in front may add its own: that of `deploy/haproxy.cfg` answers 502, 503 and 504 with
-    /// `unavailable`.
+    /// A stable code for programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`,
+    /// `management_node_not_found`, `method_not_allowed`, `request_timeout`, `idempotency_conflict`, `already_processed`,
+    /// `not_terminal`, `payload_too_large`, `headers_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`,
+    /// `execution_unavailable` or `internal_error`. A proxy in front of the service may have codes of its own: the one in
+    /// `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code `unavailable`.
     #[schema(example = "invalid_request")]
     pub code: String,
-    /// For people; may change.
+    /// A message for people. It may change between versions.
     pub message: String,
-    /// For programs, where there is more to say.
+    /// Further details for programs, depending on the code.
     #[schema(value_type = Option<Object>)]
     pub details: Option<serde_json::Value>,
 }
 
-/// A target as operators see it.
+/// A target with its state and its limits.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Target)]
 pub struct TargetJson {
     submission_target: String,
-    /// Paused: no attempt of it begins.
+    /// While a target is `paused`, none of its attempts start.
     state: TargetState,
-    /// Set while it is paused.
+    /// When the target was paused. Absent while it is active.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     paused_at: Option<Timestamp>,
-    /// Whether the registry has it; if not, only intents that came before are concerned.
+    /// Whether the target is in the registry. One that is not accepts no new intents.
     registered: bool,
-    /// Attempts of it at once, if it has a limit of its own.
+    /// The target's own limit of attempts in progress at the same time, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_in_flight: Option<u32>,
-    /// Attempts of it that begin in a second, if that is limited.
+    /// The target's own limit of attempts that start per second, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate_per_second: Option<f64>,
-    /// How long an attempt of it may take, in seconds, if it has a limit of its own.
+    /// The target's own timeout of an attempt, in seconds, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt_timeout_seconds: Option<u32>,
 }
 
+/// The state of a target.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum TargetState {
@@ -240,22 +247,23 @@ impl TargetJson {
     }
 }
 
+/// All targets, in order of their names.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TargetList)]
 pub struct TargetListJson {
     pub targets: Vec<TargetJson>,
 }
 
-/// What every call may be answered that asks the store, and for a token where those are asked for.
+/// The error responses that every call to the store can get.
 #[derive(IntoResponses)]
-pub enum Refused {
-    /// Missing or invalid bearer token, where one is needed
+pub enum CommonErrors {
+    /// Missing or invalid bearer token (with SM_AUTH=required)
     #[response(status = 401)]
     Unauthorized(ErrorJson),
-    /// The token lacks the scope; or without tokens: the request comes from a web page of another site
+    /// The token does not have the scope or, with SM_AUTH=off, a web page of another site sent the request
     #[response(status = 403)]
     Forbidden(ErrorJson),
-    /// Overloaded, or the store is gone; try again
+    /// The service is overloaded or the store is unavailable; try again
     #[response(status = 503)]
     Unavailable(ErrorJson),
 }

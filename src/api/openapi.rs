@@ -1,4 +1,4 @@
-//! The contract as `/openapi.json`, and `/docs` to read and try it, both from the binary.
+//! The OpenAPI document at `/openapi.json`, and Swagger UI at `/docs` to read it and try calls. Both are part of the binary.
 
 use std::borrow::Cow;
 
@@ -12,16 +12,17 @@ use utoipa_swagger_ui::Config;
 
 use super::{history_fragment, inbox, intents, jobs, ops, targets, webhooks};
 use crate::web::error::ApiError;
-use crate::web::{exact_resource, read, resource};
+use crate::web::{exact_resource, get_or_head, resource};
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Submission Manager",
-        description = "Hand in an intent; it is attempted at once, retried as its target's contract allows, ends in \
-                       exactly one outcome, and every attempt is kept."
+        description = "Submit an intent, and the service sends it to the gateway of its target. It retries as the \
+                       target's contract allows, and records every attempt. Every intent ends with exactly one of the \
+                       statuses accepted, rejected or exhausted."
     ),
-    modifiers(&Bearer, &Closed),
+    modifiers(&BearerScheme, &NoUnknownFields),
     paths(
         intents::submit,
         intents::list,
@@ -31,53 +32,54 @@ use crate::web::{exact_resource, read, resource};
         targets::list,
         targets::pause,
         targets::resume,
-        jobs::submit,
-        jobs::list,
-        jobs::get,
-        jobs::history,
-        inbox::submit,
-        inbox::hook,
-        inbox::submissions,
-        inbox::submission,
-        inbox::reprocess,
-        inbox::reprocess_parked,
-        inbox::contacts,
-        inbox::messages,
+        jobs::submit::submit,
+        jobs::queries::list,
+        jobs::queries::get,
+        jobs::queries::history,
+        inbox::intake::submit,
+        inbox::hooks::hook,
+        inbox::queries::submissions,
+        inbox::queries::submission,
+        inbox::reprocess::reprocess,
+        inbox::reprocess::reprocess_parked,
+        inbox::queries::contacts,
+        inbox::queries::messages,
         history_fragment::fragment,
         ops::healthz,
         ops::readyz,
         ops::metrics
     ),
     tags(
-        (name = "intents", description = "Submissions and what became of them"),
-        (name = "targets", description = "Letting a target rest"),
-        (name = "jobs", description = "Execution requests of tenants for management nodes"),
-        (name = "inbox", description = "What comes in: forms, texts, calls and mails, and who they are from"),
-        (name = "console", description = "Pages and fragments for operators"),
-        (name = "operations", description = "For platforms")
+        (name = "intents", description = "Submit intents and read their status and history"),
+        (name = "targets", description = "List, pause and resume targets"),
+        (name = "jobs", description = "Submit jobs of a tenant to management nodes and read their status"),
+        (name = "inbox", description = "Receive form posts, text messages, calls and emails, and read the contacts and messages made of them"),
+        (name = "console", description = "HTML fragments for operator portals"),
+        (name = "operations", description = "Health, readiness and metrics")
     )
 )]
-pub struct ApiDoc;
+struct ApiDoc;
 
-/// Tokens as `/docs` lets them be typed in.
-struct Bearer;
+/// Adds the bearer token scheme to the document, so that `/docs` can send tokens.
+struct BearerScheme;
 
-impl Modify for Bearer {
+impl Modify for BearerScheme {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         document.components.get_or_insert_default().add_security_scheme("bearer", scheme);
     }
 }
 
-/// Says of a job's command what the parser does: fields that are not named here are refused. The type itself is also read
-/// from what was forwarded to nodes, which has one more.
-struct Closed;
+/// Marks the schemas of a job command as closed, because the parser refuses unknown fields. The serde attribute
+/// `deny_unknown_fields` cannot do that here: the same types also parse the command that was forwarded to a node, which has
+/// one more field.
+struct NoUnknownFields;
 
-impl Modify for Closed {
+impl Modify for NoUnknownFields {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let schemas = document.components.get_or_insert_default().schemas.iter_mut();
-        let deps = ["JobCommand", "ExecutionProfile", "ResourceShape", "PayloadRef", "RequestedBy"];
-        for (_, schema) in schemas.filter(|(name, _)| deps.contains(&name.as_str())) {
+        let closed = ["JobCommand", "ExecutionProfile", "ResourceShape", "PayloadRef", "RequestedBy"];
+        for (_, schema) in schemas.filter(|(name, _)| closed.contains(&name.as_str())) {
             if let RefOr::T(Schema::Object(object)) = schema {
                 object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
             }
@@ -85,7 +87,8 @@ impl Modify for Closed {
     }
 }
 
-/// Swagger UI puts styles of its own into the page. Nothing is loaded from, or sent to, any other host.
+/// The Content-Security-Policy of `/docs`. Swagger UI needs inline styles. The page loads nothing from other hosts and sends
+/// nothing to them.
 const DOCS_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
     img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -93,12 +96,13 @@ pub fn routes(config: &mut web::ServiceConfig) {
     config
         .app_data(web::Data::new(ApiDoc::openapi()))
         .app_data(web::Data::new(swagger()))
-        .service(resource("/openapi.json", "GET, HEAD").route(read().to(document)))
-        .service(exact_resource("/docs", "GET, HEAD").route(read().to(to_docs)))
-        .service(exact_resource("/docs/{file:.*}", "GET, HEAD").route(read().to(docs)));
+        .service(resource("/openapi.json", "GET, HEAD").route(get_or_head().to(document)))
+        .service(exact_resource("/docs", "GET, HEAD").route(get_or_head().to(redirect_to_docs)))
+        .service(exact_resource("/docs/{file:.*}", "GET, HEAD").route(get_or_head().to(docs)));
 }
 
-/// Without the validator: that is a third party which would be told the address of this service.
+/// The configuration of Swagger UI. The online validator is off, because it would send the address of this service to a
+/// third party.
 fn swagger() -> Config<'static> {
     Config::from("/openapi.json").validator_url("none")
 }
@@ -107,8 +111,8 @@ async fn document(document: web::Data<utoipa::openapi::OpenApi>) -> HttpResponse
     HttpResponse::Ok().json(document.as_ref())
 }
 
-/// The page refers to its files by relative paths.
-async fn to_docs() -> HttpResponse {
+/// Redirects `/docs` to `/docs/`, because the page refers to its files by relative paths.
+async fn redirect_to_docs() -> HttpResponse {
     HttpResponse::PermanentRedirect().insert_header((header::LOCATION, "/docs/")).finish()
 }
 
@@ -117,7 +121,7 @@ async fn docs(file: web::Path<String>, config: web::Data<Config<'static>>) -> Re
         log::error!("page_failed page=docs error={:?}", error.to_string());
         ApiError::Internal
     })?;
-    let file = file.ok_or_else(|| ApiError::NotFound("there is nothing at this path".to_owned()))?;
+    let file = file.ok_or_else(|| ApiError::NotFound("no such path".to_owned()))?;
     let bytes = match file.bytes {
         Cow::Borrowed(bytes) => web::Bytes::from_static(bytes),
         Cow::Owned(bytes) => web::Bytes::from(bytes),

@@ -1,14 +1,14 @@
-//! Targets for operators: which there are, and letting one rest.
+//! `/v1/targets`: list, pause and resume targets.
 //!
-//! A paused target keeps its backlog and its deadlines; new intents for it are taken and wait. The store
-//! refuses to begin attempts of it, so what is answered here holds whoever leads.
+//! A paused target still accepts new intents, which wait, and the deadlines of its intents still pass. The store refuses to
+//! start attempts of a paused target, so a pause takes effect whichever instance leads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use super::json::{ErrorJson, Refused, TargetJson, TargetListJson};
+use super::json::{CommonErrors, ErrorJson, TargetJson, TargetListJson};
 use crate::domain::client::Scope;
 use crate::domain::contract::ContractSnapshot;
 use crate::domain::intent::TargetName;
@@ -18,18 +18,18 @@ use crate::store::StoreError;
 use crate::web::error::ApiError;
 use crate::web::{WebDeps, auth};
 
-/// What is known of a target, from the registry and the store together.
+/// A target as the registry and the store together describe it.
 #[derive(Default)]
 pub struct KnownTarget {
-    /// None if it is not in the registry any more.
+    /// The contract, or `None` if the target is no longer in the registry.
     pub snapshot: Option<Arc<ContractSnapshot>>,
     pub limits: TargetLimits,
     pub paused_at: Option<Timestamp>,
 }
 
-/// Every target of the registry (management nodes are there as `node:` and their id), and every other one that
-/// there have been intents for.
-pub async fn known(deps: &WebDeps) -> Result<BTreeMap<TargetName, KnownTarget>, StoreError> {
+/// All targets: those in the registry, and those that only the store knows because it has had intents for them. A
+/// management node is a target with the name `node:` and its id.
+pub async fn known_targets(deps: &WebDeps) -> Result<BTreeMap<TargetName, KnownTarget>, StoreError> {
     let registry = deps.registry.get();
     let registered = registry.contracts().map(|snapshot| {
         let name = snapshot.contract.target.clone();
@@ -43,10 +43,10 @@ pub async fn known(deps: &WebDeps) -> Result<BTreeMap<TargetName, KnownTarget>, 
     Ok(targets)
 }
 
-/// Pauses a target, or lets it go on; as it is then, or `None` if there is no such target.
+/// Pauses or resumes a target. Returns the target after the change, or `None` if it does not exist.
 pub async fn set_paused(deps: &WebDeps, raw: &str, paused: bool) -> Result<Option<TargetJson>, StoreError> {
     let Ok(name) = TargetName::parse(raw) else { return Ok(None) };
-    let Some(mut target) = known(deps).await?.remove(&name) else { return Ok(None) };
+    let Some(mut target) = known_targets(deps).await?.remove(&name) else { return Ok(None) };
     target.paused_at = if paused {
         Some(deps.store.pause_target(name.clone()).await?)
     } else {
@@ -60,24 +60,24 @@ pub async fn set_paused(deps: &WebDeps, raw: &str, paused: bool) -> Result<Optio
 /// List targets, with their limits and whether they are paused
 #[utoipa::path(get, path = "/v1/targets", tag = "targets", operation_id = "listTargets",
     security((), ("bearer" = ["admin"])),
-    responses((status = 200, body = TargetListJson, description = "All of them, by name"), Refused))]
+    responses((status = 200, body = TargetListJson, description = "All targets, in order of their names"), CommonErrors))]
 pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &deps, Scope::Admin)?;
-    let targets = known(&deps).await?.iter().map(|(name, target)| TargetJson::of(name, target)).collect();
+    auth::authorize(&request, &deps, Scope::Admin)?;
+    let targets = known_targets(&deps).await?.iter().map(|(name, target)| TargetJson::of(name, target)).collect();
     Ok(HttpResponse::Ok().json(TargetListJson { targets }))
 }
 
-/// Pause a target: from the answer on no attempt of it begins
+/// Pause a target
 ///
-/// Attempts under way are finished and recorded. Intents for it are taken and wait; deadlines go on passing.
-/// Pausing one that is paused changes nothing.
+/// After the response no attempt of this target starts. Attempts in progress are finished and recorded. New intents are
+/// accepted and wait; their deadlines still apply. Pausing a paused target changes nothing.
 #[utoipa::path(post, path = "/v1/targets/{submissionTarget}/pause", tag = "targets", operation_id = "pauseTarget",
     security((), ("bearer" = ["admin"])),
-    params(("submissionTarget" = String, Path, description = "Percent-encoded where a URL needs it")),
+    params(("submissionTarget" = String, Path, description = "The name of the target, percent-encoded")),
     responses(
-        (status = 200, body = TargetJson, description = "It is paused"),
+        (status = 200, body = TargetJson, description = "The target is paused"),
         (status = 404, body = ErrorJson, description = "No such target"),
-        Refused,
+        CommonErrors,
     ))]
 pub async fn pause(
     request: HttpRequest,
@@ -87,14 +87,16 @@ pub async fn pause(
     change(&request, &path, &deps, true).await
 }
 
-/// Let a paused target go on: what is due is attempted at once, in order
+/// Resume a paused target
+///
+/// Attempts that are due start in order, as slots become free. Resuming an active target changes nothing.
 #[utoipa::path(post, path = "/v1/targets/{submissionTarget}/resume", tag = "targets", operation_id = "resumeTarget",
     security((), ("bearer" = ["admin"])),
-    params(("submissionTarget" = String, Path, description = "Percent-encoded where a URL needs it")),
+    params(("submissionTarget" = String, Path, description = "The name of the target, percent-encoded")),
     responses(
-        (status = 200, body = TargetJson, description = "It goes on"),
+        (status = 200, body = TargetJson, description = "The target is active"),
         (status = 404, body = ErrorJson, description = "No such target"),
-        Refused,
+        CommonErrors,
     ))]
 pub async fn resume(
     request: HttpRequest,
@@ -105,8 +107,8 @@ pub async fn resume(
 }
 
 async fn change(request: &HttpRequest, raw: &str, deps: &WebDeps, paused: bool) -> Result<HttpResponse, ApiError> {
-    auth::allow(request, deps, Scope::Admin)?;
+    auth::authorize(request, deps, Scope::Admin)?;
     let changed = set_paused(deps, raw, paused).await?;
-    let target = changed.ok_or_else(|| ApiError::NotFound(format!("there is no target {raw:?}")))?;
+    let target = changed.ok_or_else(|| ApiError::NotFound(format!("no such target: {raw:?}")))?;
     Ok(HttpResponse::Ok().json(target))
 }

@@ -1,7 +1,7 @@
-//! `waitSeconds`: answer when the first attempt is over, or when patience is.
+//! `waitSeconds`: delays the response to a submission until the first attempt has finished, or the time is up.
 //!
-//! On the leader a notice comes the moment the outcome is durable. On a follower none comes, so
-//! the store is looked at now and then; both ways run through the same loop.
+//! On the leader, a watcher reports the outcome as soon as it is durable. On a follower there is no such notification, so
+//! the loop also polls the store.
 
 use std::time::Duration;
 
@@ -10,27 +10,45 @@ use crate::platform::clock::monotonic;
 use crate::store::watchers::Watch;
 use crate::web::WebDeps;
 
-pub const MAX_WAIT_SECONDS: u64 = 30;
+const MAX_WAIT_SECONDS: u64 = 30;
 
-/// Between two looks at the store: quick at first, as most attempts are.
-const FIRST_LOOK: Duration = Duration::from_millis(50);
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// The time between two polls of the store. It starts small, because most attempts are quick, and doubles up to the maximum.
+const FIRST_POLL: Duration = Duration::from_millis(50);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The intent as it is when its first attempt has finished, or after `patience`.
-pub async fn for_first_attempt(deps: &WebDeps, mut intent: Intent, watch: &Watch, patience: Duration) -> Intent {
-    let end = monotonic() + patience;
-    let mut pause = FIRST_LOOK;
+/// How long a client waits that asks for this many seconds.
+pub fn limit(seconds: u64) -> Duration {
+    Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))
+}
+
+/// Waits until the first attempt of the intent has finished, but at most for `limit`. Returns the intent as it is then.
+pub async fn for_first_attempt(deps: &WebDeps, mut intent: Intent, watch: &Watch, limit: Duration) -> Intent {
+    let end = monotonic() + limit;
+    let mut interval = FIRST_POLL;
     while !intent.first_attempt_finished() && monotonic() < end && !deps.watchers.is_closed() {
-        let look = (monotonic() + pause).min(end);
-        let _either_is_a_reason_to_look = tokio::time::timeout_at(look, watch.changed()).await;
+        let next_poll = (monotonic() + interval).min(end);
+        // Read the store after a notification and after a timeout alike.
+        let _notified_or_timed_out = tokio::time::timeout_at(next_poll, watch.changed()).await;
         match deps.store.find_if_idle(intent.id.clone()).await {
             Ok(Some(found)) => intent = found.intent,
-            // Deleted by retention meanwhile; what was true when it was answered stays so.
+            // Retention has deleted the intent; return it as it was last seen.
             Ok(None) => break,
-            // The intent is durable; a store that fails now is no reason to say otherwise.
+            // The intent is already durable, so a failed read must not turn the response into an error.
             Err(error) => log::debug!("wait_look_failed intent_id={:?} store_error={error:?}", intent.id),
         }
-        pause = (pause * 2).min(LOOK_INTERVAL);
+        interval = (interval * 2).min(MAX_POLL_INTERVAL);
     }
     intent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_longer_than_thirty_seconds() {
+        for (asked, waits) in [(0, 0), (1, 1), (30, 30), (31, 30), (u64::MAX, 30)] {
+            assert_eq!(limit(asked), Duration::from_secs(waits));
+        }
+    }
 }

@@ -1,35 +1,35 @@
-//! `/v1/intents/{intentId}/webhook`: an event that is to be delivered once more.
+//! `/v1/intents/{intentId}/webhook/redeliver`: deliver a webhook event again.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use super::intents::{known_id, no_such_intent};
-use super::json::{ErrorJson, Refused, WebhookJson};
+use super::intents::{no_such_intent, parse_id};
+use super::json::{CommonErrors, ErrorJson, WebhookJson};
 use crate::domain::client::Scope;
 use crate::store::Redelivery;
 use crate::web::error::ApiError;
 use crate::web::{WebDeps, auth};
 
-/// Deliver the webhook event of an intent again
+/// Redeliver the webhook event of an intent
 ///
-/// Whatever became of it before: it is due now, and tried for a day like a new one. Its `eventId`
-/// stays, so a receiver that has had it can tell.
+/// The event is due immediately, whether or not it was delivered before, and is retried for up to a day like a new
+/// event. Its `eventId` stays the same, so receivers can detect the duplicate.
 #[utoipa::path(post, path = "/v1/intents/{intentId}/webhook/redeliver", tag = "intents",
     operation_id = "redeliverWebhook",
     security((), ("bearer" = ["intents:write"])),
-    params(("intentId" = String, Path, description = "Percent-encoded where a URL needs it")),
+    params(("intentId" = String, Path, description = "The id of the intent, percent-encoded")),
     responses(
-        (status = 202, body = WebhookJson, description = "It is due now"),
+        (status = 202, body = WebhookJson, description = "The event is due now"),
         (status = 404, body = ErrorJson, description = "No such intent, or its contract has no webhook"),
-        (status = 409, body = ErrorJson, description = "The intent has not ended; its event is owed when it does"),
-        Refused,
+        (status = 409, body = ErrorJson, description = "The intent is still pending; it has no webhook event yet"),
+        CommonErrors,
     ))]
 pub async fn redeliver(
     request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    auth::allow(&request, &deps, Scope::IntentsWrite)?;
-    let id = known_id(&path)?;
+    auth::authorize(&request, &deps, Scope::IntentsWrite)?;
+    let id = parse_id(&path)?;
     match deps.store.redeliver_webhook(id.clone()).await? {
         Redelivery::NoIntent => return Err(no_such_intent(&path)),
         Redelivery::NoWebhook => {

@@ -1,4 +1,4 @@
-//! `backup`: copies an embedded store while it is in use.
+//! The `backup` command: copies a SQLite store while it is in use.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -14,25 +14,26 @@ use crate::store::sqlite::backup::{self, Progress};
 
 #[derive(Args)]
 pub struct BackupArgs {
-    /// The file to make; must not exist
+    /// The file to create; it must not exist
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
     store: StoreConfig,
 }
 
-/// Between two lines of progress.
-const PACE: Duration = Duration::from_secs(2);
-/// How many pages make a MiB.
+/// Time between two progress messages.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// A page of the database has 4 KiB.
 const PAGES_PER_MIB: u64 = 256;
 
 pub async fn run(args: BackupArgs) -> Result<(), String> {
     let StoreChoice::Sqlite(store) = args.store.choice().map_err(|error| error.to_string())? else {
-        let next = "use the server's own, such as BACKUP DATABASE; see docs/operations.md";
-        return Err(format!("this makes backups of embedded stores only, and the store is a SQL Server: {next}"));
+        return Err("the store is a SQL Server, and this command copies SQLite stores only; use the backups of the \
+                    server, such as BACKUP DATABASE (see docs/operations.md)"
+            .to_owned());
     };
     let file = args.file.clone();
-    let copying = tokio::task::spawn_blocking(move || backup::run(&store, &file, report()));
+    let copying = tokio::task::spawn_blocking(move || backup::run(&store, &file, progress_printer()));
     let contents = copying.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     let rows = |table: &str| contents.rows.get(table).copied().unwrap_or_default();
     println!(
@@ -45,14 +46,14 @@ pub async fn run(args: BackupArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Says how far it is, now and then; more often where somebody watches.
-fn report() -> impl FnMut(Progress) {
-    let pace = if std::io::stderr().is_terminal() { PACE / 4 } else { PACE };
+/// Prints the progress at intervals, which are shorter on a terminal.
+fn progress_printer() -> impl FnMut(Progress) {
+    let interval = if std::io::stderr().is_terminal() { PROGRESS_INTERVAL / 4 } else { PROGRESS_INTERVAL };
     let mut last: Option<Instant> = None;
     move |progress| {
         let now = monotonic();
         match progress {
-            Progress::Copied { pages, of } if last.is_none_or(|last| now.duration_since(last) >= pace) => {
+            Progress::Copied { pages, of } if last.is_none_or(|last| now.duration_since(last) >= interval) => {
                 last = Some(now);
                 eprintln!("copied {} of {} MiB", pages / PAGES_PER_MIB, of / PAGES_PER_MIB);
             }

@@ -1,8 +1,8 @@
-//! `check`: everything that could keep the service from starting, found without starting it.
+//! The `check` command: finds everything that would keep the service from starting, and reports all of it at once.
 
 use std::sync::Arc;
 
-use super::settings::BadSetting;
+use super::settings::InvalidSetting;
 use crate::config::registry::Registry;
 use crate::config::settings::Config;
 use crate::config::variables::Variables;
@@ -12,21 +12,21 @@ use crate::platform::descriptors;
 use crate::service::{descriptor_demand, https_of};
 use crate::telemetry::metrics::Metrics;
 
-/// A store larger than this takes long enough to examine that somebody may wonder.
-const WORTH_A_WORD: u64 = 256 * 1024 * 1024;
+/// Checking a store larger than this takes seconds, so `check` says that it does it.
+const LARGE_STORE_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Checks settings, files and store; `bad` are settings that could not be read, for which `config` has the default.
-pub async fn run(config: Config, bad: &[BadSetting]) -> Result<(), String> {
+/// Checks settings, files and store. `config` has the default for each of the `invalid` settings.
+pub async fn run(config: Config, invalid: &[InvalidSetting]) -> Result<(), String> {
     let files = config.registry.files();
-    let found = [
+    let results = [
         Registry::load(&files, &Variables::of_process())
             .map(|registry| format!("registry {}: {}", files.targets.display(), registry.summary()))
             .map_err(|error| error.to_string()),
         config.auth_mode().map(|mode| format!("tokens: {mode:?}").to_lowercase()).map_err(|error| error.to_string()),
-        config.lease_timing().map(|_| "settings: fine".to_owned()).map_err(|error| error.to_string()),
-        Login::new(&config.console).map(|_| "console: fine".to_owned()).map_err(|error| error.to_string()),
+        config.lease_timing().map(|_| "settings: ok".to_owned()).map_err(|error| error.to_string()),
+        Login::new(&config.console).map(|_| "console: ok".to_owned()).map_err(|error| error.to_string()),
         tls_config(config.gateway_ca.as_deref())
-            .map(|_| "certificates: fine".to_owned())
+            .map(|_| "certificates: ok".to_owned())
             .map_err(|error| error.to_string()),
         https_of(&config)
             .map(|tls| format!("serves {}", if tls.is_some() { "https" } else { "http" }))
@@ -34,11 +34,12 @@ pub async fn run(config: Config, bad: &[BadSetting]) -> Result<(), String> {
         check_descriptors(&config),
         check_store(&config).await,
     ];
-    // An error that names a bad setting is about its default, which nobody asked for.
-    let about_default = |error: &&String| bad.iter().any(|bad| error.contains(&bad.variable));
-    let others = found.iter().filter_map(|result| result.as_ref().err()).filter(|error| !about_default(error));
-    let errors: Vec<_> = bad.iter().map(|bad| bad.text.as_str()).chain(others.map(String::as_str)).collect();
-    found.iter().flatten().for_each(|line| println!("{line}"));
+    // An error that names an invalid setting is about its default, which the operator did not choose.
+    let about_default = |error: &&String| invalid.iter().any(|setting| error.contains(&setting.variable));
+    let others = results.iter().filter_map(|result| result.as_ref().err()).filter(|error| !about_default(error));
+    let errors: Vec<_> =
+        invalid.iter().map(|setting| setting.message.as_str()).chain(others.map(String::as_str)).collect();
+    results.iter().flatten().for_each(|line| println!("{line}"));
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
@@ -51,8 +52,8 @@ fn check_descriptors(config: &Config) -> Result<String, String> {
 async fn check_store(config: &Config) -> Result<String, String> {
     let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
     let choice = config.store.choice().map_err(|error| error.to_string())?;
-    if let Some(bytes) = choice.file_bytes().filter(|bytes| *bytes > WORTH_A_WORD) {
-        eprintln!("looking for damage in {} ({} MiB)", choice.name(), bytes / (1024 * 1024));
+    if let Some(bytes) = choice.file_bytes().filter(|bytes| *bytes > LARGE_STORE_BYTES) {
+        eprintln!("checking the integrity of {} ({} MiB)", choice.name(), bytes / (1024 * 1024));
     }
     choice.check(metrics).await.map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! `submit` and `history`: a client for shells and operators.
+//! The `submit` and `history` commands: an API client for shells and operators.
 
 use std::io::Read;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use serde_json::value::RawValue;
 
 #[derive(Args)]
 pub struct ServiceArgs {
-    /// Where the service listens
+    /// Base URL of the service
     #[arg(long, env = "SM_URL", default_value = "http://127.0.0.1:8082", value_name = "URL")]
     url: String,
 
-    /// A token with the scope, where the service asks for one
+    /// Bearer token, if the service requires one
     #[arg(long, env = "SM_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<String>,
 }
@@ -38,16 +38,16 @@ impl ServiceArgs {
 pub struct SubmitArgs {
     #[command(flatten)]
     service: ServiceArgs,
-    /// Your key for this submission: the same id again is not submitted twice
+    /// Your id for this intent; a repeated request with the same id does not submit it again
     #[arg(long, value_name = "INTENT-ID")]
     id: String,
-    /// The name of a contract in the registry
+    /// The name of a target in the registry
     #[arg(long, value_name = "TARGET")]
     target: String,
-    /// JSON to send; @FILE reads it from a file, - from standard input
+    /// JSON to send to the gateway; @FILE reads it from a file, - from standard input
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
-    /// Wait up to so many seconds for the first attempt
+    /// Wait up to this many seconds for the first attempt
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u32>,
 }
@@ -59,16 +59,17 @@ pub struct HistoryArgs {
     /// The intent to show
     #[arg(value_name = "INTENT-ID")]
     id: String,
-    /// Print the answer of the service as it is
+    /// Print the JSON response of the service instead of a summary
     #[arg(long)]
     json: bool,
 }
 
-/// Longer than the service may wait.
+/// Longer than the service waits for a first attempt at most.
 const TIMEOUT: Duration = Duration::from_secs(40);
-/// A history may be long.
-const MAX_ANSWER: usize = 64 * 1024 * 1024;
+/// The history of an intent with many attempts is long.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
+/// Runs `submit`.
 pub async fn submit(args: SubmitArgs) -> Result<(), String> {
     let payload = match args.payload.as_deref() {
         Some("-") => Some(
@@ -89,12 +90,12 @@ pub async fn submit(args: SubmitArgs) -> Result<(), String> {
     let body = with_payload(&body, raw.as_deref())?;
     let wait = args.wait.map(|seconds| format!("?waitSeconds={seconds}")).unwrap_or_default();
     let request = args.service.client().post(args.service.url(&format!("/v1/intents{wait}")));
-    let answer = call(request.insert_header(("Content-Type", "application/json")).send_body(body)).await?;
-    println!("{}", String::from_utf8_lossy(&answer));
+    let response = call(request.insert_header(("Content-Type", "application/json")).send_body(body)).await?;
+    println!("{}", String::from_utf8_lossy(&response));
     Ok(())
 }
 
-/// The request with the payload's bytes as they were given, not as a parser would write them.
+/// The body of the request. It contains the payload byte for byte, not as a parser would write it again.
 fn with_payload(fields: &serde_json::Map<String, Value>, payload: Option<&RawValue>) -> Result<String, String> {
     let mut text = serde_json::to_string(fields).map_err(|error| error.to_string())?;
     if let Some(payload) = payload {
@@ -112,21 +113,23 @@ fn read_file(path: &str) -> Result<String, String> {
     Ok(text)
 }
 
+/// Runs `history`.
 pub async fn history(args: HistoryArgs) -> Result<(), String> {
     let id = utf8_percent_encode(&args.id, NON_ALPHANUMERIC);
     let request = args.service.client().get(args.service.url(&format!("/v1/intents/{id}/history")));
-    let answer = call(request.send()).await?;
+    let response = call(request.send()).await?;
     if args.json {
-        println!("{}", String::from_utf8_lossy(&answer));
+        println!("{}", String::from_utf8_lossy(&response));
         return Ok(());
     }
-    let answer: Value = serde_json::from_slice(&answer).map_err(|error| format!("the answer is not JSON: {error}"))?;
-    print!("{}", shown(&answer));
+    let history: Value =
+        serde_json::from_slice(&response).map_err(|error| format!("the response is not JSON: {error}"))?;
+    print!("{}", summary(&history));
     Ok(())
 }
 
-/// A history in words.
-fn shown(history: &Value) -> String {
+/// The history of an intent as lines of text: the intent, its attempts, and its webhook.
+fn summary(history: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let intent = &history["intent"];
     let reason = [&intent["rejectedReason"], &intent["exhaustedReason"]].into_iter().find_map(Value::as_str);
@@ -161,25 +164,25 @@ fn shown(history: &Value) -> String {
         lines.push(format!("webhook   {}{}", text(&webhook["status"]), next.unwrap_or_default()));
         for tried in webhook["tries"].as_array().into_iter().flatten() {
             let status = tried["httpStatus"].as_u64().map(|status| format!("HTTP {status}"));
-            let said = [status, tried["error"].as_str().map(str::to_owned)].into_iter().flatten().collect::<Vec<_>>();
-            lines.push(format!("  #{:<3} {}  {}", tried["tryNumber"], text(&tried["startedAt"]), said.join(" ")));
+            let error = tried["error"].as_str().map(str::to_owned);
+            let result = [status, error].into_iter().flatten().collect::<Vec<_>>().join(" ");
+            lines.push(format!("  #{:<3} {}  {result}", tried["tryNumber"], text(&tried["startedAt"])));
         }
     }
     lines.join("\n") + "\n"
 }
 
-type Sent = awc::SendClientRequest;
-
-/// The body of a 200 answer; anything else in words.
-async fn call(request: Sent) -> Result<Vec<u8>, String> {
+/// The body of a successful response. Anything else becomes an error message.
+async fn call(request: awc::SendClientRequest) -> Result<Vec<u8>, String> {
     let mut response = request.await.map_err(|error| {
-        format!("cannot reach the service: {error}; is it running there? name it with --url or SM_URL")
+        format!("cannot reach the service: {error}; check that it runs, and set its URL with --url or SM_URL")
     })?;
-    let body = response.body().limit(MAX_ANSWER).await.map_err(|error| format!("the answer broke off: {error}"))?;
+    let body = response.body().limit(MAX_RESPONSE_BYTES).await;
+    let body = body.map_err(|error| format!("cannot read the response of the service: {error}"))?;
     if response.status().is_success() {
         return Ok(body.to_vec());
     }
     let error: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let said = |name: &str| error["error"][name].as_str().unwrap_or("?").to_owned();
-    Err(format!("the service answered {}: {} ({})", response.status(), said("message"), said("code")))
+    let field = |name: &str| error["error"][name].as_str().unwrap_or("?").to_owned();
+    Err(format!("the service responded with {}: {} ({})", response.status(), field("message"), field("code")))
 }

@@ -1,5 +1,5 @@
-//! `demo`: the real service on a store of its own, with stand-in gateways, a webhook sink and a
-//! trickle of intents.
+//! The `demo` command: runs the real service with a temporary store, stand-in gateways and a webhook sink, and submits a
+//! sample intent every few seconds.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::config::registry::Registry;
 use crate::config::settings::{Config, listen_address};
 use crate::config::variables::Variables;
 use crate::devtools::stand_in_gateway::StandIn;
-use crate::devtools::webhook_sink::{Arrived, Sink};
+use crate::devtools::webhook_sink::{ReceivedEvent, Sink};
 use crate::domain::signature::Secret;
-use crate::service::{Asked, Service, Signals, stop_in_order};
+use crate::service::{Service, SignalRequest, Signals, stop_in_order};
 
 #[derive(Args)]
 pub struct DemoArgs {
@@ -22,12 +22,12 @@ pub struct DemoArgs {
     listen: String,
 }
 
-/// Between two sample intents.
-const TRICKLE: Duration = Duration::from_secs(2);
-/// What sample intents ask of the stand-in gateways, in turn.
-const WISHES: [&str; 8] =
+/// Time between two sample intents.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
+/// The behaviours of the stand-in gateways that the sample intents request, one after the other.
+const SIMULATIONS: [&str; 8] =
     ["accept", "accept", "fail:1", "accept", "reject:invalid_recipient", "slow:800", "lie", "fail:2"];
-/// The variable that holds the demo's webhook secret, for the demo alone.
+/// The name of the variable that holds the webhook secret. It exists only in the demo's own [`Variables`].
 const SECRET_ENV: &str = "DEMO_WEBHOOK_SECRET";
 const SAMPLE_REGISTRY: &str = include_str!("../../registry/submission_targets.json");
 const SAMPLE_NODES: &str = include_str!("../../registry/management_nodes.json");
@@ -39,9 +39,10 @@ pub async fn run(args: DemoArgs) -> Result<(), String> {
     let gateway = StandIn::start(false).map_err(|error| format!("cannot start a stand-in gateway: {error}"))?;
     let directory = tempfile::Builder::new().prefix("submission-manager-demo-").tempdir().map_err(text)?;
     let secret = Secret::text_of(&std::array::from_fn(|_| fastrand::u8(..)));
-    let secrets = Secret::parse_list(&secret).map_err(|fault| fault.to_string())?;
-    let show = |arrived: &Arrived| println!("{}", told(arrived));
-    let sink = Sink::start(secrets, Box::new(show)).map_err(|error| format!("cannot start a webhook sink: {error}"))?;
+    let secrets = Secret::parse_list(&secret).map_err(|error| error.to_string())?;
+    let print = |event: &ReceivedEvent| println!("{}", event_line(event));
+    let sink =
+        Sink::start(secrets, Box::new(print)).map_err(|error| format!("cannot start a webhook sink: {error}"))?;
     let variables = Variables::from_fn(move |name| (name == SECRET_ENV).then(|| secret.clone()));
     let token = token::random()?;
     let registry = registry_for(&gateway.url, &sink.url, &token, &variables)?;
@@ -51,21 +52,21 @@ pub async fn run(args: DemoArgs) -> Result<(), String> {
     let service = Service::start(&config, registry, variables).await.map_err(|error| error.to_string())?;
     let address = service.address;
     print!("{}", welcome(&format!("http://{address}"), &targets, &token));
-    let trickle = actix::spawn(trickle(format!("http://{address}/v1/intents"), targets));
-    while let Asked::Reload = signals.next().await {}
-    trickle.abort();
+    let samples = actix::spawn(submit_samples(format!("http://{address}/v1/intents"), targets));
+    while let SignalRequest::Reload = signals.next().await {}
+    samples.abort();
     stop_in_order(&service, signals).await;
     gateway.stop().await;
     sink.stop().await;
     Ok(())
 }
 
-/// What the sink says of an event.
-fn told(arrived: &Arrived) -> String {
-    let intent = &arrived.body["intent"];
+/// The line that the demo prints for an event that its webhook sink received.
+fn event_line(event: &ReceivedEvent) -> String {
+    let intent = &event.body["intent"];
     let text = |name: &str| intent[name].as_str().unwrap_or_default().to_owned();
-    let signature = if arrived.verified { "verified" } else { "NOT VERIFIED" };
-    format!("webhook {} {}: {} is {}", arrived.id, signature, text("intentId"), text("status"))
+    let signature = if event.verified { "verified" } else { "NOT VERIFIED" };
+    format!("webhook {} {}: {} is {}", event.id, signature, text("intentId"), text("status"))
 }
 
 /// The settings of `serve`, with a store in `directory`.
@@ -83,8 +84,8 @@ fn sample(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// The sample registry with every target and node going to the stand-in, every outcome to the sink, and a
-/// token of its own for the sample client.
+/// The sample registry, in which every target and node points to the stand-in gateway and every webhook to the sink, and
+/// the sample client has the given token.
 fn registry_for(gateway: &str, sink: &str, token: &str, variables: &Variables) -> Result<Registry, String> {
     let mut document = sample(SAMPLE_REGISTRY)?;
     for target in document["targets"].as_array_mut().into_iter().flatten() {
@@ -107,40 +108,40 @@ fn target_names() -> Result<Vec<String>, String> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Submits a sample intent now and then, like any client would.
-async fn trickle(url: String, targets: Vec<String>) {
+/// Submits sample intents over HTTP, one every [`SAMPLE_INTERVAL`], until the task is aborted.
+async fn submit_samples(url: String, targets: Vec<String>) {
     let client = awc::Client::default();
     let run = fastrand::u32(..);
-    for (number, (target, wish)) in targets.iter().cycle().zip(WISHES.into_iter().cycle()).enumerate() {
+    for (number, (target, simulation)) in targets.iter().cycle().zip(SIMULATIONS.into_iter().cycle()).enumerate() {
         let intent = json!({
             "intentId": format!("demo-{run:08x}-{number}"),
             "submissionTarget": target,
-            "payload": { "to": "+46700000001", "message": format!("Sample {number}"), "simulate": wish },
+            "payload": { "to": "+46700000001", "message": format!("Sample {number}"), "simulate": simulation },
         });
         if let Err(error) = client.post(&url).send_json(&intent).await {
             log::warn!("sample_failed error={:?}", error.to_string());
         }
-        tokio::time::sleep(TRICKLE).await;
+        tokio::time::sleep(SAMPLE_INTERVAL).await;
     }
 }
 
 fn welcome(url: &str, targets: &[String], token: &str) -> String {
     format!(
-        r#"Submission Manager demo: real service, embedded store, stand-in gateways, a sample intent every {pause} s. Outcomes go
-to a webhook sink, which verifies their signatures and shows them here.
+        r#"Submission Manager demo: the real service with a temporary SQLite store, stand-in gateways and a sample intent
+every {interval} s. Webhooks go to a sink that verifies their signatures and prints them here.
 
   {url}/ui         the operator console
-  {url}/docs       the API, to read and try
-  {url}/readyz     who leads
-  {url}/metrics    numbers for Prometheus
+  {url}/docs       the API reference, with requests to try
+  {url}/readyz     readiness, and which instance leads
+  {url}/metrics    metrics for Prometheus
 
-Try, in another terminal:
+Try this in another terminal:
 
   curl -s '{url}/v1/intents?waitSeconds=10' -H 'Content-Type: application/json' \
     -d '{{"intentId":"hello-1","submissionTarget":"sms.realtime","payload":{{"to":"+46700000001","message":"Hello"}}}}'
   curl -s {url}/v1/intents/hello-1/history
 
-A job of tenant acme, with the token of this run:
+Submit a job for tenant acme, with a token that is valid for this run:
 
   curl -s {url}/v1/jobs -H 'Authorization: Bearer {token}' \
     -d '{{"tenant_id":"acme","workspace_id":"w1","job_id":"j1","idempotency_key":"k1","management_node_id":"node-a",
@@ -149,17 +150,17 @@ A job of tenant acme, with the token of this run:
         "payload_ref":{{"input_uri":"s3://acme-jobs/j1/input.json"}}}}'
   curl -s '{url}/v1/jobs?tenant_id=acme' -H 'Authorization: Bearer {token}'
 
-Something for the inbox:
+Send a form to the inbox, and list its messages:
 
   curl -s {url}/v1/inbox/submissions \
     -d '{{"client_slug":"acme","channel":"form","payload":{{"email":"ann@example.com","name":"Ann","message":"Hello"}}}}'
   curl -s '{url}/v1/inbox/messages?client_slug=acme'
 
 Targets: {targets}.
-The stand-in gateways do what a payload's "simulate" asks: accept, reject:<reason>, fail, fail:<times>, hang,
-slow:<ms>, lie, garbage, redirect, flood. Everything is forgotten when you stop it with Ctrl-C.
+The field "simulate" of a payload tells the stand-in gateways what to do: accept, reject:<reason>, fail, fail:<times>,
+hang, slow:<ms>, lie, garbage, redirect, flood. Ctrl-C stops the demo and deletes its data.
 "#,
-        pause = TRICKLE.as_secs(),
+        interval = SAMPLE_INTERVAL.as_secs(),
         targets = targets.join(", "),
     )
 }

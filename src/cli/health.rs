@@ -1,4 +1,5 @@
-//! `health`: whether the service on this machine is alive, for container engines that have no HTTP client.
+//! The `health` command: checks that the service on this machine responds. Container engines run it where the image has
+//! no HTTP client.
 
 use std::time::Duration;
 
@@ -8,36 +9,39 @@ use crate::config::settings::listen_address;
 
 #[derive(Args)]
 pub struct HealthArgs {
-    /// Where the service listens: its own setting, so that nothing else has to be told
+    /// Address and port that the service listens on; the same setting as that of the service
     #[arg(long, env = "SM_LISTEN", default_value = "127.0.0.1:8082", value_parser = listen_address, value_name = "ADDRESS:PORT")]
     listen: String,
-    /// Whether it serves https
+    /// Certificate of the service; if it is set, only the TCP connection is checked
     #[arg(long, env = "SM_TLS_CERT", value_name = "FILE")]
     tls_cert: Option<std::path::PathBuf>,
 }
 
-/// Shorter than engines wait.
+/// Shorter than the time that container engines allow for a health check.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 pub async fn run(args: HealthArgs) -> Result<(), String> {
-    let address = on_this_machine(&args.listen);
+    let address = local_address(&args.listen);
     if args.tls_cert.is_some() {
-        // Its certificate is for another name than this machine's own; that it accepts connections must do.
+        // The certificate is issued for another name than that of the local address, so https would fail here.
         let connected = tokio::time::timeout(TIMEOUT, tokio::net::TcpStream::connect(&address)).await;
         return match connected {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(format!("{address} does not answer: {error}")),
-            Err(_) => Err(format!("{address} does not answer in time")),
+            Ok(Err(error)) => Err(format!("{address} does not respond: {error}")),
+            Err(_) => Err(format!("{address} does not respond within {TIMEOUT:?}")),
         };
     }
     let client = awc::Client::builder().timeout(TIMEOUT).finish();
-    let answer = client.get(format!("http://{address}/healthz")).send().await;
-    let answer = answer.map_err(|error| format!("{address} does not answer: {error}"))?;
-    if answer.status().is_success() { Ok(()) } else { Err(format!("{address} answered {}", answer.status())) }
+    let response = client.get(format!("http://{address}/healthz")).send().await;
+    let response = response.map_err(|error| format!("{address} does not respond: {error}"))?;
+    match response.status() {
+        status if status.is_success() => Ok(()),
+        status => Err(format!("{address} responded with {status}")),
+    }
 }
 
-/// Where to reach what listens on every address.
-fn on_this_machine(listen: &str) -> String {
+/// The address to connect to: loopback if the service listens on all addresses, else the address that it listens on.
+fn local_address(listen: &str) -> String {
     let (host, port) = listen.rsplit_once(':').unwrap_or((listen, "8082"));
     match host {
         "0.0.0.0" => format!("127.0.0.1:{port}"),
@@ -51,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_listens_everywhere_is_asked_here() {
-        for (listen, asked) in [
+    fn a_service_on_all_addresses_is_reached_on_loopback() {
+        for (listen, expected) in [
             ("0.0.0.0:80", "127.0.0.1:80"),
             ("[::]:80", "[::1]:80"),
             ("10.0.0.1:80", "10.0.0.1:80"),
             ("localhost:1", "localhost:1"),
         ] {
-            assert_eq!(on_this_machine(listen), asked);
+            assert_eq!(local_address(listen), expected);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `lease reset`: frees a lease that nobody renews and that does not expire.
+//! The `lease reset` command: frees a lease whose holder is dead and whose expiry is far in the future, which happens if
+//! the clock of the store jumped ahead and was set back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::telemetry::metrics::Metrics;
 
 #[derive(Subcommand)]
 pub enum LeaseCommand {
-    /// Free the lease if its holder does not renew it; needed only after a clock had jumped ahead
+    /// Free the lease if its holder does not renew it; needed only after a clock jumped ahead and was set back
     #[command(after_help = "Example:\n  submission-manager lease reset --store sqlite:data/submission.db")]
     Reset(ResetArgs),
 }
@@ -21,36 +22,36 @@ pub enum LeaseCommand {
 pub struct ResetArgs {
     #[command(flatten)]
     store: StoreConfig,
-    /// How long a lease lasts: the holder is taken for dead when it has not renewed for that long and a quarter more
+    /// Duration of a lease; the holder is considered dead if it does not renew for 1.25 times this duration
     #[arg(long, env = "SM_LEASE_DURATION", default_value = "15s", value_parser = duration(LEASE_DURATION.0, LEASE_DURATION.1), value_name = "TIME")]
     lease_duration: Duration,
 }
 
-/// How often the lease is looked at.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often the lease is read while the command waits for a renewal.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub async fn run(LeaseCommand::Reset(args): LeaseCommand) -> Result<(), String> {
     let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
     let choice = args.store.choice().map_err(|error| error.to_string())?;
     let store = choice.open(false, metrics).await.map_err(|error| error.to_string())?;
-    let found = look(&*store).await?;
-    let Some(lease) = found.lease.filter(|lease| lease.expires_at > found.now) else {
-        println!("the lease is free: nothing to reset; an instance that runs takes it within a second");
+    let state = lease_state(&*store).await?;
+    let Some(lease) = state.lease.filter(|lease| lease.expires_at > state.now) else {
+        println!("the lease is free, so there is nothing to reset; a running instance acquires it within a second");
         return Ok(());
     };
-    let watched = args.lease_duration + args.lease_duration / 4;
-    eprintln!("watching for {watched:?} whether {} renews the lease", lease.holder_id);
-    let until = monotonic() + watched;
+    let wait = args.lease_duration + args.lease_duration / 4;
+    eprintln!("waiting {wait:?} to see whether {} renews the lease", lease.holder_id);
+    let until = monotonic() + wait;
     while monotonic() < until {
-        tokio::time::sleep(LOOK).await;
-        let seen = look(&*store).await?.lease;
-        if seen.as_ref().map(|seen| (seen.epoch, seen.renewed_at)) != Some((lease.epoch, lease.renewed_at)) {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let current = lease_state(&*store).await?.lease;
+        if current.map(|current| (current.epoch, current.renewed_at)) != Some((lease.epoch, lease.renewed_at)) {
             return Err(alive(&lease.holder_id));
         }
     }
     match store.reset_lease(lease.epoch, lease.renewed_at).await {
         Ok(true) => {
-            println!("the lease of {} is reset; an instance that runs takes it within a second", lease.holder_id);
+            println!("reset the lease of {}; a running instance acquires it within a second", lease.holder_id);
             Ok(())
         }
         Ok(false) => Err(alive(&lease.holder_id)),
@@ -58,10 +59,10 @@ pub async fn run(LeaseCommand::Reset(args): LeaseCommand) -> Result<(), String> 
     }
 }
 
-async fn look(store: &dyn Store) -> Result<LeaseState, String> {
+async fn lease_state(store: &dyn Store) -> Result<LeaseState, String> {
     store.lease_state().await.map_err(|error| error.to_string())
 }
 
 fn alive(holder_id: &str) -> String {
-    format!("{holder_id} is alive and renews the lease, which is left as it is; stop that instance first")
+    format!("{holder_id} is alive and renews the lease, so it was not reset; stop that instance first")
 }

@@ -1,4 +1,4 @@
-//! The command line: what can be asked of the binary, and where it is done.
+//! The commands of the binary: parses the command line and runs the command in its module.
 
 mod backup;
 mod check;
@@ -16,20 +16,19 @@ use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use self::settings::{Asked, BadSetting};
+use self::settings::{InvalidSetting, Parsed};
 use crate::config::settings::{Config, StoreConfig};
 use crate::devtools::bench;
 use crate::service;
 use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
 
-/// Hands submissions to HTTP gateways: durable, attempted at once, retried as the contract allows.
 #[derive(Parser)]
 #[command(
     name = "submission-manager",
     version,
     about,
-    after_help = "Without a command it is 'serve': its settings are listed by 'submission-manager serve --help'."
+    after_help = "Without a command it runs 'serve'. 'submission-manager serve --help' lists all settings."
 )]
 struct CommandLine {
     #[command(subcommand)]
@@ -38,50 +37,52 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the service (what is done without a command)
+    /// Run the service (the default command)
     #[command(
         after_help = "Example:\n  SM_STORE=sqlite:data/submission.db submission-manager serve --listen 127.0.0.1:8082"
     )]
     Serve(Config),
-    /// Run the service with stand-in gateways and sample intents, to see everything at once
+    /// Run the service with stand-in gateways and sample intents, to try it out
     #[command(after_help = "Example:\n  submission-manager demo --listen 127.0.0.1:8082")]
     Demo(demo::DemoArgs),
-    /// Validate settings, registry and store without starting; exit code 0 or 1
+    /// Check settings, registry files and store without starting the service; exits with 0 or 1
     #[command(after_help = "Example:\n  submission-manager check --registry registry/submission_targets.json")]
     Check(Config),
-    /// Bring the schema of the store up to date; safe to repeat
+    /// Migrate the schema of the store to this version; safe to repeat
     #[command(after_help = "Example:\n  submission-manager migrate --store sqlite:data/submission.db")]
     Migrate(StoreConfig),
-    /// Copy an embedded store to a file while it is in use; the copy is consistent and verified
+    /// Copy a SQLite store to a file while it is in use, and verify the copy
     #[command(after_help = "Example:\n  submission-manager backup copy.db --store sqlite:data/submission.db")]
     Backup(backup::BackupArgs),
-    /// The lease that decides who executes
+    /// Manage the lease that decides which instance executes
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
-    /// Submit an intent to a running service and print the answer
+    /// Submit an intent to a running service and print the response
     #[command(after_help = "Example:\n  submission-manager submit --id order-1001 --target sms.realtime \\\n    \
         --payload '{\"to\":\"+46700000001\",\"message\":\"Hello\"}' --wait 10")]
     Submit(client::SubmitArgs),
-    /// Drive a deployment, or one started for it, and report what it held
+    /// Measure the throughput and latency of a deployment, or of one that it starts itself
     #[command(
         after_help = "Examples:\n  submission-manager bench\n  submission-manager bench --suite --json bench.json\n  \
-        submission-manager bench --rate 4000 --gateway-millis 50"
+        submission-manager bench --rate 4000 --gateway-millis 50\n  \
+        submission-manager bench --store 'Server=tcp:db.example,1433;User Id=bench;Encrypt=true'"
     )]
     Bench(bench::BenchArgs),
-    /// Show what happened to an intent
+    /// Show an intent with all its attempts
     #[command(after_help = "Example:\n  submission-manager history order-1001")]
     History(client::HistoryArgs),
-    /// Whether the service on this machine is alive; exit code 0 or 1
+    /// Check that the service on this machine responds; exits with 0 or 1
     Health(health::HealthArgs),
-    /// Run the demo's stand-in gateways alone
+    /// Run only the stand-in gateways of the demo
     StandIn(stand_in::StandInArgs),
-    /// Tokens of API clients
+    /// Create tokens for API clients
     #[command(subcommand)]
     Token(token::TokenCommand),
 }
 
+/// Runs the command that the arguments of the process name. Prints an error to standard error if it fails.
 pub fn run() -> ExitCode {
-    let (command, bad) = match parse() {
+    let (command, invalid) = match parse() {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
@@ -94,7 +95,7 @@ pub fn run() -> ExitCode {
             logging::start_quiet();
             block_on(demo::run(args))
         }
-        Command::Check(config) => block_on(check::run(config, &bad)),
+        Command::Check(config) => block_on(check::run(config, &invalid)),
         Command::Migrate(config) => block_on(migrate(config)),
         Command::Backup(args) => block_on(backup::run(args)),
         Command::Lease(command) => block_on(lease::run(command)),
@@ -120,43 +121,47 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// The command with its settings. `check` is also run if some are bad, without those, to report all errors at once.
-fn parse() -> Result<(Command, Vec<BadSetting>), ExitCode> {
+/// The command and its settings. `check` also runs with invalid settings, which it gets as a list, so that it can report
+/// all errors at once; every other command fails on them.
+fn parse() -> Result<(Command, Vec<InvalidSetting>), ExitCode> {
     match settings::read::<CommandLine>(&CommandLine::command(), &arguments(std::env::args_os())) {
-        Asked::Command(command_line) => Ok((command_line.command, Vec::new())),
-        Asked::Bad(mut bad) => {
-            let settings = std::mem::take(&mut bad.settings);
-            if bad.subcommand == CHECK {
-                return bad.without().map(|config| (Command::Check(config), settings)).map_err(|error| fail(&error));
+        Parsed::Command(command_line) => Ok((command_line.command, Vec::new())),
+        Parsed::Invalid(mut invalid) => {
+            let settings = std::mem::take(&mut invalid.settings);
+            if invalid.subcommand == CHECK {
+                let config = invalid.parse_valid_settings();
+                return config.map(|config| (Command::Check(config), settings)).map_err(|error| fail(&error));
             }
-            settings.iter().for_each(|bad| eprintln!("error: {}", bad.text));
-            Err(ExitCode::from(USAGE))
+            settings.iter().for_each(|setting| eprintln!("error: {}", setting.message));
+            Err(ExitCode::from(USAGE_ERROR))
         }
-        Asked::Other(error) => Err(fail(&error)),
+        Parsed::Other(error) => Err(fail(&error)),
     }
 }
 
-/// The exit code of a command line that cannot be used, as clap has it.
-const USAGE: u8 = 2;
+/// The exit code for an invalid command line; clap uses the same.
+const USAGE_ERROR: u8 = 2;
 const SERVE: &str = "serve";
 const CHECK: &str = "check";
 
-/// Adds the command that is run if none is named.
+/// Inserts `serve` if the arguments name no command.
 fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<_> = given.collect();
-    let of_no_command = ["--help", "-h", "--version", "-V"];
-    let names_none = |first: &OsString| {
-        first.to_str().is_some_and(|first| first.starts_with('-') && !of_no_command.contains(&first))
+    let without_command = ["--help", "-h", "--version", "-V"];
+    let is_flag_of_serve = |first: &OsString| {
+        first.to_str().is_some_and(|first| first.starts_with('-') && !without_command.contains(&first))
     };
-    if arguments.get(1).is_none_or(names_none) {
+    if arguments.get(1).is_none_or(is_flag_of_serve) {
         arguments.insert(arguments.len().min(1), SERVE.into());
     }
     arguments
 }
 
+/// Prints what clap reports (an error, the help or the version) and returns its exit code.
 fn fail(error: &clap::Error) -> ExitCode {
-    let _nowhere_to_print_to = error.print();
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE))
+    // If the output is closed, there is nowhere to report that to.
+    let _ignored = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR))
 }
 
 fn block_on(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
@@ -167,8 +172,8 @@ async fn migrate(config: StoreConfig) -> Result<(), String> {
     let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
     let choice = config.choice().map_err(|error| error.to_string())?;
     match choice.migrate(metrics).await.map_err(|error| error.to_string())? {
-        0 => println!("{}: up to date", choice.name()),
-        run => println!("{}: ran {run} migration{}", choice.name(), if run == 1 { "" } else { "s" }),
+        0 => println!("{}: schema is up to date", choice.name()),
+        count => println!("{}: ran {count} migration{}", choice.name(), if count == 1 { "" } else { "s" }),
     }
     Ok(())
 }

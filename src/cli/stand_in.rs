@@ -1,10 +1,10 @@
-//! `stand-in`: the demo's gateways alone, for deployments that are to be tried without real ones.
+//! The `stand-in` command: runs only the stand-in gateways of the demo, for trying a deployment without real gateways.
 
 use clap::Args;
 
 use crate::config::settings::listen_address;
 use crate::devtools::stand_in_gateway::StandIn;
-use crate::service::{Asked, Signals};
+use crate::service::{SignalRequest, Signals};
 
 #[derive(Args)]
 pub struct StandInArgs {
@@ -17,8 +17,8 @@ pub async fn run(args: StandInArgs) -> Result<(), String> {
     let mut signals = Signals::listen().map_err(|error| error.to_string())?;
     let gateway =
         StandIn::listen(&args.listen).map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
-    println!("stand-in gateways at {}; a payload's \"simulate\" says what they do", gateway.url);
-    while let Asked::Reload = signals.next().await {}
+    println!("stand-in gateways at {}; the field \"simulate\" of a payload tells them what to do", gateway.url);
+    while let SignalRequest::Reload = signals.next().await {}
     gateway.stop().await;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! `token new`: makes a token, prints it once, and what to write down instead of it.
+//! The `token new` command: creates a bearer token and prints it once, with the entry for the API client file, which
+//! contains only the hash of the token.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,12 +7,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::config::registry::faults_of_api_clients;
+use crate::config::registry::errors_in_api_clients;
 use crate::domain::client::Scope;
 
 #[derive(Subcommand)]
 pub enum TokenCommand {
-    /// Make a token of 32 random bytes; prints it once, with the entry to add to the file of API clients
+    /// Create a token from 32 random bytes, and print it with the entry to add to the API client file
     #[command(
         after_help = "Example:\n  submission-manager token new --client bff --scope jobs:submit --scope jobs:read \\\n    \
         --tenant acme --workspace w1 --workspace w2"
@@ -21,31 +22,31 @@ pub enum TokenCommand {
 
 #[derive(Args)]
 pub struct NewArgs {
-    /// The name of the client
+    /// The id of the client
     #[arg(long, default_value = "new-client", value_name = "CLIENT-ID")]
     client: String,
-    /// What it may do; give it several times for more
+    /// A scope of the client; repeat the flag for several scopes
     #[arg(long = "scope", default_value = "jobs:submit", value_parser = scope, value_name = "SCOPE")]
     scopes: Vec<&'static str>,
-    /// The tenant it acts for
+    /// The tenant that the client acts for
     #[arg(long, value_name = "TENANT-ID")]
     tenant: Option<String>,
-    /// Workspaces of that tenant; all if none is given
+    /// A workspace of that tenant; repeat the flag for several; without it the client acts for all workspaces
     #[arg(long = "workspace", requires = "tenant", value_name = "WORKSPACE-ID")]
     workspaces: Vec<String>,
 }
 
-/// What all our tokens begin with, so that scanners for leaked secrets can tell them.
+/// The prefix of every token, by which scanners for leaked secrets recognize it.
 const PREFIX: &str = "smt_";
 
-/// A new token.
+/// Creates a random token.
 pub fn random() -> Result<String, String> {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| format!("there are no random numbers: {error}"))?;
+    getrandom::fill(&mut bytes).map_err(|error| format!("cannot get random numbers from the system: {error}"))?;
     Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
-/// As it stands in the file of API clients.
+/// The hash of a token, as the API client file contains it.
 pub fn sha256_of(token: &str) -> String {
     Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -54,20 +55,21 @@ pub fn run(command: TokenCommand) -> Result<(), String> {
     let TokenCommand::New(args) = command;
     let token = random()?;
     let entry = entry(&args, &token);
-    let errors = faults_of_api_clients(&json!({ "clients": [&entry] }).to_string());
+    let errors = errors_in_api_clients(&json!({ "clients": [&entry] }).to_string());
     if !errors.is_empty() {
-        return Err(format!("that would not be taken: {}", errors.join("; ")));
+        return Err(format!("the new entry would be invalid: {}", errors.join("; ")));
     }
     let entry = serde_json::to_string_pretty(&entry).map_err(|error| error.to_string())?;
-    println!("token, shown this once:\n\n  {token}\n\nadd to the clients of SM_API_CLIENTS, then send SIGHUP:\n");
+    println!("New token, which is not shown again:\n\n  {token}\n");
+    println!("Add this entry to the clients in the file of SM_API_CLIENTS, then send SIGHUP to the service:\n");
     println!("{entry}");
     Ok(())
 }
 
 fn entry(args: &NewArgs, token: &str) -> Value {
     let mut entry = json!({ "clientId": args.client, "tokenSha256": sha256_of(token), "scopes": args.scopes });
-    let needed = args.scopes.iter().filter_map(|name| Scope::parse(name)).any(Scope::needs_tenants);
-    if args.tenant.is_some() || needed {
+    let needs_tenant = args.scopes.iter().filter_map(|name| Scope::parse(name)).any(Scope::needs_tenants);
+    if args.tenant.is_some() || needs_tenant {
         let all = vec!["*".to_owned()];
         let workspaces = if args.workspaces.is_empty() { &all } else { &args.workspaces };
         let tenant = args.tenant.as_deref().unwrap_or("the-tenant");

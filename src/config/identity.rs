@@ -1,8 +1,8 @@
-//! Who is calling: a bearer token becomes an [`ApiClient`], or nobody.
+//! Authentication: finds the [`ApiClient`] that a bearer token belongs to.
 //!
-//! A token of ours is known by its SHA-256 alone, and compared with every known one in constant time. A
-//! signed token (JWT) is checked against a key set, issuer and audience, and its claims say for whom it
-//! acts. Nothing here keeps, logs or repeats a token.
+//! There are two kinds of tokens. An opaque token is known by its SHA-256 only, which is compared with every known hash
+//! in constant time. A signed token (JWT) is checked against a key set, an issuer and an audience; its claims name the
+//! tenant, the workspaces and the scopes. No token is stored, logged or returned.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,20 +16,22 @@ use subtle::ConstantTimeEq;
 
 use crate::domain::client::{ApiClient, Scope, Workspaces};
 
-/// Everyone who may call.
+/// All callers that may use the API.
 #[derive(Default)]
 pub struct Identities {
     pub tokens: Vec<KnownToken>,
+    /// `None` if signed tokens are not accepted.
     pub jwt: Option<JwtVerifier>,
 }
 
-/// The SHA-256 of a token, and whose it is.
+/// The SHA-256 of an opaque token, and the client that it belongs to.
 pub struct KnownToken {
     pub sha256: [u8; 32],
     pub client: Arc<ApiClient>,
 }
 
 impl Identities {
+    /// The number of opaque tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
@@ -38,11 +40,12 @@ impl Identities {
         self.tokens.is_empty()
     }
 
-    /// Whose token that is. Looks at all of them, whichever fits.
+    /// The client that a token belongs to. Compares with every known hash even after a match, so that the duration does
+    /// not reveal which one matched.
     pub fn identify(&self, token: &str) -> Option<Arc<ApiClient>> {
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let fitting = self.tokens.iter().filter(|known| bool::from(known.sha256.ct_eq(&hash)));
-        let found = fitting.fold(None, |_, known| Some(Arc::clone(&known.client)));
+        let matching = self.tokens.iter().filter(|known| bool::from(known.sha256.ct_eq(&hash)));
+        let found = matching.fold(None, |_, known| Some(Arc::clone(&known.client)));
         found.or_else(|| self.jwt.as_ref()?.identify(token).map(Arc::new))
     }
 }
@@ -53,7 +56,7 @@ impl fmt::Debug for Identities {
     }
 }
 
-/// Which claims say what.
+/// The names of the claims that hold the tenant, the workspaces and the scopes of a signed token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimNames {
     pub tenant: String,
@@ -67,20 +70,21 @@ impl Default for ClaimNames {
     }
 }
 
-/// Takes signed tokens of one issuer for one audience.
+/// Verifies signed tokens (JWT) of one issuer for one audience.
 pub struct JwtVerifier {
     keys: HashMap<String, (DecodingKey, Validation)>,
     claims: ClaimNames,
 }
 
 impl JwtVerifier {
-    /// The keys of a set that can check RS256 or ES256, by their `kid`; an error says what is missing.
+    /// Reads a JSON Web Key Set and keeps its RS256 and ES256 keys that have a `kid`. Fails if there is no such key. The
+    /// error completes a sentence that begins with the name of the file.
     pub fn new(key_set: &str, issuer: &str, audience: &str, claims: ClaimNames) -> Result<Self, String> {
         let set: JwkSet =
             serde_json::from_str(key_set).map_err(|error| format!("is not a JSON Web Key Set: {error}"))?;
         let mut keys = HashMap::new();
         for jwk in &set.keys {
-            let Some((kid, key, algorithm)) = usable(jwk) else { continue };
+            let Some((kid, key, algorithm)) = verification_key(jwk) else { continue };
             let mut validation = Validation::new(algorithm);
             validation.set_issuer(&[issuer]);
             validation.set_audience(&[audience]);
@@ -89,14 +93,14 @@ impl JwtVerifier {
             keys.insert(kid, (key, validation));
         }
         if keys.is_empty() {
-            return Err("holds no key with a kid for RS256 or ES256".to_owned());
+            return Err("contains no RS256 or ES256 key with a kid".to_owned());
         }
         Ok(Self { keys, claims })
     }
 
     fn identify(&self, token: &str) -> Option<ApiClient> {
         let header = decode_header(token).ok()?;
-        // Names extensions that must be understood (RFC 7515, section 4.1.11), and none is.
+        // `crit` lists extensions that the verifier must support (RFC 7515, section 4.1.11). None is supported here.
         if header.crit.is_some() {
             return None;
         }
@@ -112,7 +116,8 @@ impl JwtVerifier {
     }
 }
 
-fn usable(jwk: &Jwk) -> Option<(String, DecodingKey, Algorithm)> {
+/// The id, key and algorithm of a JSON Web Key, if signatures can be verified with it.
+fn verification_key(jwk: &Jwk) -> Option<(String, DecodingKey, Algorithm)> {
     let algorithm = match &jwk.algorithm {
         AlgorithmParameters::RSA(_) => Algorithm::RS256,
         AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => Algorithm::ES256,
@@ -122,12 +127,12 @@ fn usable(jwk: &Jwk) -> Option<(String, DecodingKey, Algorithm)> {
         return None;
     }
     let key = DecodingKey::from_jwk(jwk).ok()?;
-    let said = jwk.common.key_algorithm.map(|said| said.to_string());
-    let fits = said.is_none_or(|said| said == format!("{algorithm:?}"));
-    Some((jwk.common.key_id.clone()?, key, algorithm)).filter(|_| fits)
+    let stated = jwk.common.key_algorithm.map(|stated| stated.to_string());
+    let matches = stated.is_none_or(|stated| stated == format!("{algorithm:?}"));
+    Some((jwk.common.key_id.clone()?, key, algorithm)).filter(|_| matches)
 }
 
-/// A claim that is a list of words, or words separated by blanks.
+/// The words of a claim, which is either a list of strings or one string with words separated by spaces.
 fn words(claim: &Value) -> Vec<&str> {
     match claim {
         Value::String(text) => text.split_ascii_whitespace().collect(),
@@ -156,14 +161,14 @@ mod tests {
         assert_eq!(format!("{identities:?}"), "Identities(2 tokens, JWT false)");
     }
 
-    /// A key pair, as the issuer and as its key set have it.
+    /// A new key pair: the private key for the issuer, and the public key as an entry of its key set.
     fn pair(kid: &str, algorithm: Algorithm) -> (EncodingKey, Value) {
         let key = match algorithm {
             Algorithm::RS256 => {
                 let key = rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap();
-                // What PKCS #8 wraps around the key of PKCS #1 that is asked for here.
-                const WRAPPING: usize = 26;
-                EncodingKey::from_rsa_der(&key.serialize_der()[WRAPPING..])
+                // The key is serialized as PKCS #8: a header of this length, then the PKCS #1 key that is needed here.
+                const PKCS8_HEADER_BYTES: usize = 26;
+                EncodingKey::from_rsa_der(&key.serialize_der()[PKCS8_HEADER_BYTES..])
             }
             _ => EncodingKey::from_ec_der(&rcgen::KeyPair::generate().unwrap().serialize_der()),
         };
@@ -173,10 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_token_says_for_whom_it_acts() {
+    fn a_valid_signed_token_identifies_its_client_and_others_are_rejected() {
         let (rsa, rsa_public) = pair("r", Algorithm::RS256);
         let (ec, ec_public) = pair("e", Algorithm::ES256);
-        let (stranger, _) = pair("e", Algorithm::ES256);
+        let (unknown_key, _) = pair("e", Algorithm::ES256);
         let set = json!({ "keys": [rsa_public, ec_public] }).to_string();
         let jwt = JwtVerifier::new(&set, "https://idp.test", "submission-manager", ClaimNames::default()).unwrap();
         let identities = Identities { tokens: Vec::new(), jwt: Some(jwt) };
@@ -208,11 +213,11 @@ mod tests {
         assert!(all.unwrap().acts_for("acme", "anything"));
         let changes: [(&str, Change<'_>); 8] = [
             ("expired", &|c| c["exp"] = (now - 3600).into()),
-            ("without end", &|c| drop(c.as_object_mut().unwrap().remove("exp"))),
-            ("not yet", &|c| c["nbf"] = (now + 3600).into()),
-            ("of another issuer", &|c| c["iss"] = "https://evil.test".into()),
-            ("for somebody else", &|c| c["aud"] = "other".into()),
-            ("for nobody", &|c| drop(c.as_object_mut().unwrap().remove("aud"))),
+            ("without expiry", &|c| drop(c.as_object_mut().unwrap().remove("exp"))),
+            ("not yet valid", &|c| c["nbf"] = (now + 3600).into()),
+            ("from another issuer", &|c| c["iss"] = "https://evil.test".into()),
+            ("for another audience", &|c| c["aud"] = "other".into()),
+            ("without audience", &|c| drop(c.as_object_mut().unwrap().remove("aud"))),
             ("without tenant", &|c| drop(c.as_object_mut().unwrap().remove("tenant_id"))),
             ("without workspaces", &|c| c["workspace_ids"] = json!([])),
         ];
@@ -221,15 +226,15 @@ mod tests {
             assert_eq!(identities.identify(&token), None, "{what}");
         }
         for (what, token) in [
-            ("by a stranger", signed(&stranger, Algorithm::ES256, Some("e"), &claims(&|_| ()))),
-            ("with the wrong key named", signed(&rsa, Algorithm::RS256, Some("e"), &claims(&|_| ()))),
-            ("with no key named", signed(&ec, Algorithm::ES256, None, &claims(&|_| ()))),
-            ("with an unknown key named", signed(&ec, Algorithm::ES256, Some("x"), &claims(&|_| ()))),
+            ("signed with an unknown key", signed(&unknown_key, Algorithm::ES256, Some("e"), &claims(&|_| ()))),
+            ("with the wrong key id", signed(&rsa, Algorithm::RS256, Some("e"), &claims(&|_| ()))),
+            ("without key id", signed(&ec, Algorithm::ES256, None, &claims(&|_| ()))),
+            ("with an unknown key id", signed(&ec, Algorithm::ES256, Some("x"), &claims(&|_| ()))),
             (
-                "with a key for secrets",
+                "signed with the public key set as a shared secret",
                 signed(&EncodingKey::from_secret(set.as_bytes()), Algorithm::HS256, Some("e"), &claims(&|_| ())),
             ),
-            ("with an extension that is not known", {
+            ("with a critical extension", {
                 let crit = Some(vec!["exp".to_owned()]);
                 let header = Header { kid: Some("e".to_owned()), crit, ..Header::new(Algorithm::ES256) };
                 encode(&header, &claims(&|_| ()), &ec).unwrap()
@@ -244,11 +249,11 @@ mod tests {
     }
 
     #[test]
-    fn key_sets_that_cannot_be_used_are_refused() {
+    fn key_sets_without_a_usable_key_are_rejected() {
         let new = |text: &str| JwtVerifier::new(text, "i", "a", ClaimNames::default()).err().unwrap();
         assert!(new("x").contains("is not a JSON Web Key Set"));
         for useless in [json!([]), json!([{ "kty": "oct", "kid": "k", "k": "AAAA" }])] {
-            assert!(new(&json!({ "keys": useless }).to_string()).contains("no key"), "{useless}");
+            assert!(new(&json!({ "keys": useless }).to_string()).contains("no RS256 or ES256 key"), "{useless}");
         }
     }
 }

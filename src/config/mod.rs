@@ -1,7 +1,8 @@
-//! Everything an operator configures: settings (flags and environment variables), the registry files and the callers that
-//! they name.
+//! Everything that an operator configures: settings (flags and environment variables), the registry files, and the API
+//! clients that these files define.
 //!
-//! All errors of a file are reported at once, each with its location. Nothing here has an effect of its own.
+//! All errors of a file are reported at once, each with its location. This folder only reads and checks configuration; the
+//! folders above it act on it.
 
 pub mod identity;
 pub mod json_fields;

@@ -1,6 +1,6 @@
-//! The settings of the service: flags and environment variables, checked as they are read.
+//! The settings of the service: command-line flags and environment variables, checked as they are read.
 //!
-//! Every flag has a variable; `--help` names both. Nothing here has an effect of its own.
+//! Every flag has an environment variable; `--help` names both.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,41 +10,43 @@ use clap::Args;
 use crate::config::registry::RegistryFiles;
 use crate::domain::contract::GatewayUrl;
 use crate::domain::lease::{LeaseTiming, UnsafeTiming};
-use crate::store::choice::{DEFAULT_STORE, StoreChoice};
+use crate::store::choice::{Credentials, DEFAULT_STORE, StoreChoice};
 use crate::store::sqlserver::PoolSettings;
 
 use super::values::{auth_mode, collector, name, origins, switch};
 pub use super::values::{duration, listen_address, whole};
 
-/// Each attempt under way is a connection with a payload in memory: 10,000 of 256 KiB are 2.5 GiB.
+/// Each attempt in flight is a connection with a payload in memory: 10,000 of 256 KiB are 2.5 GiB.
 const MOST_IN_FLIGHT: usize = 10_000;
-/// As many files as one process may commonly open.
+/// The number of files that one process can open at most on common systems.
 const MOST_CLIENT_CONNECTIONS: usize = 1_000_000;
-/// A quarter of what may wait for a commit.
+/// A quarter of the bytes of payload that may wait for a commit.
 const MOST_PAYLOAD_BYTES: usize = 16 * 1024 * 1024;
-/// One is not enough: the lease must be renewed while a long read runs. A SQL Server takes 32,767 in all.
+/// One connection is not enough, because the lease must be renewed while a long read runs. A SQL Server accepts 32,767
+/// connections in total.
 const STORE_CONNECTIONS: (u32, u32) = (2, 1000);
-/// Shorter than any round trip to another process, and as long as anybody waits.
+/// The minimum is shorter than a round trip to another machine; the maximum is longer than a client waits.
 const TIMEOUT: (Duration, Duration) = (Duration::from_millis(10), minutes(10));
 const STORE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), minutes(5));
-/// Below a tenth of a second a renewal does not fit; above an hour a dead leader is never replaced.
+/// A renewal does not fit into less than a tenth of a second. After more than an hour, a failover comes too late to be useful.
 pub const LEASE_DURATION: (Duration, Duration) = (Duration::from_millis(100), minutes(60));
 const LEASE_INTERVAL: (Duration, Duration) = (Duration::from_millis(10), minutes(60));
-/// Intents that another instance took in wait for this long.
+/// An intent that a follower accepted waits up to about this long before the leader reads it from the store.
 const REFRESH_INTERVAL: (Duration, Duration) = (Duration::from_millis(10), minutes(1));
 const SHUTDOWN_DELAY: (Duration, Duration) = (Duration::ZERO, minutes(10));
-/// A century: longer is for ever, which is the default.
+/// At most a century. Without the setting, intents are kept forever.
 const RETENTION: (Duration, Duration) = (Duration::from_secs(1), minutes(36_500 * 24 * 60));
 
 const fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
 }
 
+/// The settings that name the store and its connections.
 #[derive(Args, Clone)]
 pub struct StoreConfig {
-    /// Where intents are kept: sqlite:<path of a file>, or the connection string of a SQL Server
+    /// The database that stores intents: sqlite:<path of a file>, or the connection string of a SQL Server
     /// (Server=tcp:host,1433;Database=…;User Id=…;Password=…;Encrypt=…)
-    // Checked later: an error of clap would repeat the value, and a password may stand in it.
+    // `choice` checks the value, because an error from clap would print it, and it may contain a password.
     #[arg(
         long,
         env = "SM_STORE",
@@ -54,15 +56,20 @@ pub struct StoreConfig {
     )]
     store: String,
 
-    /// Replaces the password in the connection string, so that it need not stand there
+    /// Password for the SQL Server; replaces the one in the connection string
     #[arg(long, env = "SM_STORE_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
     store_password: Option<String>,
 
-    /// Connections to a SQL Server at most, 2 to 1000
+    /// File with an Entra ID access token for the SQL Server, instead of a user and a password in the connection string. It
+    /// is read again for each new connection
+    #[arg(long, env = "SM_STORE_TOKEN_FILE", value_name = "FILE")]
+    store_token_file: Option<PathBuf>,
+
+    /// Maximum number of connections to a SQL Server, 2 to 1000
     #[arg(long, env = "SM_STORE_CONNECTIONS", default_value = "8", value_parser = whole(STORE_CONNECTIONS.0, STORE_CONNECTIONS.1), value_name = "N")]
     store_connections: u32,
 
-    /// How long a request may wait for a SQL Server, connection included, 100ms to 5m; always 5 s on SQLite
+    /// Timeout of one request to a SQL Server, connecting included, 100ms to 5m; SQLite always uses 5 s
     #[arg(long, env = "SM_STORE_TIMEOUT", default_value = "5s", value_parser = duration(STORE_TIMEOUT.0, STORE_TIMEOUT.1), value_name = "TIME")]
     store_timeout: Duration,
 }
@@ -73,29 +80,32 @@ impl std::fmt::Debug for StoreConfig {
     }
 }
 
-/// File descriptors of the embedded store: eight connections with three files each, and room for a checkpoint and a
+/// File descriptors of the SQLite store: eight connections with three files each, and a reserve for a checkpoint and a
 /// migration.
 const SQLITE_FILES: usize = 32;
 
 impl StoreConfig {
-    /// File descriptors that the store may have open at once.
+    /// The number of file descriptors that the store may have open at the same time.
     pub fn files(&self) -> Result<usize, ConfigError> {
         Ok(match self.choice()? {
             StoreChoice::Sqlite(_) => SQLITE_FILES,
-            // A connection that is being replaced is open twice for a moment.
+            // While a connection is replaced, the old and the new one are both open.
             StoreChoice::SqlServer(_) => {
                 usize::try_from(self.store_connections).unwrap_or(usize::MAX).saturating_mul(2)
             }
         })
     }
 
-    /// Which store that is; an error repeats nothing of what was given.
+    /// The store that the settings name. An error does not contain the value, which may hold a password.
     pub fn choice(&self) -> Result<StoreChoice, ConfigError> {
         let pool = PoolSettings { size: self.store_connections, timeout: self.store_timeout };
-        StoreChoice::parse(&self.store, self.store_password.as_deref(), pool).map_err(ConfigError::Store)
+        let credentials =
+            Credentials { password: self.store_password.as_deref(), token_file: self.store_token_file.as_deref() };
+        StoreChoice::parse(&self.store, credentials, pool).map_err(ConfigError::Store)
     }
 }
 
+/// All settings of `serve`.
 #[derive(Args, Clone, Debug)]
 pub struct Config {
     /// Address and port to serve HTTP on
@@ -108,90 +118,92 @@ pub struct Config {
     #[command(flatten)]
     pub registry: RegistryConfig,
 
-    /// Connections that clients may have open, in all, 1 to 1000000; fewer if the limit of open files is low
+    /// Maximum number of open client connections, 1 to 1000000; lowered if the limit of open files is too low for it
     #[arg(long, env = "SM_MAX_CONNECTIONS", default_value = "10000", value_parser = whole(1, MOST_CLIENT_CONNECTIONS), value_name = "N")]
     pub max_connections: usize,
 
-    /// Connections that one address may have open, 1 to 1000000; half of all by default. Set it higher if all clients come
-    /// through one proxy
+    /// Maximum number of open connections from one address, 1 to 1000000 [default: half of the maximum]. Raise it if all
+    /// clients connect through one proxy
     #[arg(long, env = "SM_MAX_CONNECTIONS_PER_ADDRESS", value_parser = whole(1, MOST_CLIENT_CONNECTIONS), value_name = "N")]
     pub max_connections_per_address: Option<usize>,
 
-    /// Whether every /v1 call needs a token with its scope; required by default if there are API clients
+    /// Whether every call under /v1 needs a bearer token with the right scope [default: required if SM_API_CLIENTS is set,
+    /// else off]
     #[arg(long, env = "SM_AUTH", value_parser = auth_mode, value_name = "OFF|REQUIRED")]
     pub auth: Option<AuthMode>,
 
-    /// Bring the schema of the store up to date at start
+    /// Whether to migrate the schema of the store at start
     #[arg(long, env = "SM_MIGRATE", default_value = "on", value_parser = switch, value_name = "ON|OFF")]
     pub migrate: Switch,
 
     #[command(flatten)]
     pub lease: LeaseConfig,
 
-    /// Attempts under way at once, over all gateways; 1 to 10000
+    /// Maximum number of attempts in flight, over all gateways; 1 to 10000
     #[arg(long, env = "SM_MAX_IN_FLIGHT", default_value = "256", value_parser = whole(1, MOST_IN_FLIGHT), value_name = "N")]
     pub max_in_flight: usize,
 
-    /// Attempts under way at once for one gateway URL, 1 to 10000, so that a dead one cannot take all places
+    /// Maximum number of attempts in flight for one gateway URL, 1 to 10000, so that one slow gateway cannot use all slots
     #[arg(long, env = "SM_MAX_IN_FLIGHT_PER_GATEWAY", default_value = "128", value_parser = whole(1, MOST_IN_FLIGHT), value_name = "N")]
     pub max_in_flight_per_gateway: usize,
 
-    /// How long one attempt may take, from connecting to the last byte of the answer; 10ms to 10m
+    /// Timeout of one attempt, from connecting to the last byte of the response; 10ms to 10m
     #[arg(long, env = "SM_ATTEMPT_TIMEOUT", default_value = "35s", value_parser = duration(TIMEOUT.0, TIMEOUT.1), value_name = "TIME")]
     pub attempt_timeout: Duration,
 
-    /// How long the receiver of a webhook may take to answer; 10ms to 10m
+    /// Timeout of one webhook request; 10ms to 10m
     #[arg(long, env = "SM_WEBHOOK_TIMEOUT", default_value = "15s", value_parser = duration(TIMEOUT.0, TIMEOUT.1), value_name = "TIME")]
     pub webhook_timeout: Duration,
 
-    /// How long requests are still served after SIGTERM, for proxies to see that readiness says no; 0s to 10m
+    /// How long to keep serving requests after SIGTERM, so that proxies notice that /readyz fails; 0s to 10m
     #[arg(long, env = "SM_SHUTDOWN_DELAY", default_value = "2s", value_parser = duration(SHUTDOWN_DELAY.0, SHUTDOWN_DELAY.1), value_name = "TIME")]
     pub shutdown_delay: Duration,
 
-    /// PEM file with further certificate authorities for https gateways and webhooks
+    /// PEM file with additional certificate authorities for https gateways and webhooks
     #[arg(long, env = "SM_GATEWAY_CA", value_name = "FILE")]
     pub gateway_ca: Option<PathBuf>,
 
-    /// Where spans of sampled traces are sent, as OTLP over HTTP: a collector's base URL, such as
-    /// http://localhost:4318; without it there are none
+    /// Base URL of an OpenTelemetry collector that receives spans of sampled traces as OTLP over HTTP, such as
+    /// http://localhost:4318; without it no spans are sent
     #[arg(long, env = "SM_OTLP_ENDPOINT", value_parser = collector, value_name = "URL")]
     pub otlp_endpoint: Option<GatewayUrl>,
 
-    /// Largest payload that is taken, 1 to 16777216 bytes
+    /// Maximum size of a payload, 1 to 16777216 bytes
     #[arg(long, env = "SM_MAX_PAYLOAD_BYTES", default_value = "262144", value_parser = whole(1, MOST_PAYLOAD_BYTES), value_name = "BYTES")]
     pub max_payload_bytes: usize,
 
     #[command(flatten)]
     pub console: ConsoleConfig,
 
-    /// PEM file with the certificate chain to serve https with
+    /// PEM file with the certificate chain for serving https; needs --tls-key
     #[arg(long, env = "SM_TLS_CERT", value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
 
-    /// PEM file with its private key
+    /// PEM file with the private key of the certificate; needs --tls-cert
     #[arg(long, env = "SM_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
-    /// Delete terminal intents this long after they ended, 1s to 36500d, such as 30d; kept for ever by default
+    /// Delete finished intents after this time, 1s to 36500d, such as 30d; without it they are kept forever
     #[arg(long, env = "SM_RETENTION", value_parser = duration(RETENTION.0, RETENTION.1), value_name = "TIME")]
     pub retention: Option<Duration>,
 }
 
+/// The settings that name the registry files.
 #[derive(Args, Clone, Debug)]
 pub struct RegistryConfig {
-    /// The file with the contracts of all targets; SIGHUP reloads it and those below
+    /// File with the targets and their contracts; SIGHUP reloads all registry files
     #[arg(long, env = "SM_REGISTRY", default_value = "registry/submission_targets.json", value_name = "FILE")]
     registry: PathBuf,
 
-    /// The file with the management nodes that jobs go to; no jobs are taken without one
+    /// File with the management nodes that jobs are sent to; without it the jobs API is off
     #[arg(long, env = "SM_NODES", value_name = "FILE")]
     nodes: Option<PathBuf>,
 
-    /// The file with the callers that are known by their tokens
+    /// File with the API clients and the hashes of their tokens
     #[arg(long, env = "SM_API_CLIENTS", value_name = "FILE")]
     api_clients: Option<PathBuf>,
 
-    /// The file with the clients of the inbox; nothing comes in without one
+    /// File with the clients of the inbox; without it the inbox is off
     #[arg(long, env = "SM_INBOX_CLIENTS", value_name = "FILE")]
     inbox_clients: Option<PathBuf>,
 }
@@ -207,19 +219,20 @@ impl RegistryConfig {
     }
 }
 
+/// The settings of the operator console.
 #[derive(Args, Clone)]
 pub struct ConsoleConfig {
-    /// Who may see the console: a line as 'htpasswd -nB user' prints it. Without one it is open on
-    /// the loopback and closed elsewhere
-    // Checked later: an error of clap would repeat the value.
+    /// Login of the console: a line as 'htpasswd -nB user' prints it. Without it the console needs no login on loopback
+    /// and is off on other addresses
+    // `console::Login` checks the value, because an error from clap would print it.
     #[arg(long, env = "SM_CONSOLE_AUTH", hide_env_values = true, value_name = "USER:HASH")]
     pub console_auth: Option<String>,
 
-    /// Let payloads be looked at in the console
+    /// Whether the console shows payloads
     #[arg(long, env = "SM_CONSOLE_PAYLOADS", default_value = "on", value_parser = switch, value_name = "ON|OFF")]
     pub console_payloads: Switch,
 
-    /// Origins whose pages may show the console in a frame, separated by blanks
+    /// Origins whose pages may embed the console in a frame, separated by spaces
     #[arg(long, env = "SM_CONSOLE_FRAMES", default_value = "", value_parser = origins, value_name = "ORIGINS")]
     pub console_frames: String,
 }
@@ -230,17 +243,18 @@ impl std::fmt::Debug for ConsoleConfig {
     }
 }
 
+/// The settings of the lease that decides which instance executes.
 #[derive(Args, Clone, Debug)]
 pub struct LeaseConfig {
-    /// Name of this instance in the lease; host, process id and a random part by default
+    /// Name of this instance in the lease [default: host name, process id and a random part]
     #[arg(long, env = "SM_HOLDER_ID", value_parser = name, value_name = "NAME")]
     pub holder_id: Option<String>,
 
-    /// The lease that instances compete for
+    /// Name of the lease that the instances compete for
     #[arg(long, env = "SM_LEASE_NAME", default_value = "submission-manager-executor", value_parser = name, value_name = "NAME")]
     pub lease_name: String,
 
-    /// How long a lease lasts without being renewed, 100ms to 1h: the longest gap when a leader dies
+    /// How long a lease is valid without renewal, 100ms to 1h: the longest pause in execution when a leader dies
     #[arg(long, env = "SM_LEASE_DURATION", default_value = "15s", value_parser = duration(LEASE_DURATION.0, LEASE_DURATION.1), value_name = "TIME")]
     pub lease_duration: Duration,
 
@@ -248,66 +262,68 @@ pub struct LeaseConfig {
     #[arg(long, env = "SM_RENEW_INTERVAL", default_value = "5s", value_parser = duration(LEASE_INTERVAL.0, LEASE_INTERVAL.1), value_name = "TIME")]
     pub renew_interval: Duration,
 
-    /// How often a follower asks for the lease; 10ms to 1h
+    /// How often a follower tries to acquire the lease; 10ms to 1h
     #[arg(long, env = "SM_ACQUIRE_INTERVAL", default_value = "1s", value_parser = duration(LEASE_INTERVAL.0, LEASE_INTERVAL.1), value_name = "TIME")]
     pub acquire_interval: Duration,
 
-    /// How often the leader looks for intents that other instances took in; 10ms to 1m
+    /// How often the leader queries the store for intents that other instances accepted; 10ms to 1m
     #[arg(long, env = "SM_SCHEDULE_REFRESH_INTERVAL", default_value = "250ms", value_parser = duration(REFRESH_INTERVAL.0, REFRESH_INTERVAL.1), value_name = "TIME")]
     pub schedule_refresh_interval: Duration,
 }
 
-/// Whether calls that could do without a bearer token need one.
+/// Whether every call under `/v1` needs a bearer token. The jobs API needs one in either mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
     Off,
     Required,
 }
 
+/// The value of a setting that is `on` or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
     On,
     Off,
 }
 
+/// Settings that are valid one by one but not together, or that clap does not check.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("--lease-duration (SM_LEASE_DURATION) and --renew-interval (SM_RENEW_INTERVAL) do not go together: {0}")]
+    #[error("--lease-duration (SM_LEASE_DURATION) and --renew-interval (SM_RENEW_INTERVAL) do not fit together: {0}")]
     Lease(#[from] UnsafeTiming),
     #[error("--store or SM_STORE {0}")]
     Store(String),
     #[error("--console-auth or SM_CONSOLE_AUTH {0}")]
     ConsoleAuth(String),
-    #[error("--auth or SM_AUTH is required, so --api-clients or SM_API_CLIENTS must name the file with the callers")]
-    NobodyToKnow,
     #[error(
-        "--tls-cert (SM_TLS_CERT) and --tls-key (SM_TLS_KEY) are needed together: give both to serve https, or neither"
+        "--auth (SM_AUTH) is required, but no API clients are configured; name their file with --api-clients or SM_API_CLIENTS"
     )]
-    HalfOfTls,
+    NoApiClients,
+    #[error("--tls-cert (SM_TLS_CERT) and --tls-key (SM_TLS_KEY) belong together: set both to serve https, or neither")]
+    IncompleteTls,
 }
 
 impl Config {
-    /// How long a lease lasts and how often it is renewed, if the two fit together.
+    /// The duration of the lease and its renewal interval. Fails if the lease could expire before it is renewed.
     pub fn lease_timing(&self) -> Result<LeaseTiming, ConfigError> {
         Ok(LeaseTiming::new(self.lease.lease_duration, self.lease.renew_interval)?)
     }
 
-    /// Whether tokens are asked for.
+    /// Whether every call needs a token: the setting, or `Required` exactly if API clients are configured.
     pub fn auth_mode(&self) -> Result<AuthMode, ConfigError> {
         match (self.auth, &self.registry.api_clients) {
-            (Some(AuthMode::Required), None) => Err(ConfigError::NobodyToKnow),
+            (Some(AuthMode::Required), None) => Err(ConfigError::NoApiClients),
             (Some(mode), _) => Ok(mode),
             (None, Some(_)) => Ok(AuthMode::Required),
             (None, None) => Ok(AuthMode::Off),
         }
     }
 
-    /// The files with the certificate chain and its key, if https is to be served.
+    /// The files with the certificate chain and its key, or `None` to serve plain http.
     pub fn tls_files(&self) -> Result<Option<(&Path, &Path)>, ConfigError> {
         match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
             (None, None) => Ok(None),
-            (Some(_), None) | (None, Some(_)) => Err(ConfigError::HalfOfTls),
+            (Some(_), None) | (None, Some(_)) => Err(ConfigError::IncompleteTls),
         }
     }
 }
@@ -318,7 +334,7 @@ mod tests {
 
     use super::*;
 
-    /// Settings without those of the environment that the tests run in.
+    /// The settings without their environment variables, so that the environment of the test run has no influence.
     fn command() -> clap::Command {
         Config::augment_args(clap::Command::new("test")).no_binary_name(true).mut_args(|arg| arg.env(None::<&str>))
     }
@@ -327,7 +343,7 @@ mod tests {
         command().try_get_matches_from(arguments).and_then(|matches| Config::from_arg_matches(&matches))
     }
 
-    /// Every setting that is a number or a duration: flag, variable, least and most, as its own errors say them.
+    /// Every setting that is a number or a duration: its flag, its variable, and its bounds as its error message states them.
     fn numbers() -> Vec<(String, String, String, String)> {
         let with_variables = Config::augment_args(clap::Command::new("test"));
         let bounds = |arg: &clap::Arg| {
@@ -342,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_has_bounds_that_hold() {
+    fn every_number_has_bounds_that_are_enforced() {
         let numbers = numbers();
         let named = command().get_arguments().filter(|arg| is_number(arg)).count();
         assert_eq!(numbers.len(), named, "a number without bounds: {numbers:?}");
@@ -361,14 +377,14 @@ mod tests {
         }
     }
 
-    /// By the names that stand for values in `--help`.
+    /// Whether a setting is a number or a duration, by the name of its value in `--help`.
     fn is_number(arg: &clap::Arg) -> bool {
         let names = arg.get_value_names().unwrap_or_default();
         names.iter().any(|name| ["N", "TIME", "BYTES"].contains(&name.as_str()))
     }
 
     #[test]
-    fn bounds_stand_in_the_help() {
+    fn bounds_are_documented_in_the_help() {
         for (flag, _, least, most) in numbers() {
             let arg = command().get_arguments().find(|arg| format!("--{}", arg.get_long().unwrap()) == flag).cloned();
             let help = arg.unwrap().get_help().unwrap().to_string();
@@ -409,11 +425,11 @@ mod tests {
     }
 
     #[test]
-    fn settings_may_all_be_at_their_bounds() {
+    fn all_settings_can_be_at_their_bounds_together() {
         for at_most in [true, false] {
             let value = |(flag, _, least, most)| format!("{flag}={}", if at_most { most } else { least });
             let mut arguments: Vec<String> = numbers().into_iter().map(value).collect();
-            // Two renewals must fit into a lease, so not both can be.
+            // Two renewals must fit into a lease, so lease duration and renewal interval cannot both be at their bounds.
             arguments.retain(|argument| !argument.starts_with("--renew-interval"));
             arguments.push("--renew-interval=40ms".to_owned());
             let config = parse(&arguments).unwrap();
@@ -422,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_what_https_needs_is_refused() {
+    fn a_certificate_without_key_or_a_key_without_certificate_is_rejected() {
         let files = |arguments: &[&str]| {
             let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
             parse(&arguments).unwrap().tls_files().map(|files| files.is_some()).map_err(|error| error.to_string())

@@ -1,6 +1,6 @@
-//! How the values of settings are read: numbers and durations within bounds, switches, names, addresses.
+//! Parsers for the values of settings: numbers and durations within bounds, switches, names, addresses.
 //!
-//! Every error says what is allowed. Nothing here knows which setting a value belongs to.
+//! Every error says what is allowed. The caller adds the name of the setting.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -41,36 +41,36 @@ pub fn duration(
     }
 }
 
-/// Numbers, each with its unit, longer units first; a number may have a fraction.
+/// Parses numbers that are each followed by a unit, longer units first, such as `1m30s`. A number may have a fraction.
 fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut nanos: u128 = 0;
     let mut units = UNITS.iter();
     while !rest.is_empty() {
-        let (number, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
-        let (unit, behind) = behind.split_at(behind.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(behind.len()));
-        // Goes on behind the last one, so that no unit comes twice or after a shorter one.
+        let (number, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+        let (unit, tail) = tail.split_at(tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len()));
+        // `find` continues after the unit that was found last, so no unit occurs twice or after a shorter one.
         let (_, nanos_per_unit) = units.find(|(name, _)| *name == unit)?;
-        nanos = nanos.checked_add(times(number, *nanos_per_unit)?)?;
-        rest = behind;
+        nanos = nanos.checked_add(to_nanos(number, *nanos_per_unit)?)?;
+        rest = tail;
     }
     (!text.is_empty()).then(|| u64::try_from(nanos).ok().map(Duration::from_nanos)).flatten()
 }
 
-/// So many units, in nanoseconds. At most nine digits of a fraction count: the others are below a nanosecond for
-/// all but days.
-fn times(number: &str, nanos_per_unit: u128) -> Option<u128> {
+/// Converts a number of units to nanoseconds. Only the first nine digits of a fraction count; further digits are parts of a
+/// nanosecond for units up to a second, and negligible for longer units.
+fn to_nanos(number: &str, nanos_per_unit: u128) -> Option<u128> {
     const MOST_DIGITS: usize = 9;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let fraction = fraction.get(..MOST_DIGITS).unwrap_or(fraction);
     let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
     let whole = whole.parse::<u64>().ok().map(u128::from)?.checked_mul(nanos_per_unit)?;
-    // Also refuses a second point, and a point with nothing behind it.
+    // Parsing also rejects a second decimal point, and one without digits after it.
     let part = fraction.parse::<u64>().ok().map(u128::from)?.checked_mul(nanos_per_unit)? / scale;
     whole.checked_add(part)
 }
 
-/// A duration in the longest unit that it is a whole number of.
+/// Writes a duration in the longest unit that divides it: `90s`, but `2m`.
 pub fn duration_text(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let unit = UNITS.iter().find(|(_, nanos_per_unit)| nanos > 0 && nanos.is_multiple_of(*nanos_per_unit));
@@ -80,6 +80,7 @@ pub fn duration_text(duration: Duration) -> String {
     )
 }
 
+/// Parses an address and port to listen on, such as `127.0.0.1:8082`.
 pub fn listen_address(text: &str) -> Result<String, String> {
     let port =
         text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
@@ -102,7 +103,7 @@ pub fn switch(text: &str) -> Result<Switch, String> {
     }
 }
 
-/// Origins as they go into a header: nothing that could end the directive they stand in.
+/// Parses origins that become part of a `Content-Security-Policy` header. Rejects characters that could end the directive.
 pub fn origins(text: &str) -> Result<String, String> {
     let fine = text.split_ascii_whitespace().all(|origin| {
         let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
@@ -113,13 +114,15 @@ pub fn origins(text: &str) -> Result<String, String> {
     if fine { Ok(text.trim().to_owned()) } else { Err("must be origins such as https://portal.example".to_owned()) }
 }
 
+/// Parses the base URL of a trace collector.
 pub fn collector(text: &str) -> Result<GatewayUrl, String> {
-    GatewayUrl::parse(text).map_err(|what| format!("must be an http or https URL with a host; this {what}"))
+    GatewayUrl::parse(text).map_err(|problem| format!("must be an http or https URL with a host; this value {problem}"))
 }
 
+/// Parses the name of an instance or a lease.
 pub fn name(text: &str) -> Result<String, String> {
     let fine = !text.is_empty() && text.len() <= 200 && text.chars().all(|c| c.is_ascii_graphic());
-    if fine { Ok(text.to_owned()) } else { Err("must be 1 to 200 visible ASCII characters without blanks".to_owned()) }
+    if fine { Ok(text.to_owned()) } else { Err("must be 1 to 200 visible ASCII characters without spaces".to_owned()) }
 }
 
 #[cfg(test)]
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_part_of_what_is_allowed_and_named_in_errors() {
+    fn bounds_are_inclusive_and_named_in_errors() {
         let parser = duration(Duration::from_millis(10), Duration::from_secs(90));
         assert_eq!(parser("10ms"), Ok(Duration::from_millis(10)));
         assert_eq!(parser("1m30s"), Ok(Duration::from_secs(90)));
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_reads_as_the_same() {
+    fn a_written_duration_parses_to_the_same_duration() {
         for text in ["250ms", "15s", "90s", "2m", "36500d", "0s"] {
             let parsed = parse_duration(text).unwrap();
             assert_eq!(parse_duration(&duration_text(parsed)), Some(parsed), "{text}");
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn a_listen_address_needs_a_host_and_a_port() {
         for (text, fine) in [
             ("127.0.0.1:0", true),
             ("[::]:8082", true),

@@ -1,8 +1,8 @@
-//! Who may see the console, and what browsers are told about its pages.
+//! Access to the console, and the security headers of its pages.
 //!
-//! Open where only this machine can reach it; elsewhere a user and a password (basic auth, see [`super::login`]), or
-//! nobody. Pages load nothing from other hosts, run no inline script and stand in no frame but those that are
-//! configured. A form is taken only from our own pages.
+//! On loopback the console needs no login. On other addresses it needs a user and a password (basic auth, see
+//! `login.rs`); without a configured login it is disabled. Pages load nothing from other hosts, run no inline script
+//! and can be framed only by configured origins. Forms are accepted only from pages of this console.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,17 +20,19 @@ use super::login::{Admission, Login};
 use super::notice;
 use crate::web::{WebDeps, origin};
 
+/// Who may use the console.
 #[derive(Clone)]
 pub enum Access {
-    /// Whoever reaches it: only this machine does.
+    /// Everyone who can connect, which is only this machine.
     Open,
-    /// Nobody, because anybody could.
+    /// Nobody: other machines can connect, and no login is configured.
     Closed,
+    /// Everyone who knows the user and the password.
     Password(Arc<Login>),
 }
 
 impl Access {
-    /// Without a login the console is open on the loopback and closed elsewhere.
+    /// Without a login the console is open on loopback and closed on other addresses.
     pub fn new(login: Option<Login>, listens_on: IpAddr) -> Self {
         match login {
             Some(login) => Self::Password(Arc::new(login)),
@@ -40,7 +42,7 @@ impl Access {
     }
 }
 
-/// Stands before every page of the console.
+/// Middleware of all console pages: checks access and adds the security headers.
 pub async fn guard(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -55,7 +57,7 @@ pub async fn guard(
         Access::Open => (!host.as_deref().is_some_and(|host| deps.listener.is_own_name(host))).then(closed),
         Access::Closed => Some(closed()),
         Access::Password(login) => {
-            // Not what a proxy says: whoever guesses could say so, too.
+            // The address of the connection, not of a proxy header: whoever guesses passwords could forge the header.
             let address = request.peer_addr().map_or(IpAddr::from([0; 4]), |peer| peer.ip());
             let admission = login.admit(request.headers().get(header::AUTHORIZATION), address).await;
             let counted = |result, refusal| {
@@ -71,7 +73,8 @@ pub async fn guard(
             }
         }
     };
-    let refusal = refusal.or_else(|| (!may_come(request.method(), request.headers(), host.as_deref())).then(foreign));
+    let refusal =
+        refusal.or_else(|| (!is_allowed_origin(request.method(), request.headers(), host.as_deref())).then(foreign));
     let mut response = match refusal {
         Some(refusal) => request.into_response(refusal).map_into_right_body(),
         None => next.call(request).await?.map_into_left_body(),
@@ -98,31 +101,31 @@ pub async fn guard(
     Ok(response)
 }
 
-/// Pages may be opened by a link from anywhere. A button must be pressed on one of our own.
-fn may_come(method: &Method, headers: &HeaderMap, host: Option<&str>) -> bool {
+/// Links from any site may open a page, but a form must be sent from a page of this console.
+fn is_allowed_origin(method: &Method, headers: &HeaderMap, host: Option<&str>) -> bool {
     if method.is_safe() { !origin::is_foreign(method, headers, host) } else { origin::is_from_own_page(headers, host) }
 }
 
 fn closed() -> HttpResponse {
-    let text = "This instance can be reached from other machines, or under a name of one, so its console needs a password: \
-                set SM_CONSOLE_AUTH to a line of 'htpasswd -nB user' and start again.";
-    notice(StatusCode::FORBIDDEN, "The console is closed", text)
+    let text = "Other machines can reach this instance, or it was called by a host name that is not its own, so the \
+                console needs a password. Set SM_CONSOLE_AUTH to the output of 'htpasswd -nB user' and restart the service.";
+    notice(StatusCode::FORBIDDEN, "The console is disabled", text)
 }
 
 fn foreign() -> HttpResponse {
-    notice(StatusCode::FORBIDDEN, "Not done", "This request did not come from a page of this console.")
+    notice(StatusCode::FORBIDDEN, "Request refused", "This request did not come from a page of this console.")
 }
 
 fn limited(retry_after: Duration) -> HttpResponse {
     let seconds = retry_after.as_secs().max(1);
     let text = format!("There were too many wrong passwords. Try again in {seconds} s.");
-    let mut response = notice(StatusCode::TOO_MANY_REQUESTS, "Too many passwords", &text);
+    let mut response = notice(StatusCode::TOO_MANY_REQUESTS, "Too many login attempts", &text);
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
 
 fn unauthorized() -> HttpResponse {
-    let mut response = notice(StatusCode::UNAUTHORIZED, "Sign in", "A user and a password are needed.");
+    let mut response = notice(StatusCode::UNAUTHORIZED, "Sign in", "The console needs a user name and a password.");
     let challenge = HeaderValue::from_static("Basic realm=\"submission manager\", charset=\"UTF-8\"");
     response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
     response
@@ -133,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_console_is_open_on_the_loopback_only() {
+    fn without_a_login_the_console_is_open_on_loopback_only() {
         for (address, open) in [("127.0.0.1", true), ("::1", true), ("0.0.0.0", false), ("10.0.0.1", false)] {
             assert_eq!(matches!(Access::new(None, address.parse().unwrap()), Access::Open), open, "{address}");
         }

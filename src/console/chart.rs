@@ -1,4 +1,5 @@
-//! The last hour as bars, one for each minute: where they stand in a drawing. Pure.
+//! The bar chart of the overview: how many intents completed in each minute of the last hour. Computes the coordinates of
+//! the SVG; it is a pure function.
 
 use crate::domain::intent::Status;
 use crate::domain::time::Timestamp;
@@ -9,17 +10,18 @@ const HEIGHT: f64 = 120.0;
 const LEFT: f64 = 20.0;
 const TOP: f64 = 20.0;
 const MINUTE_MICROS: i64 = 60_000_000;
-/// From below to above.
+/// The order in which the bars of a minute are stacked, from the bottom up.
 const ORDER: [Status; 3] = [Status::Accepted, Status::Exhausted, Status::Rejected];
 
 pub struct Chart {
     pub bars: Vec<Bar>,
-    /// The highest bar is so many intents.
-    pub most: u64,
-    /// The same in words, for who does not see it.
+    /// The number of intents in the minute with the most.
+    pub max: u64,
+    /// The text alternative for screen readers.
     pub label: String,
 }
 
+/// One bar: the intents of one status in one minute.
 pub struct Bar {
     pub x: f64,
     pub y: f64,
@@ -29,42 +31,42 @@ pub struct Bar {
     pub title: String,
 }
 
-/// `None` if nothing ended in that time.
+/// The chart at the time `now`, or `None` if no intent completed in the last hour.
 pub fn of(now: Timestamp, ended: &[EndedInMinute]) -> Option<Chart> {
     let this_minute = now.micros().div_euclid(MINUTE_MICROS);
     let first = this_minute - CHART_MINUTES + 1;
     let in_minute = |minute: i64| ended.iter().filter(move |ended| ended.minute == minute);
-    let most = (first..=this_minute).map(|minute| in_minute(minute).map(|ended| ended.intents).sum::<u64>()).max()?;
-    if most == 0 {
+    let max = (first..=this_minute).map(|minute| in_minute(minute).map(|ended| ended.intents).sum::<u64>()).max()?;
+    if max == 0 {
         return None;
     }
-    let slot = WIDTH / CHART_MINUTES as f64;
+    let column = WIDTH / CHART_MINUTES as f64;
     let mut bars = Vec::new();
     for (number, minute) in (first..=this_minute).enumerate() {
-        let mut below = TOP + HEIGHT;
+        let mut top = TOP + HEIGHT;
         for status in ORDER {
             let intents: u64 =
                 in_minute(minute).filter(|ended| ended.status == status).map(|ended| ended.intents).sum();
             if intents == 0 {
                 continue;
             }
-            let height = (HEIGHT * intents as f64 / most as f64).max(1.0);
-            below -= height;
-            let moment = Timestamp::from_micros(minute * MINUTE_MICROS);
+            let height = (HEIGHT * intents as f64 / max as f64).max(1.0);
+            top -= height;
+            let start = Timestamp::from_micros(minute * MINUTE_MICROS);
             bars.push(Bar {
-                x: round(LEFT + slot * number as f64 + 1.0),
-                y: round(below),
-                width: round(slot - 2.0),
+                x: round(LEFT + column * number as f64 + 1.0),
+                y: round(top),
+                width: round(column - 2.0),
                 height: round(height),
                 class: status.as_str(),
-                title: format!("{intents} {} in the minute from {moment}", status.as_str()),
+                title: format!("{intents} {} in the minute from {start}", status.as_str()),
             });
         }
     }
     let total = |status| ended.iter().filter(|ended| ended.status == status).map(|ended| ended.intents).sum::<u64>();
     let [accepted, exhausted, rejected] = ORDER.map(total);
     let label = format!("in the last hour {accepted} accepted, {rejected} rejected, {exhausted} exhausted");
-    Some(Chart { bars, most, label })
+    Some(Chart { bars, max, label })
 }
 
 fn round(number: f64) -> f64 {
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_stand_on_each_other_and_the_highest_fills_the_drawing() {
+    fn bars_of_a_minute_are_stacked_and_the_highest_stack_fills_the_chart() {
         let now = Timestamp::from_micros(100 * MINUTE_MICROS + 5);
         let ended = |minute, status, intents| EndedInMinute { minute, status, intents };
         assert!(of(now, &[]).is_none());
@@ -90,7 +92,7 @@ mod tests {
             ],
         )
         .unwrap();
-        assert_eq!((chart.most, chart.bars.len()), (8, 3), "what is older than an hour is not in it");
+        assert_eq!((chart.max, chart.bars.len()), (8, 3), "minutes more than an hour ago are left out");
         let [oldest, accepted, rejected] = &chart.bars[..] else { panic!("three") };
         assert_eq!((oldest.x, oldest.height), (LEFT + 1.0, HEIGHT / 2.0));
         assert_eq!(accepted.y + accepted.height, TOP + HEIGHT);

@@ -1,12 +1,11 @@
-//! `/ui/inbox` and below: what came in and where it stands, who it was from, and what they said. What is
-//! parked can be asked for again here.
+//! `/ui/inbox` and below: inbox submissions, contacts and messages, with buttons to reprocess submissions.
 
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use bytes::Bytes;
 
-use super::asked::Asked;
+use super::query_form::QueryForm;
 use super::{Console, PageError, page, payload};
 use crate::api::inbox::{cursor_text, inbox_query, reprocess_one, reprocess_parked_of};
 use crate::domain::inbox::InboxSubmissionId;
@@ -17,15 +16,15 @@ use crate::web::error::ApiError;
 #[derive(Template)]
 #[template(path = "console/inbox.html")]
 struct SubmissionsPage {
-    place: &'static str,
+    section: &'static str,
     client: String,
     state: String,
     states: [&'static str; 4],
     clients: Vec<String>,
-    fault: Option<String>,
+    error: Option<String>,
     rows: Vec<InboxSubmission>,
-    /// Something comes in here.
-    open: bool,
+    /// Whether the inbox is enabled.
+    enabled: bool,
     live: Option<String>,
     next: Option<String>,
 }
@@ -33,7 +32,7 @@ struct SubmissionsPage {
 #[derive(Template)]
 #[template(path = "console/submission.html")]
 struct SubmissionPage {
-    place: &'static str,
+    section: &'static str,
     row: InboxSubmission,
     message: Option<InboxMessage>,
     payloads: bool,
@@ -42,10 +41,10 @@ struct SubmissionPage {
 #[derive(Template)]
 #[template(path = "console/contacts.html")]
 struct ContactsPage {
-    place: &'static str,
+    section: &'static str,
     client: String,
     clients: Vec<String>,
-    fault: Option<String>,
+    error: Option<String>,
     rows: Vec<Contact>,
     next: Option<String>,
 }
@@ -53,45 +52,47 @@ struct ContactsPage {
 #[derive(Template)]
 #[template(path = "console/contact.html")]
 struct ContactPage {
-    place: &'static str,
+    section: &'static str,
     contact: Contact,
     messages: Vec<InboxMessage>,
     payloads: bool,
     next: Option<String>,
 }
 
+/// The list of inbox submissions.
 pub async fn submissions(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let (mut client, mut state) = (String::new(), String::new());
     let text = request.query_string();
-    let asked = Asked::read(text, &mut [("client_slug", &mut client), ("state", &mut state)]);
-    let (found, fault) = match inbox_query(text, &["client_slug", "state", "limit", "cursor"]) {
+    let form = QueryForm::read(text, &mut [("client_slug", &mut client), ("state", &mut state)]);
+    let (found, error) = match inbox_query(text, &["client_slug", "state", "limit", "cursor"]) {
         Ok(query) => (deps.store.list_submissions(query).await?, None),
-        Err(fault) => (InboxPage { rows: Vec::new(), next: None }, Some(fault.to_string())),
+        Err(error) => (InboxPage { rows: Vec::new(), next: None }, Some(error.to_string())),
     };
     page(&SubmissionsPage {
-        place: "inbox",
+        section: "inbox",
         client,
         state,
         states: InboxSubmissionState::ALL.map(InboxSubmissionState::as_str),
         clients: clients(&deps),
-        live: asked.live("/ui/inbox").filter(|_| fault.is_none()),
-        fault,
-        open: deps.registry.get().inbox.is_some(),
-        next: found.next.map(|next| asked.next("/ui/inbox", &cursor_text(next))),
+        live: form.live_url("/ui/inbox").filter(|_| error.is_none()),
+        error,
+        enabled: deps.registry.get().inbox.is_some(),
+        next: found.next.map(|next| form.next_url("/ui/inbox", &cursor_text(next))),
         rows: found.rows,
     })
 }
 
-/// Clients that an input offers.
+/// The clients that the filter form suggests.
 fn clients(deps: &WebDeps) -> Vec<String> {
-    const MAX_HINTS: usize = 200;
+    const MAX_SUGGESTIONS: usize = 200;
     let registry = deps.registry.get();
     let mut slugs: Vec<_> = registry.inbox.iter().flat_map(|clients| clients.keys().cloned()).collect();
     slugs.sort();
-    slugs.truncate(MAX_HINTS);
+    slugs.truncate(MAX_SUGGESTIONS);
     slugs
 }
 
+/// The page of one inbox submission.
 pub async fn submission(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
@@ -99,45 +100,48 @@ pub async fn submission(
 ) -> Result<HttpResponse, PageError> {
     let (row, _) = find(&deps, &path).await?;
     let message = match row.message_id {
-        // The one before the next number.
+        // Lists are newest first and start below the cursor, so the cursor of this message is the next number.
         Some(number) => {
             let query = InboxQuery { behind: Some(number + 1), limit: 1, ..InboxQuery::default() };
             deps.store.list_messages(query).await?.rows.into_iter().find(|message| message.id == number)
         }
         None => None,
     };
-    page(&SubmissionPage { place: "inbox", row, message, payloads: console.payloads })
+    page(&SubmissionPage { section: "inbox", row, message, payloads: console.payloads })
 }
 
 async fn find(deps: &WebDeps, id: &str) -> Result<(InboxSubmission, Bytes), PageError> {
-    let no_such = || PageError::NotFound(format!("Nothing came in as {id:?}."));
-    let known = InboxSubmissionId::parse(id).ok_or_else(no_such)?;
-    deps.store.find_submission(known).await?.ok_or_else(no_such)
+    let no_such = || PageError::NotFound(format!("There is no inbox submission {id:?}."));
+    let parsed = InboxSubmissionId::parse(id).ok_or_else(no_such)?;
+    deps.store.find_submission(parsed).await?.ok_or_else(no_such)
 }
 
+/// The payload of an inbox submission as a fragment of its page.
 pub async fn payload(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
 ) -> Result<HttpResponse, PageError> {
-    payload::allowed(&console)?;
+    payload::require_enabled(&console)?;
     let (row, bytes) = find(&deps, &path).await?;
     log::info!("payload_shown submission_id={}", row.id);
-    payload::part(&bytes)
+    payload::fragment(&bytes)
 }
 
+/// The list of contacts.
 pub async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let mut client = String::new();
     let text = request.query_string();
-    let asked = Asked::read(text, &mut [("client_slug", &mut client)]);
-    let (found, fault) = match inbox_query(text, &["client_slug", "limit", "cursor"]) {
+    let form = QueryForm::read(text, &mut [("client_slug", &mut client)]);
+    let (found, error) = match inbox_query(text, &["client_slug", "limit", "cursor"]) {
         Ok(query) => (deps.store.list_contacts(query).await?, None),
-        Err(fault) => (InboxPage { rows: Vec::new(), next: None }, Some(fault.to_string())),
+        Err(error) => (InboxPage { rows: Vec::new(), next: None }, Some(error.to_string())),
     };
-    let next = found.next.map(|next| asked.next("/ui/inbox/contacts", &cursor_text(next)));
-    page(&ContactsPage { place: "inbox", client, clients: clients(&deps), fault, rows: found.rows, next })
+    let next = found.next.map(|next| form.next_url("/ui/inbox/contacts", &cursor_text(next)));
+    page(&ContactsPage { section: "inbox", client, clients: clients(&deps), error, rows: found.rows, next })
 }
 
+/// The page of one contact with its messages.
 pub async fn contact(
     request: HttpRequest,
     path: web::Path<String>,
@@ -148,31 +152,33 @@ pub async fn contact(
     let contact_id = Some(path.parse().map_err(|_| no_such())?);
     let only = InboxQuery { contact_id, limit: 1, ..InboxQuery::default() };
     let contact = deps.store.list_contacts(only).await?.rows.into_iter().next().ok_or_else(no_such)?;
-    let asked = Asked::read(request.query_string(), &mut []);
+    let form = QueryForm::read(request.query_string(), &mut []);
     let query = inbox_query(request.query_string(), &["limit", "cursor"]);
-    let query = InboxQuery { contact_id, ..query.map_err(|fault| PageError::NotFound(fault.to_string()))? };
+    let query = InboxQuery { contact_id, ..query.map_err(|error| PageError::NotFound(error.to_string()))? };
     let found = deps.store.list_messages(query).await?;
-    let next = found.next.map(|next| asked.next(&format!("/ui/inbox/contacts/{}", contact.id), &cursor_text(next)));
-    page(&ContactPage { place: "inbox", contact, messages: found.rows, payloads: console.payloads, next })
+    let next = found.next.map(|next| form.next_url(&format!("/ui/inbox/contacts/{}", contact.id), &cursor_text(next)));
+    page(&ContactPage { section: "inbox", contact, messages: found.rows, payloads: console.payloads, next })
 }
 
-/// The button of one: process it again, and show it.
+/// Handles the button of one submission: reprocesses it and redirects to its page.
 pub async fn reprocess(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     match reprocess_one(&deps, &path).await {
-        Ok(_) | Err(ApiError::AlreadyProcessed { .. }) => Ok(back(&format!("/ui/inbox/submissions/{}", path.as_str()))),
+        Ok(_) | Err(ApiError::AlreadyProcessed { .. }) => {
+            Ok(redirect(&format!("/ui/inbox/submissions/{}", path.as_str())))
+        }
         Err(ApiError::NotFound(text)) => Err(PageError::NotFound(text)),
         Err(error) => Err(PageError::Refused(error.to_string())),
     }
 }
 
-/// The button of a client: process all that is parked again.
+/// Handles the button of a client: reprocesses its parked submissions and redirects to the list.
 pub async fn reprocess_parked(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let slug = path.into_inner();
     let query = url::form_urlencoded::Serializer::new(String::new()).append_pair("client_slug", &slug).finish();
     reprocess_parked_of(&deps, slug).await.map_err(|error| PageError::Refused(error.to_string()))?;
-    Ok(back(&format!("/ui/inbox?{query}")))
+    Ok(redirect(&format!("/ui/inbox?{query}")))
 }
 
-fn back(to: &str) -> HttpResponse {
+fn redirect(to: &str) -> HttpResponse {
     HttpResponse::build(StatusCode::SEE_OTHER).insert_header((header::LOCATION, to)).finish()
 }

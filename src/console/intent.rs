@@ -1,12 +1,12 @@
-//! `/ui/intents/{intentId}`: what happened to this message? In words first, then to scale, then in
-//! full; its payload only when asked for.
+//! `/ui/intents/{intentId}`: the page of one intent, with its status in a sentence, a timeline, all attempts and its webhook.
+//! The payload is loaded only when the operator asks for it.
 
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, web};
 use askama::Template;
 
 use super::timeline::{self, Timeline};
-use super::words::{self, intent_href, span};
+use super::wording::{self, duration_text, intent_href};
 use super::{Console, PageError, page, payload};
 use crate::domain::intent::{Intent, IntentId};
 use crate::domain::time::Timestamp;
@@ -17,18 +17,18 @@ use crate::web::WebDeps;
 #[derive(Template)]
 #[template(path = "console/intent.html")]
 struct IntentPage<'a> {
-    place: &'static str,
+    section: &'static str,
     href: String,
     intent: &'a Intent,
     sentence: String,
-    why: Option<String>,
+    why_pending: Option<String>,
     contract: String,
-    lasted: String,
+    duration: String,
     job: Option<Job>,
     timeline: Timeline,
     attempts: Vec<AttemptRow<'a>>,
-    webhook: Option<WebhookPart<'a>>,
-    /// Something may still change.
+    webhook: Option<WebhookSection<'a>>,
+    /// Whether the page can still change.
     live: bool,
     payloads: bool,
 }
@@ -36,13 +36,13 @@ struct IntentPage<'a> {
 struct AttemptRow<'a> {
     number: u32,
     started_at: Timestamp,
-    took: String,
+    duration: String,
     kind: &'static str,
-    said: &'a str,
+    reason: &'a str,
     message_id: Option<&'a str>,
 }
 
-struct WebhookPart<'a> {
+struct WebhookSection<'a> {
     status: &'static str,
     sentence: String,
     event_id: String,
@@ -52,17 +52,18 @@ struct WebhookPart<'a> {
 struct TryRow<'a> {
     number: u32,
     started_at: Timestamp,
-    took: String,
+    duration: String,
     http_status: Option<u16>,
-    said: &'a str,
+    error: &'a str,
 }
 
+/// The page of one intent.
 pub async fn show(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
 ) -> Result<HttpResponse, PageError> {
-    let id = known(&path)?;
+    let id = parse_id(&path)?;
     let detail = deps.store.detail(id.clone()).await?.ok_or_else(|| no_such(&path))?;
     let job = match id.submission_id() {
         Some(id) => deps.store.find_job(JobLookup::Id(id)).await?.map(|found| found.job),
@@ -70,20 +71,20 @@ pub async fn show(
     };
     let history = &detail.history;
     let intent = &history.intent;
-    let ended = intent.state.completed_at();
-    let owed = history.webhook.as_ref().is_some_and(|webhook| webhook.status == EventStatus::Pending);
+    let completed_at = intent.state.completed_at();
+    let event_pending = history.webhook.as_ref().is_some_and(|webhook| webhook.status == EventStatus::Pending);
     page(&IntentPage {
         href: intent_href(&intent.id),
-        sentence: words::sentence(&detail),
-        why: words::why(&detail),
-        contract: words::contract(&detail.contract),
-        lasted: ended.map(|at| span(at.since(intent.created_at))).unwrap_or_default(),
-        place: if job.is_some() { "jobs" } else { "intents" },
+        sentence: wording::status_sentence(&detail),
+        why_pending: wording::why_pending(&detail),
+        contract: wording::contract(&detail.contract),
+        duration: completed_at.map(|at| duration_text(at.since(intent.created_at))).unwrap_or_default(),
+        section: if job.is_some() { "jobs" } else { "intents" },
         job,
         timeline: timeline::of(&detail),
         attempts: attempts(&detail),
         webhook: webhook(&detail),
-        live: ended.is_none() || owed,
+        live: completed_at.is_none() || event_pending,
         payloads: console.payloads,
         intent,
     })
@@ -93,56 +94,57 @@ fn attempts(detail: &IntentDetail) -> Vec<AttemptRow<'_>> {
     let rows = detail.history.attempts.iter().map(|attempt| AttemptRow {
         number: attempt.attempt_number,
         started_at: attempt.started_at,
-        took: span(attempt.finished_at.since(attempt.started_at)),
+        duration: duration_text(attempt.finished_at.since(attempt.started_at)),
         kind: attempt.outcome.kind(),
-        said: attempt.outcome.reason().or(attempt.outcome.error_text()).unwrap_or_default(),
+        reason: attempt.outcome.reason().or(attempt.outcome.error_text()).unwrap_or_default(),
         message_id: attempt.outcome.gateway_message_id(),
     });
     rows.collect()
 }
 
-fn webhook(detail: &IntentDetail) -> Option<WebhookPart<'_>> {
+fn webhook(detail: &IntentDetail) -> Option<WebhookSection<'_>> {
     let webhook = detail.history.webhook.as_ref()?;
     let tries = webhook.tries.iter().map(|tried| TryRow {
         number: tried.number,
         started_at: tried.started_at,
-        took: span(tried.finished_at.since(tried.started_at)),
+        duration: duration_text(tried.finished_at.since(tried.started_at)),
         http_status: tried.http_status,
-        said: tried.error.as_deref().unwrap_or_default(),
+        error: tried.error.as_deref().unwrap_or_default(),
     });
-    Some(WebhookPart {
+    Some(WebhookSection {
         status: webhook.status.as_str(),
-        sentence: words::webhook(detail, webhook),
+        sentence: wording::webhook_sentence(detail, webhook),
         event_id: event_id(&detail.history.intent),
         tries: tries.collect(),
     })
 }
 
+/// The payload of an intent as a fragment of its page.
 pub async fn payload(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
 ) -> Result<HttpResponse, PageError> {
-    payload::allowed(&console)?;
-    let id = known(&path)?;
+    payload::require_enabled(&console)?;
+    let id = parse_id(&path)?;
     let bytes = deps.store.payload(id.clone()).await?.ok_or_else(|| no_such(&path))?;
     log::info!("payload_shown intent_id={id:?}");
-    payload::part(&bytes)
+    payload::fragment(&bytes)
 }
 
-/// The button: asks for the event once more and shows the page again.
+/// Handles the button that redelivers the webhook event, and redirects to the page of the intent.
 pub async fn redeliver(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
-    let id = known(&path)?;
+    let id = parse_id(&path)?;
     deps.store.redeliver_webhook(id.clone()).await?;
     log::info!("webhook_redelivered intent_id={id:?}");
-    let back = (header::LOCATION, intent_href(&id));
-    Ok(HttpResponse::build(StatusCode::SEE_OTHER).insert_header(back).finish())
+    let location = (header::LOCATION, intent_href(&id));
+    Ok(HttpResponse::build(StatusCode::SEE_OTHER).insert_header(location).finish())
 }
 
-fn known(raw: &str) -> Result<IntentId, PageError> {
+fn parse_id(raw: &str) -> Result<IntentId, PageError> {
     IntentId::parse(raw).map_err(|_| no_such(raw))
 }
 
 fn no_such(id: &str) -> PageError {
-    PageError::NotFound(format!("There is no intent {id:?}. Ids are compared letter by letter, and case matters."))
+    PageError::NotFound(format!("There is no intent {id:?}. Ids are case-sensitive."))
 }

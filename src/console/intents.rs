@@ -1,10 +1,10 @@
-//! `/ui/intents`: find an intent by its id, how that begins, its status, target or time.
+//! `/ui/intents`: the list of intents, with a filter by id, gateway message id, status, target and time.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 
-use super::asked::Asked;
-use super::words::intent_href;
+use super::query_form::QueryForm;
+use super::wording::intent_href;
 use super::{PageError, page};
 use crate::api::intents::{cursor_text, list_query};
 use crate::domain::intent::{Intent, Status};
@@ -14,18 +14,18 @@ use crate::web::WebDeps;
 #[derive(Template)]
 #[template(path = "console/intents.html")]
 struct IntentsPage {
-    place: &'static str,
+    section: &'static str,
     filter: Filter,
     statuses: [&'static str; 4],
     targets: Vec<String>,
-    fault: Option<String>,
+    error: Option<String>,
     rows: Vec<Row>,
-    /// What to ask for again and again; a page further on stays as it is.
+    /// The URL that the page polls for changes; only on the first page.
     live: Option<String>,
     next: Option<String>,
 }
 
-/// What was asked for, as it was written.
+/// The values of the filter form, as the operator typed them.
 #[derive(Default)]
 struct Filter {
     q: String,
@@ -41,6 +41,7 @@ struct Row {
     intent: Intent,
 }
 
+/// The list of intents.
 pub async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let text = request.query_string();
     let mut filter = Filter::default();
@@ -51,29 +52,29 @@ pub async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<Http
         ("createdAfter", &mut filter.created_after),
         ("createdBefore", &mut filter.created_before),
     ];
-    let asked = Asked::read(text, fields);
-    let (found, fault) = match list_query(text) {
+    let form = QueryForm::read(text, fields);
+    let (found, error) = match list_query(text) {
         Ok(query) => (deps.store.list(query).await?, None),
-        Err(fault) => (IntentPage { intents: Vec::new(), next: None }, Some(fault.to_string())),
+        Err(error) => (IntentPage { intents: Vec::new(), next: None }, Some(error.to_string())),
     };
-    let next = found.next.map(|next| asked.next("/ui/intents", &cursor_text(&next)));
+    let next = found.next.map(|next| form.next_url("/ui/intents", &cursor_text(&next)));
     let mut targets: Vec<_> = deps.registry.get().contracts().map(|c| c.contract.target.to_string()).collect();
     targets.sort();
-    targets.truncate(MAX_HINTS);
+    targets.truncate(MAX_SUGGESTIONS);
     page(&IntentsPage {
-        place: "intents",
+        section: "intents",
         filter,
         statuses: Status::ALL.map(Status::as_str),
         targets,
-        live: asked.live("/ui/intents").filter(|_| fault.is_none()),
-        fault,
+        live: form.live_url("/ui/intents").filter(|_| error.is_none()),
+        error,
         rows: found.intents.into_iter().map(Row::of).collect(),
         next,
     })
 }
 
-/// Targets that the input offers: a registry may have ten thousand.
-const MAX_HINTS: usize = 200;
+/// How many targets the filter form suggests. A registry may have ten thousand.
+const MAX_SUGGESTIONS: usize = 200;
 
 impl Row {
     fn of(intent: Intent) -> Self {

@@ -1,10 +1,10 @@
-//! `/ui/jobs`: the jobs of all tenants, newest first. Operators see whose each is.
+//! `/ui/jobs`: the list of jobs of all tenants, newest first.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 
-use super::asked::Asked;
-use super::words::intent_href;
+use super::query_form::QueryForm;
+use super::wording::intent_href;
 use super::{PageError, page};
 use crate::api::jobs::{cursor_text, list_query};
 use crate::domain::intent::Status;
@@ -14,19 +14,19 @@ use crate::web::WebDeps;
 #[derive(Template)]
 #[template(path = "console/jobs.html")]
 struct JobsPage {
-    place: &'static str,
+    section: &'static str,
     filter: Filter,
     statuses: [&'static str; 4],
-    fault: Option<String>,
+    error: Option<String>,
     rows: Vec<Row>,
-    /// Jobs are taken here.
-    open: bool,
-    /// What to ask for again and again; a page further on stays as it is.
+    /// Whether jobs are enabled.
+    enabled: bool,
+    /// The URL that the page polls for changes; only on the first page.
     live: Option<String>,
     next: Option<String>,
 }
 
-/// What was asked for, as it was written.
+/// The values of the filter form, as the operator typed them.
 #[derive(Default)]
 struct Filter {
     tenant: String,
@@ -40,6 +40,7 @@ struct Row {
     job: Job,
 }
 
+/// The list of jobs.
 pub async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let text = request.query_string();
     let mut filter = Filter::default();
@@ -49,19 +50,19 @@ pub async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<Http
         ("job_id", &mut filter.job_id),
         ("status", &mut filter.status),
     ];
-    let asked = Asked::read(text, fields);
-    let (found, fault) = match list_query(text) {
+    let form = QueryForm::read(text, fields);
+    let (found, error) = match list_query(text) {
         Ok(query) => (deps.store.list_jobs(query).await?, None),
-        Err(fault) => (JobPage { jobs: Vec::new(), next: None }, Some(fault.to_string())),
+        Err(error) => (JobPage { jobs: Vec::new(), next: None }, Some(error.to_string())),
     };
     page(&JobsPage {
-        place: "jobs",
+        section: "jobs",
         filter,
         statuses: Status::ALL.map(Status::as_str),
-        live: asked.live("/ui/jobs").filter(|_| fault.is_none()),
-        fault,
-        open: deps.registry.get().takes_jobs(),
-        next: found.next.map(|next| asked.next("/ui/jobs", &cursor_text(&next))),
+        live: form.live_url("/ui/jobs").filter(|_| error.is_none()),
+        error,
+        enabled: deps.registry.get().takes_jobs(),
+        next: found.next.map(|next| form.next_url("/ui/jobs", &cursor_text(&next))),
         rows: found.jobs.into_iter().map(|job| Row { href: intent_href(&job.intent.id), job }).collect(),
     })
 }

@@ -1,5 +1,7 @@
-//! The user of the console and how a password is checked: with bcrypt, off the threads that answer requests, one at a
-//! time and within the limits of [`Guesses`]. Credentials that were right before are known and wait for nothing.
+//! The login of the console: one user with a bcrypt password.
+//!
+//! Passwords are checked one at a time, outside the request threads, and within [`LoginLimits`]. Credentials that were
+//! right before are remembered as a hash and need no further check, so guessing never delays an operator who is logged in.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,34 +15,34 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-use super::guesses::{Guess, Guesses, TooMany};
+use super::login_limits::{LoginLimits, PasswordCheck, TooManyChecks};
 use crate::config::settings::{ConfigError, ConsoleConfig};
 use crate::platform::clock::monotonic;
 
-/// bcrypt ignores what is behind them, so a longer password would be as good as its beginning.
+/// The maximum length of a password. bcrypt ignores further bytes, so a longer password would be equal to its first part.
 const MAX_PASSWORD_BYTES: usize = 72;
 
-/// A user and a hashed password, as a line of `htpasswd -B` has them.
+/// The user of the console and the hash of the password, as `htpasswd -B` prints them.
 pub struct Login {
     user: String,
     hash: String,
-    /// The credentials that were last found to be right, hashed: bcrypt takes its time.
+    /// The SHA-256 of the last credentials that were right. Comparing it avoids the slow bcrypt check.
     known: RwLock<Option<[u8; 32]>>,
-    guesses: Guesses,
-    /// One check at a time, so that guessing costs this machine little.
+    limits: LoginLimits,
+    /// Allows one check at a time, so that guessing uses little CPU time.
     checking: Arc<Semaphore>,
 }
 
-/// What credentials are worth.
+/// The result of checking the credentials of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// The same credentials were right before.
     Known,
     Right,
-    /// There are none.
+    /// The request has no credentials.
     Missing,
     Wrong,
-    /// Not looked at; they may be tried again after this time.
+    /// The credentials were not checked because of [`LoginLimits`]; the client may try again after this time.
     Limited(Duration),
 }
 
@@ -51,27 +53,28 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// The user that the settings name, if they name one.
+    /// The login of `SM_CONSOLE_AUTH`, if it is set.
     pub fn new(config: &ConsoleConfig) -> Result<Option<Self>, ConfigError> {
         config.console_auth.as_deref().map(Self::parse).transpose().map_err(ConfigError::ConsoleAuth)
     }
 
-    /// `user:$2y$…`; an error repeats nothing of it.
+    /// Parses a line of `htpasswd -B`: `user:$2y$…`. The error repeats nothing of it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let fault = || "must be a line as 'htpasswd -nB user' prints it: user:$2y$…".to_owned();
-        let (user, hash) = text.trim().split_once(':').ok_or_else(fault)?;
+        let invalid = || "must be a line as 'htpasswd -nB user' prints it: user:$2y$…".to_owned();
+        let (user, hash) = text.trim().split_once(':').ok_or_else(invalid)?;
         if user.is_empty() || hash.parse::<bcrypt::HashParts>().is_err() {
-            return Err(fault());
+            return Err(invalid());
         }
         Ok(Self {
             user: user.to_owned(),
             hash: hash.to_owned(),
             known: RwLock::default(),
-            guesses: Guesses::default(),
+            limits: LoginLimits::default(),
             checking: Arc::new(Semaphore::new(1)),
         })
     }
 
+    /// Checks the `Authorization` header of a request that comes from this address.
     pub async fn admit(self: &Arc<Self>, authorization: Option<&HeaderValue>, address: IpAddr) -> Admission {
         let Some(given) = credentials(authorization) else { return Admission::Missing };
         let fingerprint = Sha256::digest(given.as_bytes()).into();
@@ -82,42 +85,42 @@ impl Login {
         if password.len() > MAX_PASSWORD_BYTES {
             return Admission::Wrong;
         }
-        let guess = match self.guesses.begin(address, monotonic()) {
-            Ok(guess) => guess,
-            Err(TooMany(retry_after)) => return Admission::Limited(retry_after),
+        let check = match self.limits.start(address, monotonic()) {
+            Ok(check) => check,
+            Err(TooManyChecks(retry_after)) => return Admission::Limited(retry_after),
         };
-        let Ok(turn) = Arc::clone(&self.checking).acquire_owned().await else { return Admission::Wrong };
+        let Ok(permit) = Arc::clone(&self.checking).acquire_owned().await else { return Admission::Wrong };
         let login = Arc::clone(self);
-        // With its turn and its place, which are free only when it is done: also if the caller is gone by then.
-        let check = web::block(move || {
-            let admission = login.check(&given, fingerprint, guess);
-            drop(turn);
+        // The closure owns the permit and the check, so they are held until it is done, even if the client disconnects.
+        let checked = web::block(move || {
+            let admission = login.verify(&given, fingerprint, check);
+            drop(permit);
             admission
         });
-        check.await.unwrap_or(Admission::Wrong)
+        checked.await.unwrap_or(Admission::Wrong)
     }
 
     fn knows(&self, fingerprint: &[u8; 32]) -> bool {
         self.known.read().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(fingerprint)
     }
 
-    fn check(&self, given: &str, fingerprint: [u8; 32], guess: Guess) -> Admission {
-        // A request with the same credentials may have been before it.
+    fn verify(&self, given: &str, fingerprint: [u8; 32], check: PasswordCheck) -> Admission {
+        // A request with the same credentials may have been checked while this one waited.
         if !self.knows(&fingerprint) {
             let (user, password) = given.split_once(':').unwrap_or_default();
-            // The password is looked at also for a wrong user, so that both take as long.
+            // The password is also checked for a wrong user, so that the time does not tell whether the user exists.
             let matches = bcrypt::verify(password, &self.hash).unwrap_or(false);
             if !matches || user != self.user {
                 return Admission::Wrong;
             }
             *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(fingerprint);
         }
-        guess.right();
+        check.succeeded();
         Admission::Right
     }
 }
 
-/// `user:password` of basic auth.
+/// The `user:password` of an `Authorization` header with basic auth.
 fn credentials(authorization: Option<&HeaderValue>) -> Option<String> {
     let (scheme, encoded) = authorization?.to_str().ok()?.split_once(' ')?;
     let bytes = STANDARD.decode(encoded.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
@@ -141,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn logins_that_are_none() {
+    fn invalid_logins_are_refused_without_repeating_them() {
         let hash = bcrypt::hash("secret", 4).unwrap();
         assert!(Login::parse(&format!("ops:{hash}")).is_ok());
         for text in ["", "ops", "ops:secret", &format!(":{hash}"), "ops:$apr1$x$y"] {
-            let fault = Login::parse(text).unwrap_err();
-            assert!(fault.contains("htpasswd -nB") && !fault.contains("secret"), "{text}: {fault}");
+            let error = Login::parse(text).unwrap_err();
+            assert!(error.contains("htpasswd -nB") && !error.contains("secret"), "{text}: {error}");
         }
     }
 
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[actix_web::test]
-    async fn a_password_is_never_cut() {
+    async fn a_password_is_never_truncated() {
         let longest = "é".repeat(36);
         let login = login(&longest);
         let admitted = async |password: &str| login.admit(Some(&basic(&format!("ops:{password}"))), HERE).await;
@@ -174,10 +177,10 @@ mod tests {
     }
 
     #[actix_web::test]
-    async fn guessing_keeps_nobody_waiting() {
+    async fn guessing_does_not_delay_a_known_login() {
         let login = login("secret");
         assert_eq!(login.admit(Some(&basic("ops:secret")), HERE).await, Admission::Right);
-        // Holds all checks up: whatever is answered now was answered without one.
+        // Blocks all checks: every result from here on came without one.
         let held = Arc::clone(&login.checking).acquire_owned().await.unwrap();
         let guess = async |number: usize| login.admit(Some(&basic(&format!("ops:{number}"))), HERE).await;
         let mut guesses = Box::pin(join_all((0..200).map(guess)));

@@ -1,24 +1,24 @@
-//! What operators see: `/ui` and below. Server-rendered HTML, everything escaped by the templates;
-//! htmx asks for the live part of a page again and puts it in place. Nothing comes from elsewhere.
+//! The operator console: HTML pages under `/ui`.
 //!
-//! Pages read and never decide; what can be done here is to ask for a webhook again or for something of the
-//! inbox to be processed again, and to pause a target.
+//! The server renders all pages, and the templates escape everything. htmx polls the live part of a page and replaces it.
+//! All assets come from the binary. Operators can read everything here; the only actions are to redeliver a webhook, to
+//! reprocess inbox submissions, and to pause and resume targets.
 
 pub mod access;
-mod asked;
 mod assets;
 mod chart;
-mod guesses;
 mod inbox;
 mod intent;
 mod intents;
 mod jobs;
 mod login;
+mod login_limits;
 mod overview;
 mod payload;
+mod query_form;
 mod targets;
 mod timeline;
-mod words;
+mod wording;
 
 use std::net::IpAddr;
 
@@ -32,15 +32,15 @@ pub use self::access::Access;
 pub use self::login::Login;
 use crate::config::settings::{ConfigError, ConsoleConfig, Switch};
 use crate::store::StoreError;
-use crate::web::{read, resource};
+use crate::web::{get_or_head, resource};
 
-/// How the console is to behave.
+/// The configuration of the console.
 #[derive(Clone)]
 pub struct Console {
     pub access: Access,
-    /// Payloads may be looked at.
+    /// Whether pages may show payloads.
     pub payloads: bool,
-    /// Origins whose pages may frame it, separated by blanks; usually none.
+    /// The origins whose pages may embed the console in a frame, separated by spaces; usually none.
     pub frames: String,
 }
 
@@ -55,35 +55,36 @@ impl Console {
     }
 }
 
+/// Registers the routes of the console.
 pub fn routes(config: &mut web::ServiceConfig, console: Console) {
     config.service(
         web::scope("/ui")
             .app_data(web::Data::new(console))
             .wrap(from_fn(access::guard))
-            .service(resource("", "GET, HEAD").route(read().to(overview::show)))
-            .service(resource("/intents", "GET, HEAD").route(read().to(intents::show)))
-            .service(resource("/intents/{intentId}", "GET, HEAD").route(read().to(intent::show)))
-            .service(resource("/intents/{intentId}/payload", "GET, HEAD").route(read().to(intent::payload)))
+            .service(resource("", "GET, HEAD").route(get_or_head().to(overview::show)))
+            .service(resource("/intents", "GET, HEAD").route(get_or_head().to(intents::show)))
+            .service(resource("/intents/{intentId}", "GET, HEAD").route(get_or_head().to(intent::show)))
+            .service(resource("/intents/{intentId}/payload", "GET, HEAD").route(get_or_head().to(intent::payload)))
             .service(resource("/intents/{intentId}/redeliver", "POST").route(web::post().to(intent::redeliver)))
-            .service(resource("/jobs", "GET, HEAD").route(read().to(jobs::show)))
-            .service(resource("/inbox", "GET, HEAD").route(read().to(inbox::submissions)))
-            .service(resource("/inbox/submissions/{id}", "GET, HEAD").route(read().to(inbox::submission)))
-            .service(resource("/inbox/submissions/{id}/payload", "GET, HEAD").route(read().to(inbox::payload)))
+            .service(resource("/jobs", "GET, HEAD").route(get_or_head().to(jobs::show)))
+            .service(resource("/inbox", "GET, HEAD").route(get_or_head().to(inbox::submissions)))
+            .service(resource("/inbox/submissions/{id}", "GET, HEAD").route(get_or_head().to(inbox::submission)))
+            .service(resource("/inbox/submissions/{id}/payload", "GET, HEAD").route(get_or_head().to(inbox::payload)))
             .service(resource("/inbox/submissions/{id}/reprocess", "POST").route(web::post().to(inbox::reprocess)))
             .service(resource("/inbox/clients/{slug}/reprocess", "POST").route(web::post().to(inbox::reprocess_parked)))
-            .service(resource("/inbox/contacts", "GET, HEAD").route(read().to(inbox::contacts)))
-            .service(resource("/inbox/contacts/{id}", "GET, HEAD").route(read().to(inbox::contact)))
-            .service(resource("/targets", "GET, HEAD").route(read().to(targets::show)))
+            .service(resource("/inbox/contacts", "GET, HEAD").route(get_or_head().to(inbox::contacts)))
+            .service(resource("/inbox/contacts/{id}", "GET, HEAD").route(get_or_head().to(inbox::contact)))
+            .service(resource("/targets", "GET, HEAD").route(get_or_head().to(targets::show)))
             .service(resource("/targets/{submissionTarget}/pause", "POST").route(web::post().to(targets::pause)))
             .service(resource("/targets/{submissionTarget}/resume", "POST").route(web::post().to(targets::resume)))
-            .service(resource("/assets/{name}", "GET, HEAD").route(read().to(assets::asset)))
+            .service(resource("/assets/{name}", "GET, HEAD").route(get_or_head().to(assets::asset)))
             .default_service(web::to(|| async {
                 Err::<(), _>(PageError::NotFound("There is no such page.".to_owned()))
             })),
     );
 }
 
-/// Why a page cannot be shown; said as a page.
+/// Why a page cannot be shown. The response is a page with the error.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
     #[error("{0}")]
@@ -110,14 +111,14 @@ impl ResponseError for PageError {
         let status = self.status_code();
         match self {
             Self::NotFound(text) => notice(status, "Not found", text),
-            Self::Refused(text) => notice(status, "Not shown", text),
+            Self::Refused(text) => notice(status, "Refused", text),
             Self::Store(StoreError::Overloaded | StoreError::Unavailable(_)) => {
                 log::warn!("page_failed error={self}");
-                notice(status, "Try again in a moment", "The store does not answer, or has too much to do.")
+                notice(status, "Try again in a moment", "The store is not responding or is overloaded.")
             }
             Self::Store(StoreError::Unexpected(_)) | Self::Template(_) => {
                 log::error!("page_failed error={self}");
-                notice(status, "Something went wrong here", "The log of the service says what.")
+                notice(status, "Internal error", "The log of the service has the details.")
             }
         }
     }
@@ -126,17 +127,18 @@ impl ResponseError for PageError {
 #[derive(Template)]
 #[template(path = "console/notice.html")]
 struct Notice<'a> {
-    place: &'static str,
+    section: &'static str,
     title: &'a str,
     text: &'a str,
 }
 
-/// A page with nothing but a sentence.
+/// A page with a title and one sentence.
 fn notice(status: StatusCode, title: &str, text: &str) -> HttpResponse {
-    let html = Notice { place: "", title, text }.render().unwrap_or_else(|_| title.to_owned());
+    let html = Notice { section: "", title, text }.render().unwrap_or_else(|_| title.to_owned());
     HttpResponse::build(status).content_type(ContentType::html()).body(html)
 }
 
+/// Renders a page.
 fn page(template: &impl Template) -> Result<HttpResponse, PageError> {
     Ok(HttpResponse::Ok().content_type(ContentType::html()).body(template.render()?))
 }

@@ -1,10 +1,10 @@
-//! `/ui`: how things stand, for this instance and the fleet.
+//! `/ui`: the overview page: the leader, what waits and what is in progress, and recent results and failures.
 
 use actix_web::{HttpResponse, web};
 use askama::Template;
 
 use super::chart::{self, Chart};
-use super::words::{intent_href, span};
+use super::wording::{duration_text, intent_href};
 use super::{PageError, page};
 use crate::domain::time::Timestamp;
 use crate::store::{Overview, RECENT_MINUTES};
@@ -13,7 +13,7 @@ use crate::web::WebDeps;
 #[derive(Template)]
 #[template(path = "console/overview.html")]
 struct OverviewPage<'a> {
-    place: &'static str,
+    section: &'static str,
     overview: &'a Overview,
     oldest: Option<Oldest>,
     oldest_webhook: Option<String>,
@@ -31,23 +31,24 @@ struct Oldest {
     age: String,
 }
 
+/// The overview page.
 pub async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let overview = deps.store.overview().await?;
     let oldest = overview.oldest_pending.as_ref().map(|(id, created_at)| Oldest {
         id: id.to_string(),
         href: intent_href(id),
         created_at: *created_at,
-        age: span(overview.now.since(*created_at)),
+        age: duration_text(overview.now.since(*created_at)),
     });
     page(&OverviewPage {
-        place: "overview",
+        section: "overview",
         oldest,
-        oldest_webhook: overview.oldest_webhook.map(span),
+        oldest_webhook: overview.oldest_webhook.map(duration_text),
         chart: chart::of(overview.now, &overview.ended),
         recent_minutes: RECENT_MINUTES,
         holder_id: &deps.board.holder_id,
         leads_here: deps.board.lease().is_some(),
-        clock_ahead: deps.store.clock_ahead().map(span),
+        clock_ahead: deps.store.clock_ahead().map(duration_text),
         overview: &overview,
     })
 }

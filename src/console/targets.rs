@@ -1,5 +1,5 @@
-//! `/ui/targets`: the contract of each target, how it is doing, how many of its intents wait, and a button to
-//! pause it.
+//! `/ui/targets`: all targets with their contract, recent results and number of waiting intents, and a button to pause or
+//! resume each.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use askama::Template;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use url::form_urlencoded;
 
-use super::{PageError, page, words};
-use crate::api::targets::{KnownTarget, known, set_paused};
+use super::{PageError, page, wording};
+use crate::api::targets::{KnownTarget, known_targets, set_paused};
 use crate::domain::intent::TargetName;
 use crate::domain::time::Timestamp;
 use crate::store::{RECENT_MINUTES, TargetHealth};
@@ -19,7 +19,7 @@ use crate::web::WebDeps;
 #[derive(Template)]
 #[template(path = "console/targets.html")]
 struct TargetsPage {
-    place: &'static str,
+    section: &'static str,
     recent_minutes: i64,
     rows: Vec<Row>,
 }
@@ -30,33 +30,36 @@ struct Row {
     contract: String,
     limits: String,
     paused_at: Option<Timestamp>,
-    /// Where the button posts to.
+    /// The path that the button posts to.
     switch: String,
     gateway: String,
+    /// The rejection reasons that end an intent.
     terminal: String,
     webhook: Option<String>,
+    /// The outcomes of recent attempts.
     recent: String,
-    mean: String,
+    mean_duration: String,
     waiting: u64,
 }
 
+/// The list of targets.
 pub async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let recent = deps.store.target_health().await?.into_iter();
     let recent: BTreeMap<_, _> = recent.map(|health| (health.target.clone(), health)).collect();
-    let rows = known(&deps).await?.into_iter().filter_map(|(name, target)| {
+    let rows = known_targets(&deps).await?.into_iter().filter_map(|(name, target)| {
         let health = recent.get(&name);
-        let matters = target.snapshot.is_some() || target.paused_at.is_some() || health.is_some();
-        matters.then(|| Row::of(&name, &target, health))
+        let relevant = target.snapshot.is_some() || target.paused_at.is_some() || health.is_some();
+        relevant.then(|| Row::of(&name, &target, health))
     });
-    page(&TargetsPage { place: "targets", recent_minutes: RECENT_MINUTES, rows: rows.collect() })
+    page(&TargetsPage { section: "targets", recent_minutes: RECENT_MINUTES, rows: rows.collect() })
 }
 
-/// The button: no further attempt of this target begins.
+/// Handles the button that pauses a target.
 pub async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     switch(&path, &deps, true).await
 }
 
-/// The button: it goes on.
+/// Handles the button that resumes a target.
 pub async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     switch(&path, &deps, false).await
 }
@@ -76,15 +79,15 @@ impl Row {
         Self {
             name: name.to_string(),
             href: format!("/ui/intents?{query}"),
-            limits: words::limits(target.limits),
+            limits: wording::limits(target.limits),
             paused_at: target.paused_at,
             switch: format!("/ui/targets/{}/{switch}", utf8_percent_encode(name.as_str(), NON_ALPHANUMERIC)),
-            contract: contract.map_or_else(|| "not in the registry any more".to_owned(), |c| words::contract(c)),
+            contract: contract.map_or_else(|| "no longer in the registry".to_owned(), |c| wording::contract(c)),
             gateway: contract.map(|c| c.gateway_url.to_string()).unwrap_or_default(),
             terminal: contract.map(|c| c.terminal_outcomes.names().collect::<Vec<_>>().join(", ")).unwrap_or_default(),
             webhook: contract.and_then(|c| c.webhook.as_ref()).map(|webhook| webhook.url.origin().to_owned()),
-            recent: health.map(words::health).unwrap_or_default(),
-            mean: health.and_then(|health| health.mean).map(words::span).unwrap_or_default(),
+            recent: health.map(wording::health).unwrap_or_default(),
+            mean_duration: health.and_then(|health| health.mean).map(wording::duration_text).unwrap_or_default(),
             waiting: health.map_or(0, |health| health.waiting),
         }
     }

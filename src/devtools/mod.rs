@@ -1,6 +1,7 @@
-//! Tools for developers and evaluation: the benchmark, the stand-in gateways and the webhook sink of the demo.
+//! Tools for development and evaluation: the benchmark, and the stand-in gateways and webhook sink that the demo and the
+//! tests use.
 //!
-//! `submission-manager serve` uses nothing of this folder.
+//! `submission-manager serve` uses nothing from this folder.
 
 pub mod bench;
 pub mod stand_in_gateway;

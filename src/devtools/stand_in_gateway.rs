@@ -1,9 +1,17 @@
-//! A stand-in gateway: real HTTP, behaves as the message asks, and keeps a ledger of what it got.
+//! A stand-in gateway for the demo and the tests. It is a real HTTP server that behaves as the payload requests, and it
+//! records the requests that it received.
 //!
-//! For the demo and the tests. The payload's `simulate` field says what to do:
-//! `accept` (also if it is absent), `reject` or `reject:<reason>`, `fail` (HTTP 500) or `fail:<n>`
-//! (the first n attempts), `busy:<seconds>` (HTTP 429 with `Retry-After` to the first attempt), `hang`, `slow:<milliseconds>`, `lie` (a status that does not exist),
-//! `garbage` (no JSON at all), `redirect`, `flood` (an answer without end).
+//! The field `simulate` of the payload says what to do:
+//! - `accept`, or no such field: accept the message
+//! - `reject` or `reject:<reason>`: reject it
+//! - `fail`: respond with HTTP 500; `fail:<n>` does so for the first n attempts only
+//! - `busy:<seconds>`: respond to the first attempt with HTTP 429 and `Retry-After`
+//! - `hang`: never respond
+//! - `slow:<milliseconds>`: accept after this time
+//! - `lie`: respond with a status that does not exist
+//! - `garbage`: respond with something that is not JSON
+//! - `redirect`: respond with a redirect
+//! - `flood`: respond with a body that never ends
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::platform::clock::monotonic;
 
-/// One request as the gateway saw it.
+/// One request that the gateway received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     pub at: Instant,
@@ -29,6 +37,7 @@ pub struct Received {
     pub body: Bytes,
 }
 
+/// The requests that a gateway received, in order.
 #[derive(Clone, Default)]
 pub struct Ledger(Arc<Mutex<Vec<Received>>>);
 
@@ -45,7 +54,7 @@ impl Ledger {
         self.lock().is_empty()
     }
 
-    /// When the first request after `since` came.
+    /// When the first request after `since` arrived.
     pub fn first_after(&self, since: Instant) -> Option<Instant> {
         let entries = self.lock();
         entries.get(entries.partition_point(|entry| entry.at < since)).map(|entry| entry.at)
@@ -56,47 +65,47 @@ impl Ledger {
     }
 }
 
-/// A running stand-in; stops when it is told to or its system ends.
+/// A running stand-in gateway. It runs until [`StandIn::stop`] is called or its actix system ends.
 pub struct StandIn {
     pub url: String,
     pub ledger: Ledger,
-    keep: bool,
+    keep_ledger: bool,
     address: SocketAddr,
     handle: ServerHandle,
 }
 
 impl StandIn {
-    /// Starts one on a free port of the loopback. With `keep` false the ledger stays empty, so
-    /// that a long demo does not grow.
-    pub fn start(keep: bool) -> std::io::Result<Self> {
-        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), keep, Ledger::default())
+    /// Starts a gateway on a free loopback port. Without `keep_ledger` it records nothing, so that the memory of a long
+    /// demo does not grow.
+    pub fn start(keep_ledger: bool) -> std::io::Result<Self> {
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), keep_ledger, Ledger::default())
     }
 
-    /// Starts one that keeps nothing, at an address as settings write it.
+    /// Starts a gateway on the given address and port. It records nothing.
     pub fn listen(address: &str) -> std::io::Result<Self> {
-        let nowhere = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-        let address = address.to_socket_addrs()?.next().ok_or_else(nowhere)?;
+        let no_address = || std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
+        let address = address.to_socket_addrs()?.next().ok_or_else(no_address)?;
         Self::start_at(address, false, Ledger::default())
     }
 
-    /// A stopped one, running again where it was, with the same ledger.
+    /// Starts a gateway on the address of this one, which must be stopped, with the same ledger.
     pub fn restarted(&self) -> std::io::Result<Self> {
-        Self::start_at(self.address, self.keep, self.ledger.clone())
+        Self::start_at(self.address, self.keep_ledger, self.ledger.clone())
     }
 
-    fn start_at(address: SocketAddr, keep: bool, ledger: Ledger) -> std::io::Result<Self> {
-        let kept = keep.then(|| ledger.clone());
+    fn start_at(address: SocketAddr, keep_ledger: bool, ledger: Ledger) -> std::io::Result<Self> {
+        let recorded = keep_ledger.then(|| ledger.clone());
         let server = HttpServer::new(move || {
-            let kept = kept.clone();
-            let answer = move |request: HttpRequest, body: Bytes| {
-                let kept = kept.clone();
-                async move { answer(&request, body, kept.as_ref()).await }
+            let recorded = recorded.clone();
+            let handler = move |request: HttpRequest, body: Bytes| {
+                let recorded = recorded.clone();
+                async move { respond(&request, body, recorded.as_ref()).await }
             };
             App::new()
                 .app_data(web::PayloadConfig::new(16 * 1024 * 1024))
-                .route("/sms/send", web::post().to(answer.clone()))
-                .route("/push/send", web::post().to(answer.clone()))
-                .route("/jobs/submit", web::post().to(answer))
+                .route("/sms/send", web::post().to(handler.clone()))
+                .route("/push/send", web::post().to(handler.clone()))
+                .route("/jobs/submit", web::post().to(handler))
         })
         .workers(1)
         .disable_signals()
@@ -106,15 +115,15 @@ impl StandIn {
         let server = server.run();
         let handle = server.handle();
         actix::spawn(server);
-        Ok(Self { url: format!("http://{address}"), ledger, keep, address, handle })
+        Ok(Self { url: format!("http://{address}"), ledger, keep_ledger, address, handle })
     }
 
-    /// Where it is, and what it got.
+    /// The URL and the ledger, for comparing what the service recorded with what the gateway received.
     pub fn witness(&self) -> (String, Ledger) {
         (self.url.clone(), self.ledger.clone())
     }
 
-    /// Ends it at once, whatever is under way.
+    /// Stops the gateway without waiting for open requests.
     pub fn stop(&self) -> impl Future<Output = ()> + use<> {
         self.handle.stop(false)
     }
@@ -125,7 +134,7 @@ struct Message {
     simulate: Option<String>,
 }
 
-async fn answer(request: &HttpRequest, body: Bytes, ledger: Option<&Ledger>) -> HttpResponse {
+async fn respond(request: &HttpRequest, body: Bytes, ledger: Option<&Ledger>) -> HttpResponse {
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let attempt = header("X-Submission-Attempt").parse().unwrap_or(0);
     let idempotency_key = header("Idempotency-Key").to_owned();
@@ -137,8 +146,8 @@ async fn answer(request: &HttpRequest, body: Bytes, ledger: Option<&Ledger>) -> 
         let idempotency_key = idempotency_key.clone();
         entries.push(Received { at: monotonic(), path, idempotency_key, attempt, traceparent, body });
     }
-    let wish = message.simulate.unwrap_or_default();
-    let (kind, detail) = wish.split_once(':').unwrap_or((wish.as_str(), ""));
+    let simulate = message.simulate.unwrap_or_default();
+    let (kind, detail) = simulate.split_once(':').unwrap_or((simulate.as_str(), ""));
     let accepted = || {
         let id = format!("gw-{idempotency_key}-{attempt}");
         HttpResponse::Ok().json(serde_json::json!({ "status": "accepted", "gatewayMessageId": id }))
@@ -152,7 +161,7 @@ async fn answer(request: &HttpRequest, body: Bytes, ledger: Option<&Ledger>) -> 
         "fail" => HttpResponse::InternalServerError().body("simulated failure"),
         "busy" if attempt == 1 => HttpResponse::TooManyRequests()
             .insert_header((header::RETRY_AFTER, detail.parse().unwrap_or(1)))
-            .body("simulated haste"),
+            .body("simulated overload"),
         "hang" => std::future::pending().await,
         "slow" => {
             tokio::time::sleep(Duration::from_millis(detail.parse().unwrap_or(1000))).await;

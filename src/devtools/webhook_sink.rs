@@ -1,5 +1,5 @@
-//! A receiver for the demo and for tests: verifies what arrives, answers as it is told to, and
-//! keeps a record.
+//! A webhook receiver for the demo and the tests. It verifies the signature of each event, records the event, and responds
+//! with a configurable status.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -15,46 +15,47 @@ use serde_json::Value;
 use crate::domain::signature::{self, Secret, TOLERANCE_SECONDS};
 use crate::platform::clock::WallClock;
 
-/// One event as it arrived.
+/// An event that the sink received.
 #[derive(Clone, Debug)]
-pub struct Arrived {
-    /// The `webhook-id`.
+pub struct ReceivedEvent {
+    /// The value of the `webhook-id` header.
     pub id: String,
-    /// The signature is one of ours and the timestamp is recent.
+    /// Whether the signature was made with a known secret and the timestamp is recent.
     pub verified: bool,
     pub headers: Vec<(String, String)>,
     pub body: Value,
 }
 
-/// How many arrivals are kept: more than anybody looks at.
-const KEPT: usize = 100_000;
+/// The sink keeps this many events and then forgets the oldest ones.
+const MAX_EVENTS: usize = 100_000;
 
-type Listener = Box<dyn Fn(&Arrived) + Send + Sync>;
+type Listener = Box<dyn Fn(&ReceivedEvent) + Send + Sync>;
 
-struct Record {
+struct State {
     secrets: Vec<Secret>,
-    arrived: Mutex<VecDeque<Arrived>>,
+    events: Mutex<VecDeque<ReceivedEvent>>,
     status: Mutex<StatusCode>,
     listener: Listener,
 }
 
+/// A running webhook sink.
 pub struct Sink {
     pub url: String,
-    record: Arc<Record>,
+    state: Arc<State>,
     handle: ServerHandle,
 }
 
 impl Sink {
-    /// Starts one on a free port of the loopback; `listener` hears of everything that arrives.
+    /// Starts a sink on a free loopback port. It calls `listener` for each event.
     pub fn start(secrets: Vec<Secret>, listener: Listener) -> std::io::Result<Self> {
         let status = Mutex::new(StatusCode::NO_CONTENT);
-        let record = Arc::new(Record { secrets, arrived: Mutex::default(), status, listener });
-        let shared = Arc::clone(&record);
+        let state = Arc::new(State { secrets, events: Mutex::default(), status, listener });
+        let shared = Arc::clone(&state);
         let server = HttpServer::new(move || {
-            let record = Arc::clone(&shared);
+            let state = Arc::clone(&shared);
             App::new().default_service(web::to(move |request: HttpRequest, body: Bytes| {
-                let record = Arc::clone(&record);
-                async move { record.take(request.headers(), &body) }
+                let state = Arc::clone(&state);
+                async move { state.receive(request.headers(), &body) }
             }))
         })
         .workers(1)
@@ -65,16 +66,17 @@ impl Sink {
         let server = server.run();
         let handle = server.handle();
         actix::spawn(server);
-        Ok(Self { url, record, handle })
+        Ok(Self { url, state, handle })
     }
 
-    /// From now on everything is answered with this.
+    /// Sets the status that the sink responds with from now on.
     pub fn answer_with(&self, status: StatusCode) {
-        *lock(&self.record.status) = status;
+        *lock(&self.state.status) = status;
     }
 
-    pub fn arrived(&self) -> Vec<Arrived> {
-        lock(&self.record.arrived).iter().cloned().collect()
+    /// All events that were received so far, oldest first.
+    pub fn arrived(&self) -> Vec<ReceivedEvent> {
+        lock(&self.state.events).iter().cloned().collect()
     }
 
     pub fn stop(&self) -> impl Future<Output = ()> + use<> {
@@ -86,13 +88,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Record {
-    fn take(&self, headers: &HeaderMap, body: &[u8]) -> HttpResponse {
+impl State {
+    /// Verifies and records one event.
+    fn receive(&self, headers: &HeaderMap, body: &[u8]) -> HttpResponse {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let (id, timestamp) = (header("webhook-id"), header("webhook-timestamp").parse().unwrap_or(0));
         let now = WallClock::system().now().micros() / 1_000_000;
         let recent = (now - timestamp).abs() <= TOLERANCE_SECONDS;
-        let arrived = Arrived {
+        let event = ReceivedEvent {
             id: id.to_owned(),
             verified: recent && signature::verify(&self.secrets, id, timestamp, body, header("webhook-signature")),
             headers: headers
@@ -101,12 +104,12 @@ impl Record {
                 .collect(),
             body: serde_json::from_slice(body).unwrap_or_default(),
         };
-        (self.listener)(&arrived);
-        let mut all = lock(&self.arrived);
-        if all.len() == KEPT {
-            all.pop_front();
+        (self.listener)(&event);
+        let mut events = lock(&self.events);
+        if events.len() == MAX_EVENTS {
+            events.pop_front();
         }
-        all.push_back(arrived);
+        events.push_back(event);
         HttpResponse::new(*lock(&self.status))
     }
 }

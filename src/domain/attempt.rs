@@ -1,4 +1,4 @@
-//! One attempt to deliver an intent: while it is open, when it is finished, and as the audit log keeps it.
+//! One attempt to send an intent to its gateway: while it is open, when it is finished, and as an audit row.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::policy::Decision;
 use super::time::Timestamp;
 use super::trace::TraceContext;
 
-/// An attempt that was written down as begun and not yet as finished.
+/// An attempt whose start is stored and whose outcome is not stored yet.
 #[derive(Clone, Debug)]
 pub struct OpenAttempt {
     pub seq: IntentSeq,
@@ -20,13 +20,13 @@ pub struct OpenAttempt {
     pub attempt_number: u32,
     pub lease_epoch: i64,
     pub started_at: Timestamp,
-    /// Not known of attempts that an earlier term left open.
+    /// `None` for attempts that an earlier term left open.
     pub trace: Option<TraceContext>,
-    /// Of a job, for the log. Stores leave it empty; the executor reads it from the payload.
+    /// If the intent is a job: its names, for log lines. Stores leave it empty; the executor reads it from the payload.
     pub job: Option<Arc<JobFacts>>,
 }
 
-/// How an open attempt ended and what that makes of its intent.
+/// The outcome of an open attempt, and the decision about its intent.
 #[derive(Clone, Debug)]
 pub struct FinishAttempt {
     pub attempt: OpenAttempt,
@@ -35,8 +35,8 @@ pub struct FinishAttempt {
     pub decision: Decision,
 }
 
-/// Takes an open attempt back that was never sent: the intent waits again until `due`, and the attempt's number is the
-/// next one once more. It leaves no audit row.
+/// Undoes the start of an open attempt that was never sent. The intent waits again until `due`, and its next attempt gets
+/// the same number. There is no audit row.
 #[derive(Clone, Copy, Debug)]
 pub struct PostponeAttempt {
     pub seq: IntentSeq,
@@ -44,11 +44,11 @@ pub struct PostponeAttempt {
     pub due: Timestamp,
 }
 
-/// One line of the audit log.
+/// A finished attempt, as the audit table stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     pub attempt_number: u32,
-    /// The term that began it.
+    /// The epoch of the term that started it.
     pub lease_epoch: i64,
     pub started_at: Timestamp,
     pub finished_at: Timestamp,

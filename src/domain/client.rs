@@ -1,9 +1,9 @@
-//! Who may call: a client of the API, what it may do, and for which tenants and workspaces.
+//! A client of the API: its scopes, and the tenants and workspaces that it acts for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What a token allows.
+/// A permission of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     JobsSubmit,
@@ -42,13 +42,13 @@ impl Scope {
         Self::ALL.into_iter().find(|scope| scope.as_str() == text)
     }
 
-    /// Whether it means anything only together with tenants.
+    /// Whether a client with this scope must have tenants.
     pub const fn needs_tenants(self) -> bool {
         matches!(self, Self::JobsSubmit | Self::JobsRead)
     }
 }
 
-/// Which workspaces of a tenant.
+/// The workspaces of a tenant that a client acts for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Workspaces {
     All,
@@ -56,9 +56,10 @@ pub enum Workspaces {
 }
 
 impl Workspaces {
+    /// The name that means all workspaces.
     pub const ALL: &str = "*";
 
-    /// `None` if there are none, or `*` stands among others.
+    /// `None` if `names` is empty, or contains `*` and other names.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let names: BTreeSet<_> = names.into_iter().map(str::to_owned).collect();
         match (names.contains(Self::ALL), names.len()) {
@@ -68,6 +69,7 @@ impl Workspaces {
         }
     }
 
+    /// Whether the workspace is among these.
     pub fn include(&self, workspace: &str) -> bool {
         match self {
             Self::All => true,
@@ -76,7 +78,7 @@ impl Workspaces {
     }
 }
 
-/// A caller that has shown who it is.
+/// An authenticated caller.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiClient {
     pub id: String,
@@ -85,11 +87,12 @@ pub struct ApiClient {
 }
 
 impl ApiClient {
+    /// Whether the client has the scope.
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope)
     }
 
-    /// Whether it acts for that workspace of that tenant.
+    /// Whether the client acts for this workspace of this tenant.
     pub fn acts_for(&self, tenant: &str, workspace: &str) -> bool {
         self.tenants.get(tenant).is_some_and(|workspaces| workspaces.include(workspace))
     }
@@ -106,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_acts_for_its_tenants_and_their_workspaces_alone() {
+    fn a_client_acts_only_for_its_tenants_and_their_workspaces() {
         let client = ApiClient {
             id: "bff".to_owned(),
             scopes: [Scope::JobsRead].into(),

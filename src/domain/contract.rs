@@ -1,8 +1,8 @@
-//! What the registry promises for a target, as types that cannot hold a wrong value.
+//! The contract of a target: its gateway, its policy, its terminal outcomes and its webhook.
 //!
-//! A `max_attempts` contract without a limit cannot be expressed; a terminal outcome that the
-//! gateway type does not know cannot be stored. The JSON here is also the snapshot kept on each
-//! intent, so old snapshots must stay readable: add fields as optional, never rename one.
+//! The types cannot hold an invalid contract, such as `max_attempts` without a limit or a terminal outcome that the gateway
+//! type does not know. A copy of the contract is stored as JSON for its intents, so old JSON must stay readable: add fields
+//! as optional, and never rename one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,18 +15,19 @@ use url::Url;
 use super::intent::TargetName;
 use super::webhook::Webhook;
 
-/// A protocol family known to the code: path, known reasons, how to read an answer.
+/// The kind of a gateway. It determines the path that requests are sent to and the rejection reasons that a contract may
+/// name. All kinds get the same request headers, and their responses are parsed the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GatewayType {
     Sms,
     Push,
-    /// A management node: of jobs only, never of a target in the registry.
+    /// A management node, which receives jobs. No target in the registry can have this type.
     Node,
 }
 
 impl GatewayType {
-    /// Those that targets of the registry may have.
+    /// The types that a target in the registry can have.
     pub const OF_TARGETS: [Self; 2] = [Self::Sms, Self::Push];
 
     pub const fn as_str(self) -> &'static str {
@@ -37,12 +38,12 @@ impl GatewayType {
         }
     }
 
-    /// What a target of the registry has.
+    /// Parses the `gatewayType` of a target in the registry.
     pub fn parse(text: &str) -> Option<Self> {
         Self::OF_TARGETS.into_iter().find(|kind| kind.as_str() == text)
     }
 
-    /// Appended to `gatewayUrl`.
+    /// The path of requests, which is appended to `gatewayUrl`.
     pub const fn path(self) -> &'static str {
         match self {
             Self::Sms => "/sms/send",
@@ -51,6 +52,8 @@ impl GatewayType {
         }
     }
 
+    /// The rejection reasons that gateways of this type document. A contract can make these terminal. A gateway may also
+    /// respond with another reason, which never ends an intent.
     pub const fn known_reasons(self) -> &'static [&'static str] {
         match self {
             Self::Sms => {
@@ -69,6 +72,7 @@ impl GatewayType {
 pub struct GatewayUrl(Arc<str>);
 
 impl GatewayUrl {
+    /// Parses a base URL. The error completes a sentence that begins with "this value".
     pub fn parse(raw: &str) -> Result<Self, String> {
         let url = http_url(raw)?;
         if url.query().is_some() {
@@ -82,7 +86,8 @@ impl GatewayUrl {
     }
 }
 
-/// An http or https URL with a host, without credentials and without a fragment.
+/// Parses an http or https URL with a host, without credentials and without a fragment. The error completes a sentence that
+/// begins with "this value".
 pub fn http_url(raw: &str) -> Result<Url, String> {
     let url = Url::parse(raw.trim()).map_err(|error| format!("is not a URL ({error})"))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -112,7 +117,7 @@ impl fmt::Debug for GatewayUrl {
     }
 }
 
-/// When attempts stop, if neither acceptance nor a terminal rejection stops them first.
+/// When attempts stop if the gateway neither accepts the intent nor rejects it with a terminal reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Deadline { max_acceptance_seconds: NonZeroU32 },
@@ -120,12 +125,12 @@ pub enum Policy {
     OneShot,
 }
 
-/// Rejection reasons that end an intent: never empty, each known to the gateway type.
+/// The rejection reasons that end an intent. There is at least one, and the gateway type knows all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TerminalOutcomes(BTreeSet<&'static str>);
 
 impl TerminalOutcomes {
-    /// `None` if there is none, or one that the gateway type does not know.
+    /// `None` if `reasons` is empty or contains a reason that the gateway type does not know.
     pub fn new<'a>(kind: GatewayType, reasons: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let known = kind.known_reasons();
         let reasons: Option<BTreeSet<_>> =
@@ -142,7 +147,7 @@ impl TerminalOutcomes {
     }
 }
 
-/// The contract of one target. Serialised, it is the snapshot stored for an intent.
+/// The contract of one target. Its JSON form is the snapshot that is stored for intents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Snapshot", into = "Snapshot")]
 pub struct Contract {
@@ -151,11 +156,11 @@ pub struct Contract {
     pub gateway_url: GatewayUrl,
     pub policy: Policy,
     pub terminal_outcomes: TerminalOutcomes,
-    /// Where the outcome is told, if anywhere.
+    /// Where an event is sent when an intent ends, if anywhere.
     pub webhook: Option<Webhook>,
 }
 
-/// A contract together with the JSON that is stored for it, made once when the registry loads.
+/// A contract together with the JSON that is stored for it. The JSON is made once, when the registry is loaded.
 #[derive(Clone, Debug)]
 pub struct ContractSnapshot {
     pub contract: Arc<Contract>,
@@ -163,6 +168,7 @@ pub struct ContractSnapshot {
 }
 
 impl ContractSnapshot {
+    /// Writes the JSON of a contract.
     pub fn of(contract: Contract) -> Result<Self, serde_json::Error> {
         let json = serde_json::to_string(&contract)?.into();
         Ok(Self { contract: Arc::new(contract), json })
@@ -222,16 +228,16 @@ impl TryFrom<Snapshot> for Contract {
             (PolicyName::Deadline, Some(max_acceptance_seconds), None) => Policy::Deadline { max_acceptance_seconds },
             (PolicyName::MaxAttempts, None, Some(max_attempts)) => Policy::MaxAttempts { max_attempts },
             (PolicyName::OneShot, None, None) => Policy::OneShot,
-            _ => return Err("policy and its limit do not belong together".to_owned()),
+            _ => return Err("the policy and its limit do not fit together".to_owned()),
         };
         let reasons = snapshot.terminal_outcomes.iter().map(String::as_str);
         Ok(Self {
-            target: TargetName::parse(&snapshot.submission_target).map_err(|fault| fault.to_string())?,
+            target: TargetName::parse(&snapshot.submission_target).map_err(|error| error.to_string())?,
             gateway_type: snapshot.gateway_type,
             gateway_url: GatewayUrl::parse(&snapshot.gateway_url)?,
             policy,
             terminal_outcomes: TerminalOutcomes::new(snapshot.gateway_type, reasons)
-                .ok_or("terminal outcomes are empty or unknown to the gateway type")?,
+                .ok_or("the terminal outcomes are empty or unknown to the gateway type")?,
             webhook: snapshot.webhook,
         })
     }
@@ -259,7 +265,7 @@ pub(crate) mod fixtures {
         }
     }
 
-    /// The same with a webhook: unsigned, to `url`.
+    /// The contract with an unsigned webhook to `url`.
     pub fn with_webhook(url: &str, contract: Contract) -> Contract {
         let url = WebhookUrl::parse(url).unwrap();
         let (headers, headers_env) = Default::default();
@@ -284,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gateway_urls() {
+    fn gateway_urls_are_http_or_https_and_lose_their_trailing_slashes() {
         for (raw, expected) in [
             ("http://localhost:8080", Some("http://localhost:8080")),
             ("https://gw.example/base//", Some("https://gw.example/base")),
@@ -301,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_survive_a_round_trip_and_refuse_nonsense() {
+    fn snapshots_survive_a_round_trip_and_invalid_ones_are_rejected() {
         let full: Webhook =
             serde_json::from_str(r#"{"url":"https://x/y","headers":{"a":"b"},"headersEnv":{"c":"D"},"secretEnv":"S"}"#)
                 .unwrap();
@@ -324,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn terminal_outcomes_are_known_ones_only() {
+    fn terminal_outcomes_must_be_known_to_the_gateway_type() {
         assert!(TerminalOutcomes::new(GatewayType::Sms, []).is_none());
         assert!(TerminalOutcomes::new(GatewayType::Sms, ["unregistered_token"]).is_none());
         assert!(TerminalOutcomes::new(GatewayType::Push, ["unregistered_token"]).is_some());

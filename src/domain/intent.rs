@@ -1,7 +1,7 @@
-//! The client's unit of work: its names, its payload, and where it stands.
+//! An intent, the unit of work that a client submits: its id, its target, its payload and its state.
 //!
-//! Values are checked here once, at the edge; whoever holds an [`IntentId`] or a [`Payload`] need
-//! not look again. Never decides anything: that is `policy`.
+//! The constructors check their values, so an [`IntentId`] or a [`TargetName`] is always valid. Decisions about intents are
+//! made in [`super::policy`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,31 +13,32 @@ use sha2::{Digest, Sha256};
 use super::job::SubmissionId;
 use super::time::Timestamp;
 
-/// Longest `intentId` and `submissionTarget`, in characters.
+/// The maximum length of `intentId`, `submissionTarget` and other names, in characters.
 pub const MAX_NAME_CHARS: usize = 200;
 
+/// Why a text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NameFault {
+pub enum NameError {
     #[error("must not be empty")]
     Empty,
-    #[error("must have at most {MAX_NAME_CHARS} characters, this has {0}")]
+    #[error("must have at most {MAX_NAME_CHARS} characters, not {0}")]
     TooLong(usize),
     #[error("must not contain control characters")]
     ControlCharacter,
 }
 
-/// What every name has to be: trimmed, not empty, not too long, without control characters.
-pub fn checked_name(raw: &str) -> Result<Arc<str>, NameFault> {
+/// Trims a name and checks it: it must not be empty, not be too long, and contain no control characters.
+pub fn checked_name(raw: &str) -> Result<Arc<str>, NameError> {
     let name = raw.trim();
     if name.is_empty() {
-        return Err(NameFault::Empty);
+        return Err(NameError::Empty);
     }
     if name.chars().any(char::is_control) {
-        return Err(NameFault::ControlCharacter);
+        return Err(NameError::ControlCharacter);
     }
     let chars = name.chars().count();
     if chars > MAX_NAME_CHARS {
-        return Err(NameFault::TooLong(chars));
+        return Err(NameError::TooLong(chars));
     }
     Ok(name.into())
 }
@@ -51,7 +52,7 @@ macro_rules! name_type {
 
         impl $name {
             /// Trims surrounding whitespace, then checks length and characters.
-            pub fn parse(raw: &str) -> Result<Self, NameFault> {
+            pub fn parse(raw: &str) -> Result<Self, NameError> {
                 checked_name(raw).map(Self)
             }
 
@@ -80,12 +81,12 @@ name_type! {
 }
 
 name_type! {
-    /// `submissionTarget`: the name of a contract in the registry.
+    /// `submissionTarget`: the name of a target in the registry.
     TargetName
 }
 
 impl IntentId {
-    /// What the ids of jobs begin with. Such ids are the jobs' own: clients cannot submit one.
+    /// The prefix of the intent ids of jobs. Clients cannot submit an intent with this prefix.
     pub const OF_JOBS: &str = "sm-job:";
 
     /// The id of a job's intent.
@@ -93,22 +94,22 @@ impl IntentId {
         Self(format!("{}{id}", Self::OF_JOBS).into())
     }
 
-    /// Whether it begins as those of jobs do.
+    /// Whether the id has the prefix that is reserved for jobs.
     pub fn is_reserved(&self) -> bool {
         self.0.starts_with(Self::OF_JOBS)
     }
 
-    /// The job that this is the intent of, if it is one's.
+    /// The id of the job, if this is the intent of a job.
     pub fn submission_id(&self) -> Option<SubmissionId> {
         self.0.strip_prefix(Self::OF_JOBS).and_then(SubmissionId::parse)
     }
 }
 
-/// The store's own number for an intent: order of arrival, never shown to clients.
+/// The store's number for an intent, in the order in which they are stored. Clients never see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IntentSeq(pub i64);
 
-/// The exact bytes the client sent, with their hash. Opaque: never parsed, never re-encoded.
+/// The exact bytes that the client sent, and their hash. The service never parses or re-encodes them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload {
     bytes: Bytes,
@@ -131,13 +132,13 @@ impl Payload {
 }
 
 impl fmt::Debug for Payload {
-    /// Size only: payloads stay out of logs, even through `{:?}`.
+    /// Writes the size only, so that payloads never appear in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Payload({} bytes)", self.bytes.len())
     }
 }
 
-/// Why policy ended an intent that was neither accepted nor rejected.
+/// Why an intent ended although it was neither accepted nor rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExhaustedReason {
     DeadlineExceeded,
@@ -161,7 +162,7 @@ impl ExhaustedReason {
     }
 }
 
-/// Where an intent stands; a decision, never an alias of what a gateway said.
+/// The state of an intent. It is the result of a decision of the policy, not what a gateway responded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Pending,
@@ -210,6 +211,7 @@ impl State {
         !matches!(self, Self::Pending)
     }
 
+    /// When the intent ended; `None` while it is pending.
     pub fn completed_at(&self) -> Option<Timestamp> {
         match self {
             Self::Pending => None,
@@ -232,7 +234,7 @@ impl State {
     }
 }
 
-/// An intent as the store has it, without its payload and snapshot.
+/// A stored intent, without its payload and contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
     pub seq: IntentSeq,
@@ -240,14 +242,14 @@ pub struct Intent {
     pub target: TargetName,
     pub created_at: Timestamp,
     pub state: State,
-    /// Attempts begun so far; the only source of attempt numbers.
+    /// The number of attempts started so far, from which the number of the next attempt follows.
     pub attempt_count: u32,
-    /// Whether the latest of them has not been finished yet.
+    /// Whether the latest attempt is not finished yet.
     pub attempt_open: bool,
 }
 
 impl Intent {
-    /// What `waitSeconds` waits for.
+    /// Whether the first attempt is finished, or the intent ended without one. `waitSeconds` waits for this.
     pub fn first_attempt_finished(&self) -> bool {
         let finished = self.attempt_count.saturating_sub(u32::from(self.attempt_open));
         finished > 0 || self.state.is_terminal()
@@ -261,20 +263,20 @@ mod tests {
     #[test]
     fn names_are_trimmed_and_checked() {
         let long = "ä".repeat(MAX_NAME_CHARS);
-        let cases: [(&str, Result<&str, NameFault>); 7] = [
+        let cases: [(&str, Result<&str, NameError>); 7] = [
             ("  a b\t", Ok("a b")),
             ("A", Ok("A")),
             (&long, Ok(&long)),
-            (" \u{a0}\n", Err(NameFault::Empty)),
-            ("a\u{0}b", Err(NameFault::ControlCharacter)),
-            ("a\u{85}b", Err(NameFault::ControlCharacter)),
-            ("", Err(NameFault::Empty)),
+            (" \u{a0}\n", Err(NameError::Empty)),
+            ("a\u{0}b", Err(NameError::ControlCharacter)),
+            ("a\u{85}b", Err(NameError::ControlCharacter)),
+            ("", Err(NameError::Empty)),
         ];
         for (raw, expected) in cases {
             let got = IntentId::parse(raw);
             assert_eq!(got.as_ref().map(IntentId::as_str), expected.as_ref().map(|s| *s), "{raw:?}");
         }
-        assert_eq!(TargetName::parse(&format!("{long}x")), Err(NameFault::TooLong(201)));
+        assert_eq!(TargetName::parse(&format!("{long}x")), Err(NameError::TooLong(201)));
     }
 
     #[test]

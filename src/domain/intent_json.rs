@@ -1,4 +1,4 @@
-//! The JSON form of an intent: the same in answers of the API and in webhook events.
+//! The JSON form of an intent, which is the same in API responses and in webhook events.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use super::intent::Intent;
 use super::time::Timestamp;
 
-/// An intent as clients see it.
+/// An intent and its status.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Intent)]
@@ -23,11 +23,11 @@ pub struct IntentJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub completed_at: Option<Timestamp>,
-    /// The gateway's reason, if the intent was rejected.
+    /// The reason that the gateway gave; only if the status is `rejected`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "invalid_recipient")]
     pub rejected_reason: Option<&'a str>,
-    /// Which rule of the contract ended it, if the intent was exhausted.
+    /// The rule of the contract that ended the intent; only if the status is `exhausted`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ExhaustedReasonName>)]
     pub exhausted_reason: Option<&'static str>,

@@ -1,6 +1,6 @@
-//! A job: an execution request of a tenant for a management node, and what makes two requests one.
+//! A job: a tenant's request to execute something on a management node, and how repeated requests are recognized.
 //!
-//! Strings are checked where they come in; whoever holds a [`JobCommand`] need not look again.
+//! The API checks the strings of a command before it creates a [`JobCommand`].
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -14,11 +14,11 @@ use super::trace::TraceContext;
 use super::uuid_id::uuid_id;
 
 uuid_id! {
-    /// The service's own id of a job: a random UUID, opaque to clients.
+    /// The id that the service gives to a job: a random UUID, opaque to clients.
     SubmissionId
 }
 
-/// What a backend asks for.
+/// A request to execute a job.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobCommand {
     #[schema(min_length = 1, max_length = 200)]
@@ -37,6 +37,7 @@ pub struct JobCommand {
     pub requested_by: RequestedBy,
 }
 
+/// The queue of the node, and optionally the class of service and the account.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecutionProfile {
     #[schema(min_length = 1, max_length = 200)]
@@ -49,6 +50,7 @@ pub struct ExecutionProfile {
     pub account: Option<String>,
 }
 
+/// The resources that the job requests.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ResourceShape {
     #[schema(value_type = u32, minimum = 1)]
@@ -59,9 +61,10 @@ pub struct ResourceShape {
     pub walltime_seconds: NonZeroU32,
 }
 
+/// Where the node reads the input of the job and writes its artifacts.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PayloadRef {
-    /// `s3`, `gs` or `https`, in any case; without user name and password.
+    /// A URI with the scheme `s3`, `gs` or `https`, without user name and password.
     #[schema(max_length = 8192, example = "s3://acme-jobs/1001/input.json")]
     pub input_uri: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,6 +72,7 @@ pub struct PayloadRef {
     pub artifact_bucket: Option<String>,
 }
 
+/// The user who requested the job.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RequestedBy {
     #[schema(min_length = 1, max_length = 200)]
@@ -79,23 +83,24 @@ pub struct RequestedBy {
 }
 
 impl fmt::Debug for JobCommand {
-    /// Names only: where the input is may be a signed URL.
+    /// Writes names only, because the URI of the input may be signed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "JobCommand({:?} of {:?}/{:?})", self.job_id, self.tenant_id, self.workspace_id)
     }
 }
 
-/// What makes a submission unique: tenant, workspace and key, as a hash that every store can index.
+/// Identifies a job: a hash of tenant, workspace and idempotency key, which every store can index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JobKey(pub [u8; 32]);
 
 impl JobCommand {
+    /// The key by which a repeated request is recognized.
     pub fn key(&self) -> JobKey {
-        // None of them can hold a line feed, so no two triples read alike.
+        // None of the three contains a line feed, so different triples never give the same text.
         JobKey(Sha256::digest([&*self.tenant_id, &*self.workspace_id, &*self.idempotency_key].join("\n")).into())
     }
 
-    /// What a node is sent: the command with the name it goes by here.
+    /// The payload that is sent to the node: the command with the id that the service gave to the job.
     pub fn forwarded(&self, id: SubmissionId) -> Result<Vec<u8>, serde_json::Error> {
         #[derive(Serialize)]
         struct Forwarded<'a> {
@@ -106,13 +111,13 @@ impl JobCommand {
         serde_json::to_vec(&Forwarded { submission_id: id.to_string(), command: self })
     }
 
-    /// The command that was forwarded.
+    /// Reads the command back from the payload that [`Self::forwarded`] made.
     pub fn of_forwarded(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// In which fields another command with this key asks for something else. A session is a hint and
-    /// may differ; the key itself cannot.
+    /// The fields in which another command with the same key differs. `session_id` may differ, because it is only
+    /// informative.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let (profile, shape) = (&self.execution_profile, &self.resource_shape);
         let (profile2, shape2) = (&other.execution_profile, &other.resource_shape);
@@ -157,7 +162,7 @@ pub(crate) mod fixtures {
     }
 }
 
-/// Whose job it is, and what the tenant calls it.
+/// The names of a job, for log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFacts {
     pub tenant_id: String,
@@ -168,13 +173,13 @@ pub struct JobFacts {
 }
 
 impl JobFacts {
-    /// Those of the job that an intent is, out of what is sent to its node; none if it is no job.
+    /// Reads the names from the payload of an intent; `None` if the intent is not a job.
     pub fn of_payload(id: &IntentId, payload: &[u8]) -> Option<Self> {
         id.submission_id()?;
         JobCommand::of_forwarded(payload).map(|command| Self::from(&command))
     }
 
-    /// What every line of the log about a job says, as far as it is known.
+    /// The `key=value` pairs of every log line about a job. Values that are not known are empty.
     pub fn tags(&self, trace: Option<TraceContext>, id: Option<SubmissionId>) -> String {
         format!(
             "trace_id={} tenant_id={:?} workspace_id={:?} job_id={:?} submission_id={:?} management_node_id={:?} \
@@ -209,7 +214,7 @@ mod tests {
     use crate::domain::intent::IntentId;
 
     #[test]
-    fn the_id_of_a_job_is_that_of_its_intent_and_of_no_other() {
+    fn the_intent_id_of_a_job_contains_its_submission_id_and_other_ids_contain_none() {
         let id = submission_id(7);
         let intent = IntentId::of_job(id);
         assert_eq!(IntentId::parse(intent.as_str()), Ok(intent.clone()));
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_of_their_workspace() {
+    fn the_same_idempotency_key_in_another_workspace_is_another_job() {
         let key = |tenant, workspace, key| command(tenant, workspace, key).key();
         assert_eq!(key("a", "w", "k"), key("a", "w", "k"));
         for other in
@@ -238,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forwarded_reads_as_the_command() {
+    fn a_forwarded_command_is_read_back_unchanged() {
         let mut full = command("acme", "w1", "k");
         full.execution_profile.qos = Some("normal".to_owned());
         full.requested_by.session_id = Some("s".to_owned());
@@ -247,7 +252,7 @@ mod tests {
         let back = JobCommand::of_forwarded(&bytes).unwrap();
         assert!(back == full);
         full.requested_by.session_id = None;
-        assert!(back.differences(&full).is_empty(), "a session is a hint");
+        assert!(back.differences(&full).is_empty(), "a session may differ");
         full.execution_profile.qos = None;
         full.resource_shape.cpu = NonZeroU32::new(3).unwrap();
         assert_eq!(back.differences(&full), ["execution_profile.qos", "resource_shape.cpu"]);

@@ -1,8 +1,8 @@
-//! The arithmetic of leadership: what a term is and how long its holder may trust it.
+//! The lease: what a term is, and how long the holder trusts its lease without asking the store.
 //!
-//! The database decides who holds the lease. This module says how much less than that the holder
-//! itself believes: from the *start* of its last successful renewal, by a clock that never jumps,
-//! minus a margin. So a slow success never stretches a lease.
+//! The store decides who holds the lease and until when. The holder itself trusts the lease for a shorter time: it counts
+//! four fifths of the duration from the *start* of its last successful renewal, by the monotonic clock. A renewal that takes
+//! long therefore never makes the holder trust the lease for longer than the store grants it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::time::Timestamp;
 
-/// One holding of the lease. Every write of a leader carries it.
+/// One holding of the lease. Every write of a leader names its term, and the store rejects it if the term has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Term {
     pub lease_name: Arc<str>,
@@ -24,26 +24,27 @@ impl fmt::Display for Term {
     }
 }
 
-/// The lease as the database answered an acquire or a renew.
+/// The lease that the store granted when it was acquired or renewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub term: Term,
     pub expires_at: Timestamp,
-    /// Store time at which that was decided.
+    /// The store's time when it granted the lease.
     pub now: Timestamp,
 }
 
-/// How long a lease lasts, and how often it is renewed and sought.
+/// The duration of a lease and the interval of its renewals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTiming {
     duration: Duration,
     renew_interval: Duration,
 }
 
+/// The renewal interval is too long for the duration of the lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a lease of {duration:?} is trusted for {trusted:?} (a fifth is kept as margin), and two renewals every \
-     {renew:?} do not fit into that: make the renew interval at most {most:?} or the lease longer"
+    "the holder trusts a lease of {duration:?} for {trusted:?} (four fifths of it), and two renewal intervals of \
+     {renew:?} do not fit into that; make the renewal interval at most {most:?}, or the lease longer"
 )]
 pub struct UnsafeTiming {
     duration: Duration,
@@ -53,7 +54,8 @@ pub struct UnsafeTiming {
 }
 
 impl LeaseTiming {
-    /// Refuses timings under which one slow renewal would already cost the leadership.
+    /// Fails if a single slow renewal could make the leader lose its lease: two renewal intervals must fit into the
+    /// duration for which the lease is trusted.
     pub fn new(duration: Duration, renew_interval: Duration) -> Result<Self, UnsafeTiming> {
         let timing = Self { duration, renew_interval };
         let trusted = timing.trusted_duration();
@@ -71,10 +73,10 @@ impl LeaseTiming {
         self.renew_interval
     }
 
-    /// How long after the start of a successful renewal the holder trusts the lease: four fifths.
+    /// How long the holder trusts the lease after the start of a successful renewal: four fifths of its duration.
     ///
-    /// The fifth kept back covers what the fence in the database cannot: a request to a gateway
-    /// that was decided on just before the end and leaves just after it.
+    /// The store rejects writes of a term that has ended, but cannot stop a request to a gateway. The remaining fifth is the
+    /// margin for a request that the holder decides to send just before its trust ends and that leaves a little later.
     pub fn trusted_duration(self) -> Duration {
         self.duration - self.duration / 5
     }
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timings_leave_room_for_a_second_renewal() {
+    fn two_renewals_must_fit_into_the_trusted_duration() {
         let seconds = Duration::from_secs;
         let timing = LeaseTiming::new(seconds(15), seconds(5)).unwrap();
         assert_eq!(timing.trusted_duration(), seconds(12));
@@ -93,8 +95,8 @@ mod tests {
         let refused = LeaseTiming::new(seconds(15), seconds(7)).unwrap_err().to_string();
         assert_eq!(
             refused,
-            "a lease of 15s is trusted for 12s (a fifth is kept as margin), and two renewals every 7s do not fit \
-             into that: make the renew interval at most 6s or the lease longer"
+            "the holder trusts a lease of 15s for 12s (four fifths of it), and two renewal intervals of 7s do not fit \
+             into that; make the renewal interval at most 6s, or the lease longer"
         );
         assert!(LeaseTiming::new(seconds(15), seconds(0)).is_err());
         assert!(LeaseTiming::new(seconds(0), seconds(1)).is_err());

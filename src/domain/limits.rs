@@ -1,30 +1,31 @@
-//! Bounds that the registry may put on one target, besides those of the service: how many attempts are under way
-//! at once, how many begin in a second, and how long each may take.
+//! The limits of one target, in addition to those of the service: attempts in flight, attempts per second, and the timeout
+//! of an attempt.
 //!
-//! They are not part of a contract: nothing that becomes of an intent depends on them, so those in force now apply
-//! to all that waits, whenever it came.
+//! Limits are not part of a contract and are not stored with intents, so the current limits apply to all waiting intents.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+/// The limits of one target. `None` means that the target has no limit of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetLimits {
     pub max_in_flight: Option<NonZeroU32>,
     pub rate: Option<Rate>,
-    /// From connecting to the last byte of the answer; that of the service if there is none.
+    /// From connecting to the last byte of the response. `None` means the timeout of the service.
     pub attempt_timeout: Option<AttemptTimeout>,
 }
 
-/// How long an attempt may take, in whole seconds.
+/// The timeout of an attempt, in whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptTimeout(u32);
 
 impl AttemptTimeout {
     pub const SHORTEST: u32 = 1;
-    /// Longer than any gateway is known to wait for its provider (60 s), with room; a hung call holds a slot for
-    /// that long, and an orderly stop may have to wait for it.
+    /// The longest that a gateway is known to wait for its provider is 60 s, and this is twice as much. More would do harm:
+    /// a call that hangs uses a slot for the whole timeout, and stopping the service may have to wait for it.
     pub const LONGEST: u32 = 120;
 
+    /// `None` if the number is not from [`Self::SHORTEST`] to [`Self::LONGEST`].
     pub fn from_secs(seconds: u32) -> Option<Self> {
         (Self::SHORTEST..=Self::LONGEST).contains(&seconds).then_some(Self(seconds))
     }
@@ -38,27 +39,28 @@ impl AttemptTimeout {
     }
 }
 
-/// How often something may begin: evenly spaced, so that no second ever sees more.
+/// A maximum rate of calls. Calls are evenly spaced, so that no interval of a second contains more than the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(Duration);
 
 impl Rate {
-    /// Once in 100 seconds.
+    /// One call in 100 seconds.
     pub const SLOWEST: f64 = 0.01;
-    /// As many as one executor has ever made.
+    /// More calls per second than one executor makes.
     pub const FASTEST: f64 = 10_000.0;
 
+    /// `None` if the number is not from [`Self::SLOWEST`] to [`Self::FASTEST`].
     pub fn per_second(number: f64) -> Option<Self> {
         (Self::SLOWEST..=Self::FASTEST).contains(&number).then(|| Self(Duration::from_secs_f64(1.0 / number)))
     }
 
-    /// From one to the next.
+    /// The time from one call to the next.
     pub fn interval(self) -> Duration {
         self.0
     }
 
     pub fn as_per_second(self) -> f64 {
-        // Back to what was written: an interval has no more than nine digits.
+        // An interval has nanoseconds, so rounding gives back the number that was configured.
         (1e6 / self.0.as_secs_f64()).round() / 1e6
     }
 }
@@ -68,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_what_was_written() {
+    fn a_rate_gives_back_the_number_it_was_made_from() {
         for number in [0.01, 0.5, 1.0, 3.0, 7.5, 30.0, 333.0, 10_000.0] {
             assert_eq!(Rate::per_second(number).unwrap().as_per_second(), number);
         }

@@ -1,7 +1,7 @@
-//! What the service decides, as pure functions over types that cannot hold a wrong value.
+//! What an intent is and how it goes on or ends: pure functions, and types that cannot hold an invalid value.
 //!
-//! Nothing here is async, knows actix or SQL, writes a log line or asks what time it is: `now`
-//! is always passed in. Whoever wants to know *why* an intent ended as it did reads [`policy`].
+//! Nothing here is async, uses actix or SQL, logs, or reads a clock; the current time is always an argument. [`policy`]
+//! decides whether an intent is accepted, rejected, retried or exhausted.
 
 pub mod attempt;
 pub mod client;

@@ -1,14 +1,14 @@
-//! A model of the lease and the attempt that is written down first, explored exhaustively.
+//! A model of the lease and of attempts, whose states are explored exhaustively (model checking).
 //!
-//! Two instances share one lease and one intent. Everything that they do is a step of its own, and
-//! any step may come next: so an instance may be paused anywhere for any time, crash, have a
-//! request or its answer lost, or have a request arrive long after it was given up. Every world
-//! that can be reached within the horizon is visited, and what must never happen is looked for in
-//! each. Decisions are those of [`super::policy`], trust is that of [`super::lease`]. Variants with
-//! one safeguard removed show that the safeguards are needed and that the model would notice.
+//! Two instances share one lease and one intent. Everything that they do is a separate step, and any step may come next. So
+//! an instance can be paused anywhere for any time, crash, lose a request or its answer, or have a request arrive long after
+//! it gave up waiting for it. The test visits every state of the world that can be reached within the bounds, and checks in
+//! each that no rule is violated. The decisions are those of [`super::policy`], and the trusted duration is that of
+//! [`super::lease`]. Variants of the model in which one safeguard is removed show that the safeguard is needed, and that the
+//! model notices when it is missing.
 //!
-//! Left out: an instance that leads again while an attempt of its own earlier term is under way. To
-//! the database that is the same as another instance leading, which is here.
+//! One case is not modelled: an instance that leads again while an attempt of its own earlier term is still in flight. For
+//! the database this is the same as another instance leading, which is modelled.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,22 +21,22 @@ use super::outcome::Outcome;
 use super::policy::{self, Decision};
 use super::time::Timestamp;
 
-/// Time goes in steps of half a lease; a lease is then trusted for one step, and a retry is due
-/// after one.
+/// Time advances in ticks of half a lease. A lease is then trusted for one tick, and a retry is due after one tick.
 type Tick = u8;
 const TICK: Duration = Duration::from_secs(5);
 const LEASE: Tick = 2;
-/// As many attempts as the contracts here allow, and one that must not be.
+/// The number of attempts that the contracts here allow, and one more, which must not happen.
 const ATTEMPTS: usize = 3;
 
+/// The safeguard that a variant of the model leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Without {
     Nothing,
-    /// Writes do not look at the lease.
+    /// Writes do not check the lease.
     Fence,
-    /// The gateway is called before the attempt is written down.
+    /// The gateway is called before the start of the attempt is stored.
     WriteAhead,
-    /// Trust counts from when an answer came instead of from when it was asked for.
+    /// The trusted duration counts from the answer to a renewal instead of from its request.
     EarlyTrust,
 }
 
@@ -46,47 +46,47 @@ struct Model {
     bounds: Bounds,
 }
 
-/// What makes the worlds finite. Pauses are free: any step may wait for any time.
+/// The bounds that make the number of states finite. Pauses need no bound: any step may be delayed for any time.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     horizon: Tick,
-    /// Crashes and losses.
+    /// The number of crashes and lost messages.
     faults: u8,
     terms: u8,
 }
 
-/// The database, the gateway's ledger and the instances.
+/// One state of the world: the database, the requests that the gateway received, and the instances.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct World {
     now: Tick,
     lease: Option<Lease>,
     row: Row,
-    /// How each attempt was recorded to end, by its number less one.
-    log: [Option<Told>; ATTEMPTS],
+    /// The stored outcome of each attempt; attempt 1 has index 0.
+    log: [Option<Reported>; ATTEMPTS],
     /// How often each attempt number reached the gateway.
     sent: [u8; ATTEMPTS],
     instances: [Instance; 2],
-    /// Crashes and losses that have happened.
+    /// The number of crashes and lost messages so far.
     faults: u8,
-    /// An attempt was begun under a term that was over.
-    began_late: bool,
+    /// Whether an attempt started under a term that had ended.
+    started_late: bool,
 }
 
-/// Who does what.
+/// A step: the instance that makes it, if any, and what it does.
 #[derive(Clone, Copy)]
 struct Step(Option<usize>, &'static str);
 
 impl fmt::Debug for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(who) => write!(f, "{who}: {}", self.1),
+            Some(id) => write!(f, "{id}: {}", self.1),
             None => f.write_str(self.1),
         }
     }
 }
 
-/// Takes one more step that may come next.
-type Take<'a> = dyn FnMut(&'static str, &dyn Fn(&mut World, usize)) + 'a;
+/// Adds a step that may come next.
+type AddStep<'a> = dyn FnMut(&'static str, &dyn Fn(&mut World, usize)) + 'a;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Lease {
@@ -109,7 +109,7 @@ enum RowState {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Told {
+enum Reported {
     Accepted,
     Error,
     Interrupted,
@@ -120,7 +120,7 @@ struct Instance {
     term: Option<Term>,
     lease_call: Option<LeaseCall>,
     attempt: Attempt,
-    /// A write that was given up and may still arrive.
+    /// A write that the instance no longer waits for and that may still reach the database.
     orphan: Option<Write>,
 }
 
@@ -131,20 +131,20 @@ struct Term {
     stage: Stage,
 }
 
-/// How far a term is prepared.
+/// How far a new leader has prepared its term.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Stage {
     New,
-    /// What earlier terms left open has been closed.
+    /// The attempts that earlier terms left open are closed.
     Closed,
-    /// And after that the term was still held.
+    /// After that, the instance checked that it still holds the term.
     Ready,
 }
 
-/// An acquire or a renew on its way.
+/// A request to acquire or renew the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct LeaseCall {
-    asked: Tick,
+    requested: Tick,
     renews: Option<u8>,
     /// The epoch that was granted or prolonged, once the database has decided.
     answer: Option<Option<u8>>,
@@ -153,17 +153,17 @@ struct LeaseCall {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Attempt {
     None,
-    /// The scheduler has seen the intent waiting at this count.
+    /// The scheduler has read the waiting intent, with this number of attempts.
     Seen {
         count: u8,
     },
     Writing(Write),
-    /// Begun: about to check trust.
-    Begun {
+    /// The start is stored. Next, the instance checks whether it still trusts its lease.
+    Started {
         epoch: u8,
         number: u8,
     },
-    /// Trust was checked: the request may leave at any time from now on.
+    /// The check succeeded. The request may be sent at any time from now on.
     Leaving {
         epoch: u8,
         number: u8,
@@ -171,14 +171,14 @@ enum Attempt {
     Answered {
         epoch: u8,
         number: u8,
-        told: Told,
+        reported: Reported,
     },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Write {
-    Begin { epoch: u8, count: u8 },
-    Finish { epoch: u8, number: u8, told: Told },
+    Start { epoch: u8, count: u8 },
+    Finish { epoch: u8, number: u8, reported: Reported },
 }
 
 impl Model {
@@ -192,180 +192,186 @@ impl Model {
             sent: [0; ATTEMPTS],
             instances: [idle.clone(), idle],
             faults: 0,
-            began_late: false,
+            started_late: false,
         }
     }
 
-    /// Every world that may come next, with what happened.
+    /// Every state that may come next, with the step that leads to it.
     fn next(&self, world: &World) -> Vec<(Step, World)> {
         let mut steps = Vec::new();
         if world.now < self.bounds.horizon {
             steps.push((Step(None, "time passes"), World { now: world.now + 1, ..world.clone() }));
         }
-        for who in 0..2 {
+        for id in 0..2 {
             let mut step = |what: &'static str, change: &dyn Fn(&mut World, usize)| {
                 let mut next = world.clone();
-                change(&mut next, who);
+                change(&mut next, id);
                 let terms = next.lease.map_or(0, |lease| lease.epoch);
                 if next != *world && next.faults <= self.bounds.faults && terms <= self.bounds.terms {
-                    steps.push((Step(Some(who), what), next));
+                    steps.push((Step(Some(id), what), next));
                 }
             };
             step("crashes", &crash);
-            self.lease_steps(&world.instances[who], &mut step);
-            self.attempt_steps(world, who, &mut step);
+            self.lease_steps(&world.instances[id], &mut step);
+            self.attempt_steps(world, id, &mut step);
         }
         steps
     }
 
-    fn lease_steps(&self, me: &Instance, step: &mut Take<'_>) {
+    fn lease_steps(&self, me: &Instance, step: &mut AddStep<'_>) {
         match me.lease_call {
-            None => step("asks for the lease", &|world, who| {
-                let renews = world.instances[who].term.map(|term| term.epoch);
-                world.instances[who].lease_call = Some(LeaseCall { asked: world.now, renews, answer: None });
+            None => step("requests the lease", &|world, id| {
+                let renews = world.instances[id].term.map(|term| term.epoch);
+                world.instances[id].lease_call = Some(LeaseCall { requested: world.now, renews, answer: None });
             }),
             Some(LeaseCall { answer: None, .. }) => {
-                step("the lease is decided", &decide_lease);
-                step("the lease is decided, its answer is lost", &|world, who| {
-                    decide_lease(world, who);
-                    lose(world, who);
+                step("its lease request is decided", &decide_lease);
+                step("its lease request is decided, and the answer is lost", &|world, id| {
+                    decide_lease(world, id);
+                    lose(world, id);
                 });
-                step("its call for the lease is lost", &lose);
+                step("its lease request is lost", &lose);
             }
-            Some(_) => step("hears of the lease", &|world, who| self.hear_of_lease(world, who)),
+            Some(_) => {
+                step("receives the answer to its lease request", &|world, id| self.receive_lease_answer(world, id))
+            }
         }
         if let Some(Term { stage: Stage::Ready, .. }) = me.term {
-            step("resigns", &|world, who| {
-                // Only what is not under way may be left behind in order.
-                if world.instances[who].attempt == Attempt::None {
-                    give_back(world, who);
-                    drop_term(world, who);
+            step("releases the lease", &|world, id| {
+                // An instance releases the lease only when no attempt is in flight.
+                if world.instances[id].attempt == Attempt::None {
+                    release_lease(world, id);
+                    drop_term(world, id);
                 }
             });
         }
     }
 
-    fn hear_of_lease(&self, world: &mut World, who: usize) {
-        let Some(LeaseCall { asked, renews, answer: Some(answer) }) = world.instances[who].lease_call else { return };
-        world.instances[who].lease_call = None;
-        let asked = if self.without == Without::EarlyTrust { world.now } else { asked };
-        let trusted_until = asked + trusted();
+    fn receive_lease_answer(&self, world: &mut World, id: usize) {
+        let Some(LeaseCall { requested, renews, answer: Some(answer) }) = world.instances[id].lease_call else {
+            return;
+        };
+        world.instances[id].lease_call = None;
+        let requested = if self.without == Without::EarlyTrust { world.now } else { requested };
+        let trusted_until = requested + trusted();
         match (answer, renews) {
             (Some(epoch), None) => {
-                world.instances[who].term = Some(Term { epoch, trusted_until, stage: Stage::New });
+                world.instances[id].term = Some(Term { epoch, trusted_until, stage: Stage::New });
             }
             (Some(epoch), Some(_)) => {
-                if let Some(term) = world.instances[who].term.as_mut().filter(|term| term.epoch == epoch) {
+                if let Some(term) = world.instances[id].term.as_mut().filter(|term| term.epoch == epoch) {
                     term.trusted_until = trusted_until.max(term.trusted_until);
                 }
             }
-            (None, _) => drop_term(world, who),
+            (None, _) => drop_term(world, id),
         }
     }
 
-    fn attempt_steps(&self, world: &World, who: usize, step: &mut Take<'_>) {
-        let me = &world.instances[who];
+    fn attempt_steps(&self, world: &World, id: usize, step: &mut AddStep<'_>) {
+        let me = &world.instances[id];
         if let Some(write) = me.orphan {
-            step("a write that was given up arrives", &|world, who| {
-                world.instances[who].orphan = None;
-                let _nobody_hears = self.write(world, write);
+            step("a write that it no longer waits for arrives", &|world, id| {
+                world.instances[id].orphan = None;
+                let _no_one_waits_for_this = self.write(world, write);
             });
         }
         match (me.attempt, me.term) {
             (Attempt::None, Some(Term { epoch, stage: Stage::New | Stage::Closed, .. })) => {
-                step("closes what was left open, then checks the term", &|world, who| self.prepare(world, who, epoch));
+                step("closes open attempts, or checks its term", &|world, id| self.prepare(world, id, epoch));
             }
-            (Attempt::None, Some(Term { stage: Stage::Ready, .. })) => step("looks at what waits", &|world, who| {
-                if let RowState::Waiting { .. } = world.row.state {
-                    world.instances[who].attempt = Attempt::Seen { count: world.row.count };
-                }
-            }),
-            (Attempt::Seen { count }, term) => step("begins", &|world, who| {
-                world.instances[who].attempt = match term {
+            (Attempt::None, Some(Term { stage: Stage::Ready, .. })) => {
+                step("reads the waiting intent", &|world, id| {
+                    if let RowState::Waiting { .. } = world.row.state {
+                        world.instances[id].attempt = Attempt::Seen { count: world.row.count };
+                    }
+                })
+            }
+            (Attempt::Seen { count }, term) => step("starts an attempt", &|world, id| {
+                world.instances[id].attempt = match term {
                     Some(Term { epoch, trusted_until, .. }) if world.now < trusted_until => match self.without {
                         Without::WriteAhead => Attempt::Leaving { epoch, number: count + 1 },
-                        _ => Attempt::Writing(Write::Begin { epoch, count }),
+                        _ => Attempt::Writing(Write::Start { epoch, count }),
                     },
                     _ => Attempt::None,
                 };
             }),
             (Attempt::Writing(write), _) => self.write_steps(write, step),
-            (Attempt::Begun { epoch, number }, term) => step("checks its trust", &|world, who| {
+            (Attempt::Started { epoch, number }, term) => step("checks that it trusts its lease", &|world, id| {
                 let trusts = term.is_some_and(|term| term.epoch == epoch && world.now < term.trusted_until);
-                world.instances[who].attempt = if trusts { Attempt::Leaving { epoch, number } } else { Attempt::None };
+                world.instances[id].attempt = if trusts { Attempt::Leaving { epoch, number } } else { Attempt::None };
             }),
             (Attempt::Leaving { epoch, number }, _) => {
-                for told in [Told::Accepted, Told::Error] {
-                    step("calls the gateway", &|world, who| {
+                for reported in [Reported::Accepted, Reported::Error] {
+                    step("calls the gateway", &|world, id| {
                         world.sent[usize::from(number) - 1] += 1;
-                        world.instances[who].attempt = Attempt::Answered { epoch, number, told };
+                        world.instances[id].attempt = Attempt::Answered { epoch, number, reported };
                     });
                 }
             }
-            (Attempt::Answered { epoch, number, told }, _) => step("finishes", &|world, who| {
-                world.instances[who].attempt = Attempt::Writing(Write::Finish { epoch, number, told });
+            (Attempt::Answered { epoch, number, reported }, _) => step("finishes the attempt", &|world, id| {
+                world.instances[id].attempt = Attempt::Writing(Write::Finish { epoch, number, reported });
             }),
             (Attempt::None, None) => {}
         }
     }
 
-    fn write_steps(&self, write: Write, step: &mut Take<'_>) {
-        step("its write is done", &|world, who| match self.write(world, write) {
-            Some(attempt) => world.instances[who].attempt = attempt,
-            None => drop_term(world, who),
+    fn write_steps(&self, write: Write, step: &mut AddStep<'_>) {
+        step("its write is applied", &|world, id| match self.write(world, write) {
+            Some(attempt) => world.instances[id].attempt = attempt,
+            None => drop_term(world, id),
         });
-        step("its write is done, the answer is lost", &|world, who| {
-            let _not_heard = self.write(world, write);
-            lose(world, who);
+        step("its write is applied, and the answer is lost", &|world, id| {
+            let _answer_is_lost = self.write(world, write);
+            lose(world, id);
         });
-        step("gives its write up, which may still arrive", &|world, who| {
-            lose(world, who);
-            world.instances[who].orphan = Some(write);
+        step("stops waiting for its write, which may still arrive", &|world, id| {
+            lose(world, id);
+            world.instances[id].orphan = Some(write);
         });
-        step("gives its write up, which may still arrive, and the lease back", &|world, who| {
-            give_back(world, who);
-            lose(world, who);
-            world.instances[who].orphan = Some(write);
+        step("stops waiting for its write, which may still arrive, and releases the lease", &|world, id| {
+            release_lease(world, id);
+            lose(world, id);
+            world.instances[id].orphan = Some(write);
         });
     }
 
-    /// What the database makes of a write: what its writer does next, or nothing if it was refused.
+    /// Applies a write to the database. Returns what its writer does next, or `None` if the write was rejected.
     fn write(&self, world: &mut World, write: Write) -> Option<Attempt> {
-        let (Write::Begin { epoch, .. } | Write::Finish { epoch, .. }) = write;
+        let (Write::Start { epoch, .. } | Write::Finish { epoch, .. }) = write;
         let held = world.lease.is_some_and(|lease| lease.epoch == epoch && world.now < lease.expires);
         if !held && self.without != Without::Fence {
             return None;
         }
         match write {
-            Write::Begin { count, .. } => {
+            Write::Start { count, .. } => {
                 let due = matches!(world.row.state, RowState::Waiting { due } if due <= world.now);
                 let may = policy::may_start(&self.contract, at(0), u32::from(count), at(world.now)).is_ok();
                 if !due || world.row.count != count || !may {
                     return Some(Attempt::None);
                 }
-                world.began_late |= !held;
+                world.started_late |= !held;
                 world.row = Row { count: count + 1, state: RowState::Open { epoch } };
-                Some(Attempt::Begun { epoch, number: count + 1 })
+                Some(Attempt::Started { epoch, number: count + 1 })
             }
-            Write::Finish { number, told, .. } => {
+            Write::Finish { number, reported, .. } => {
                 if self.without == Without::WriteAhead && world.row.count + 1 == number {
                     world.row = Row { count: number, state: RowState::Open { epoch } };
                 }
                 if world.row.count == number && matches!(world.row.state, RowState::Open { .. }) {
-                    self.finish(world, number, told);
+                    self.finish(world, number, reported);
                 }
                 Some(Attempt::None)
             }
         }
     }
 
-    fn finish(&self, world: &mut World, number: u8, told: Told) {
-        let outcome = match told {
-            Told::Accepted => Outcome::Accepted { gateway_message_id: None },
-            Told::Error => Outcome::error("timeout"),
-            Told::Interrupted => Outcome::interrupted(),
+    fn finish(&self, world: &mut World, number: u8, reported: Reported) {
+        let outcome = match reported {
+            Reported::Accepted => Outcome::Accepted { gateway_message_id: None },
+            Reported::Error => Outcome::error("timeout"),
+            Reported::Interrupted => Outcome::interrupted(),
         };
-        world.log[usize::from(number) - 1] = Some(told);
+        world.log[usize::from(number) - 1] = Some(reported);
         world.row.state = match policy::decide(&self.contract, at(0), u32::from(number), &outcome, at(world.now)) {
             Decision::Accept => RowState::Ended { accepted: true },
             Decision::Reject { .. } | Decision::Exhaust(_) => RowState::Ended { accepted: false },
@@ -373,21 +379,21 @@ impl Model {
         };
     }
 
-    fn prepare(&self, world: &mut World, who: usize, epoch: u8) {
+    fn prepare(&self, world: &mut World, id: usize, epoch: u8) {
         let held = world.lease.is_some_and(|lease| lease.epoch == epoch && world.now < lease.expires);
         if !held && self.without != Without::Fence {
-            return drop_term(world, who);
+            return drop_term(world, id);
         }
-        let new = world.instances[who].term.is_some_and(|term| term.stage == Stage::New);
+        let new = world.instances[id].term.is_some_and(|term| term.stage == Stage::New);
         if new && matches!(world.row.state, RowState::Open { epoch: left } if left < epoch) {
-            self.finish(world, world.row.count, Told::Interrupted);
+            self.finish(world, world.row.count, Reported::Interrupted);
         }
-        if let Some(term) = &mut world.instances[who].term {
+        if let Some(term) = &mut world.instances[id].term {
             term.stage = if term.stage == Stage::New { Stage::Closed } else { Stage::Ready };
         }
     }
 
-    /// What must never be, in a world or on the way to it.
+    /// The rule that a step from `before` to `world` violates, if any.
     fn violation(&self, before: &World, world: &World) -> Option<&'static str> {
         let one_shot = matches!(self.contract.policy, super::contract::Policy::OneShot);
         let trusting =
@@ -401,9 +407,9 @@ impl Model {
         } else if world.log.iter().flatten().count() + open != usize::from(world.row.count) {
             Some("attempt numbers have a gap")
         } else if ended && (before.row != world.row || before.log != world.log) {
-            Some("something changed after the end")
-        } else if world.began_late {
-            Some("an attempt began in a term that had ended")
+            Some("an intent changed after its end")
+        } else if world.started_late {
+            Some("an attempt started in a term that had ended")
         } else if trusting > 1 {
             Some("two instances trust their lease")
         } else if world.row.state == (RowState::Ended { accepted: true })
@@ -415,27 +421,27 @@ impl Model {
         }
     }
 
-    /// Visits every world; the way to the first violation, if there is one.
+    /// Visits every state that can be reached. Stops at the first violation, with the steps that lead to it.
     fn explore(&self) -> Explored {
         let mut known = HashSet::from([Self::start()]);
         let mut worlds = vec![Self::start()];
-        let mut came_by = vec![(0, Step(None, "start"))];
+        let mut reached_by = vec![(0, Step(None, "start"))];
         let mut index = 0;
         while index < worlds.len() {
             for (step, next) in self.next(&worlds[index]) {
                 if let Some(violation) = self.violation(&worlds[index], &next) {
-                    let mut way = vec![step];
+                    let mut path = vec![step];
                     let mut at = index;
                     while at != 0 {
-                        way.push(came_by[at].1);
-                        at = came_by[at].0;
+                        path.push(reached_by[at].1);
+                        at = reached_by[at].0;
                     }
-                    way.reverse();
-                    return Explored { worlds, violation: Some((violation, way)) };
+                    path.reverse();
+                    return Explored { worlds, violation: Some((violation, path)) };
                 }
                 if known.insert(next.clone()) {
                     worlds.push(next);
-                    came_by.push((index, step));
+                    reached_by.push((index, step));
                 }
             }
             index += 1;
@@ -449,10 +455,10 @@ struct Explored {
     violation: Option<(&'static str, Vec<Step>)>,
 }
 
-/// The database's answer to an acquire or a renew.
-fn decide_lease(world: &mut World, who: usize) {
-    let Some(LeaseCall { renews, .. }) = world.instances[who].lease_call else { return };
-    let (now, holder) = (world.now, u8::try_from(who).unwrap());
+/// Lets the database decide about a request to acquire or renew the lease.
+fn decide_lease(world: &mut World, id: usize) {
+    let Some(LeaseCall { renews, .. }) = world.instances[id].lease_call else { return };
+    let (now, holder) = (world.now, u8::try_from(id).unwrap());
     let live = world.lease.filter(|lease| now < lease.expires);
     let granted = match (renews, live) {
         (Some(epoch), Some(lease)) if lease.epoch == epoch && lease.holder == holder => Some(epoch),
@@ -462,34 +468,34 @@ fn decide_lease(world: &mut World, who: usize) {
     if let Some(epoch) = granted {
         world.lease = Some(Lease { holder, epoch, expires: now + LEASE });
     }
-    if let Some(call) = &mut world.instances[who].lease_call {
+    if let Some(call) = &mut world.instances[id].lease_call {
         call.answer = Some(granted);
     }
 }
 
-fn give_back(world: &mut World, who: usize) {
-    let (now, epoch) = (world.now, world.instances[who].term.map(|term| term.epoch));
+fn release_lease(world: &mut World, id: usize) {
+    let (now, epoch) = (world.now, world.instances[id].term.map(|term| term.epoch));
     if let Some(lease) = world.lease.as_mut().filter(|lease| Some(lease.epoch) == epoch) {
         lease.expires = lease.expires.min(now);
     }
 }
 
-fn crash(world: &mut World, who: usize) {
+fn crash(world: &mut World, id: usize) {
     world.faults += 1;
-    let me = &mut world.instances[who];
+    let me = &mut world.instances[id];
     let orphan = if let Attempt::Writing(write) = me.attempt { Some(write) } else { me.orphan };
     *me = Instance { term: None, lease_call: None, attempt: Attempt::None, orphan };
 }
 
-/// A call failed, or so its caller believes.
-fn lose(world: &mut World, who: usize) {
+/// A call failed, or its caller believes that it did.
+fn lose(world: &mut World, id: usize) {
     world.faults += 1;
-    drop_term(world, who);
+    drop_term(world, id);
 }
 
-/// Any doubt ends the term; a call under way may still be made and recorded.
-fn drop_term(world: &mut World, who: usize) {
-    let me = &mut world.instances[who];
+/// Ends the term of an instance. A gateway call of an attempt that is already started may still happen and be stored.
+fn drop_term(world: &mut World, id: usize) {
+    let me = &mut world.instances[id];
     me.term = None;
     me.lease_call = None;
     if matches!(me.attempt, Attempt::Seen { .. } | Attempt::Writing(_)) {
@@ -514,54 +520,54 @@ fn explore(contract: Contract, without: Without, bounds: Bounds) -> Explored {
     Model { contract, without, bounds }.explore()
 }
 
-/// Explores, holds every world to the rules, and sees that the interesting ones were among them.
-fn hold(contract: Contract, bounds: Bounds) -> Vec<World> {
+/// Explores all states, and checks that no rule is violated and that the interesting states were reached.
+fn check(contract: Contract, bounds: Bounds) -> Vec<World> {
     let explored = explore(contract, Without::Nothing, bounds);
     println!("{} worlds within {bounds:?}", explored.worlds.len());
-    if let Some((violation, way)) = explored.violation {
-        panic!("{violation}: {way:#?}");
+    if let Some((violation, path)) = explored.violation {
+        panic!("{violation}: {path:#?}");
     }
-    let reached = |what: &dyn Fn(&World) -> bool| explored.worlds.iter().any(what);
+    let reached = |is_searched: &dyn Fn(&World) -> bool| explored.worlds.iter().any(is_searched);
     assert!(reached(&|world| world.row.state == RowState::Ended { accepted: true }), "it is accepted");
     assert!(reached(&|world| world.lease.is_some_and(|lease| lease.epoch > 1 && lease.holder == 1)), "a takeover");
     assert!(
-        reached(&|world| world.sent[0] == 1 && world.log[0] == Some(Told::Interrupted)),
+        reached(&|world| world.sent[0] == 1 && world.log[0] == Some(Reported::Interrupted)),
         "sent, but closed by a new term before its outcome was recorded"
     );
     explored.worlds
 }
 
 #[test]
-fn a_one_shot_is_sent_at_most_once_in_any_world() {
-    hold(one_shot(), Bounds { horizon: 3, faults: 1, terms: 2 });
+fn a_one_shot_is_sent_at_most_once_in_every_state() {
+    check(one_shot(), Bounds { horizon: 3, faults: 1, terms: 2 });
 }
 
 #[test]
-fn nothing_is_sent_twice_or_changed_after_its_end_in_any_world() {
-    let explored = hold(max_attempts(2), Bounds { horizon: 3, faults: 1, terms: 2 });
+fn no_attempt_is_sent_twice_and_no_intent_changes_after_its_end_in_every_state() {
+    let explored = check(max_attempts(2), Bounds { horizon: 3, faults: 1, terms: 2 });
     assert!(
-        explored.iter().any(|world| world.log[0] == Some(Told::Interrupted) && world.sent == [1, 1, 0]),
+        explored.iter().any(|world| world.log[0] == Some(Reported::Interrupted) && world.sent == [1, 1, 0]),
         "sent, interrupted, and sent again under the next number"
     );
 }
 
 #[test]
 #[ignore = "takes minutes: make model"]
-fn deeper() {
-    hold(one_shot(), Bounds { horizon: 4, faults: 2, terms: 3 });
-    hold(max_attempts(2), Bounds { horizon: 4, faults: 1, terms: 3 });
-    hold(max_attempts(2), Bounds { horizon: 5, faults: 0, terms: 3 });
+fn the_same_holds_within_larger_bounds() {
+    check(one_shot(), Bounds { horizon: 4, faults: 2, terms: 3 });
+    check(max_attempts(2), Bounds { horizon: 4, faults: 1, terms: 3 });
+    check(max_attempts(2), Bounds { horizon: 5, faults: 0, terms: 3 });
 }
 
 #[test]
-fn without_a_safeguard_the_model_objects() {
-    for (without, objection) in [
-        (Without::Fence, "an attempt began in a term that had ended"),
+fn the_model_finds_a_violation_if_a_safeguard_is_missing() {
+    for (without, expected) in [
+        (Without::Fence, "an attempt started in a term that had ended"),
         (Without::WriteAhead, "an attempt number was sent twice"),
         (Without::EarlyTrust, "two instances trust their lease"),
     ] {
         let explored = explore(max_attempts(2), without, Bounds { horizon: 4, faults: 1, terms: 2 });
-        let (violation, way) = explored.violation.unwrap_or_else(|| panic!("{without:?}: nothing was found"));
-        assert_eq!(violation, objection, "{without:?}: {way:#?}");
+        let (violation, path) = explored.violation.unwrap_or_else(|| panic!("{without:?}: nothing was found"));
+        assert_eq!(violation, expected, "{without:?}: {path:#?}");
     }
 }

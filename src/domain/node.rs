@@ -1,4 +1,4 @@
-//! A management node: whose it is, what it takes, and when it counts as gone.
+//! A management node: the tenants that may use it, the rules for its jobs, and when it counts as unreachable.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,30 +10,35 @@ use super::contract::ContractSnapshot;
 use super::job::JobCommand;
 use super::limits::AttemptTimeout;
 
-/// Connection failures in a row after which a node counts as gone: new jobs are refused.
+/// After this many connection failures in a row a node counts as unreachable, and new jobs for it are rejected.
 pub const FAILURES_UNTIL_GONE: i64 = 5;
-/// How long a node that is gone is left alone before one new job is let through to try it.
+/// After this time, one new job is accepted for an unreachable node, to find out whether the node is back.
 pub const REST_BEFORE_PROBE: Duration = Duration::from_secs(10);
 
+/// A management node as the registry defines it.
 #[derive(Clone, Debug)]
 pub struct ManagementNode {
     pub id: String,
+    /// The tenant that owns the node.
     pub owner: String,
+    /// Other tenants that may use the node.
     pub shared_with: BTreeSet<String>,
     pub state: NodeState,
     pub contract: Arc<ContractSnapshot>,
     pub queues: Vec<Queue>,
-    /// How long an attempt there may take, if it has a limit of its own.
+    /// The timeout of attempts, if the node has one of its own.
     pub attempt_timeout: Option<AttemptTimeout>,
 }
 
+/// Whether a node accepts new jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
     Active,
-    /// Takes no new jobs; those it has go on.
+    /// The node accepts no new jobs, and finishes those that it has.
     Draining,
 }
 
+/// A queue of a node, with the accounts and classes of service that jobs may name and the most that a job may request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
     pub name: String,
@@ -44,7 +49,7 @@ pub struct Queue {
     pub max_walltime_seconds: NonZeroU32,
 }
 
-/// A rule of a node that a command does not keep.
+/// A rule of a node that a command violates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
     pub field: &'static str,
@@ -58,12 +63,12 @@ impl fmt::Display for Breach {
 }
 
 impl ManagementNode {
-    /// The node's own, or shared with it.
+    /// Whether the tenant owns the node or the node is shared with it.
     pub fn is_open_to(&self, tenant: &str) -> bool {
         self.owner == tenant || self.shared_with.contains(tenant)
     }
 
-    /// Every rule that a command breaks.
+    /// Every rule that a command violates.
     pub fn breaches(&self, command: &JobCommand) -> Vec<Breach> {
         let profile = &command.execution_profile;
         let Some(queue) = self.queues.iter().find(|queue| queue.name == profile.queue_name) else {
@@ -73,11 +78,16 @@ impl ManagementNode {
         };
         let shape = &command.resource_shape;
         [
-            named("execution_profile.account", profile.account.as_deref(), &queue.accounts, &queue.name),
-            named("execution_profile.qos", profile.qos.as_deref(), &queue.qos, &queue.name),
-            within("resource_shape.cpu", shape.cpu, queue.max_cpu, &queue.name),
-            within("resource_shape.memory_mib", shape.memory_mib, queue.max_memory_mib, &queue.name),
-            within("resource_shape.walltime_seconds", shape.walltime_seconds, queue.max_walltime_seconds, &queue.name),
+            check_name("execution_profile.account", profile.account.as_deref(), &queue.accounts, &queue.name),
+            check_name("execution_profile.qos", profile.qos.as_deref(), &queue.qos, &queue.name),
+            check_maximum("resource_shape.cpu", shape.cpu, queue.max_cpu, &queue.name),
+            check_maximum("resource_shape.memory_mib", shape.memory_mib, queue.max_memory_mib, &queue.name),
+            check_maximum(
+                "resource_shape.walltime_seconds",
+                shape.walltime_seconds,
+                queue.max_walltime_seconds,
+                &queue.name,
+            ),
         ]
         .into_iter()
         .flatten()
@@ -85,13 +95,13 @@ impl ManagementNode {
     }
 }
 
-fn named(field: &'static str, name: Option<&str>, allowed: &BTreeSet<String>, queue: &str) -> Option<Breach> {
+fn check_name(field: &'static str, name: Option<&str>, allowed: &BTreeSet<String>, queue: &str) -> Option<Breach> {
     let name = name?;
     if allowed.contains(name) {
         return None;
     }
     let rule = if allowed.is_empty() {
-        format!("must not be named in queue {queue:?}")
+        format!("must be left out in queue {queue:?}")
     } else {
         let names: Vec<_> = allowed.iter().map(String::as_str).collect();
         format!("must be one of {} in queue {queue:?}", names.join(", "))
@@ -99,8 +109,8 @@ fn named(field: &'static str, name: Option<&str>, allowed: &BTreeSet<String>, qu
     Some(Breach { field, rule })
 }
 
-fn within(field: &'static str, wanted: NonZeroU32, most: NonZeroU32, queue: &str) -> Option<Breach> {
-    (wanted > most).then(|| Breach { field, rule: format!("must be at most {most} in queue {queue:?}") })
+fn check_maximum(field: &'static str, requested: NonZeroU32, most: NonZeroU32, queue: &str) -> Option<Breach> {
+    (requested > most).then(|| Breach { field, rule: format!("must be at most {most} in queue {queue:?}") })
 }
 
 #[cfg(test)]
@@ -138,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_that_is_broken_is_named() {
+    fn every_violated_rule_is_reported() {
         let breaches = |change: fn(&mut JobCommand)| {
             let mut command = command("acme", "w1", "k");
             change(&mut command);
@@ -160,7 +170,7 @@ mod tests {
             }),
             [
                 "execution_profile.account must be one of research in queue \"short\"",
-                "execution_profile.qos must not be named in queue \"short\"",
+                "execution_profile.qos must be left out in queue \"short\"",
                 "resource_shape.cpu must be at most 4 in queue \"short\"",
                 "resource_shape.memory_mib must be at most 1024 in queue \"short\"",
                 "resource_shape.walltime_seconds must be at most 3600 in queue \"short\"",

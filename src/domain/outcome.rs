@@ -1,12 +1,12 @@
-//! What a gateway said, or why nothing sensible was heard: facts, recorded as they are.
+//! The outcome of an attempt: what the gateway responded, or why there is no usable response.
 //!
-//! An outcome is never a status of the intent; `policy` turns one into the other.
+//! An outcome is a fact that is stored as it is. It is not the status of the intent; [`super::policy`] derives that from it.
 
 use std::time::Duration;
 
 use super::intent::MAX_NAME_CHARS;
 
-/// The fact an attempt ended with.
+/// The outcome of an attempt.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     Accepted {
@@ -16,31 +16,32 @@ pub enum Outcome {
         reason: String,
         gateway_message_id: Option<String>,
     },
-    /// Neither accepted nor rejected.
+    /// The gateway neither accepted nor rejected the intent.
     Error {
-        /// Begins with the words of its contact, by which [`Contact::of_text`] knows it again.
+        /// Begins with the prefix of its contact, from which [`Contact::of_text`] recovers the contact.
         text: String,
         contact: Contact,
-        /// How long the gateway wants to be left alone, if it said so. Not stored.
+        /// The delay that the gateway requested with `Retry-After`. It is not stored.
         retry_after: Option<Duration>,
     },
 }
 
-/// How far an attempt got.
+/// How far the request of an attempt got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Contact {
-    /// Nothing of the request left: the gateway cannot have acted on it.
+    /// No byte of the request was sent, so the gateway cannot have acted on it.
     NotSent,
-    /// The gateway answered.
+    /// The gateway responded.
     Answered,
-    /// The request, or some of it, may have left, and no complete answer came: the gateway may have acted on it.
+    /// The request may have been sent, in part or completely, and no complete response arrived. The gateway may have acted
+    /// on it.
     Unknown,
 }
 
 impl Contact {
     pub const ALL: [Self; 3] = [Self::NotSent, Self::Answered, Self::Unknown];
 
-    /// The label of `submission_attempt_errors_total`.
+    /// The value of the label of `submission_attempt_errors_total`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NotSent => "not_sent",
@@ -49,7 +50,7 @@ impl Contact {
         }
     }
 
-    /// What the text of an error begins with.
+    /// The prefix of error texts.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::NotSent => "not sent: ",
@@ -58,8 +59,8 @@ impl Contact {
         }
     }
 
-    /// The contact that a stored error text tells. Texts of answers begin with the word gateway; what cannot be
-    /// told is unknown.
+    /// The contact of a stored error, from its text. Texts about a response begin with "gateway". The contact of any other
+    /// text without a prefix is unknown.
     pub fn of_text(text: &str) -> Self {
         if text.starts_with(Self::NotSent.prefix()) {
             Self::NotSent
@@ -70,7 +71,7 @@ impl Contact {
         }
     }
 
-    /// Whether the gateway was there, if that is known.
+    /// Whether the gateway was reachable, if that is known.
     pub const fn reached(self) -> Option<bool> {
         match self {
             Self::NotSent => Some(false),
@@ -80,7 +81,7 @@ impl Contact {
     }
 }
 
-/// By what is kept of them.
+/// Compares only what is stored, so `retry_after` does not count.
 impl PartialEq for Outcome {
     fn eq(&self, other: &Self) -> bool {
         let kept = |outcome: &Self| {
@@ -93,30 +94,30 @@ impl PartialEq for Outcome {
 
 impl Eq for Outcome {}
 
-/// Recorded for an attempt whose leader went away before it could write down the outcome.
+/// The error of an attempt whose leader stopped or lost its lease before it stored the outcome.
 pub const INTERRUPTED: &str = "interrupted: the instance that made this attempt stopped or lost its lease \
                                before recording the outcome, which is therefore unknown";
 
-/// Longest cause: a column holds it, at up to two units a character.
+/// The maximum length of a cause. The column that stores it needs up to two units per character.
 const MAX_CAUSE_CHARS: usize = 60;
 
 impl Outcome {
-    /// The gateway answered, but not with an acceptance or a rejection. The text begins with the word gateway.
+    /// The gateway responded, but neither accepted nor rejected. The text must begin with "gateway".
     pub fn error(text: impl Into<String>) -> Self {
         Self::Error { text: text.into(), contact: Contact::Answered, retry_after: None }
     }
 
-    /// Nothing was sent, and this is why.
+    /// Nothing was sent, for the reason in the text.
     pub fn not_sent(text: impl AsRef<str>) -> Self {
         Self::with_prefix(Contact::NotSent, text.as_ref())
     }
 
-    /// The request may have been sent, and this is why there is no answer.
+    /// The request may have been sent, but there is no complete response, for the reason in the text.
     pub fn unknown(text: impl AsRef<str>) -> Self {
         Self::with_prefix(Contact::Unknown, text.as_ref())
     }
 
-    /// An error as a store has kept it.
+    /// An error that was read from a store.
     pub fn stored_error(text: String) -> Self {
         Self::Error { contact: Contact::of_text(&text), text, retry_after: None }
     }
@@ -125,15 +126,15 @@ impl Outcome {
         Self::Error { text: format!("{}{text}", contact.prefix()), contact, retry_after: None }
     }
 
-    /// The same; and the gateway wants to be left alone for so long.
-    pub fn with_retry_after(mut self, span: Option<Duration>) -> Self {
+    /// This outcome, with the delay that the gateway requested. Only errors have one.
+    pub fn with_retry_after(mut self, delay: Option<Duration>) -> Self {
         if let Self::Error { retry_after, .. } = &mut self {
-            *retry_after = span;
+            *retry_after = delay;
         }
         self
     }
 
-    /// How far the attempt got.
+    /// How far the request got.
     pub fn contact(&self) -> Contact {
         match self {
             Self::Error { contact, .. } => *contact,
@@ -141,6 +142,7 @@ impl Outcome {
         }
     }
 
+    /// The delay that the gateway requested with `Retry-After`.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Error { retry_after, .. } => *retry_after,
@@ -148,11 +150,12 @@ impl Outcome {
         }
     }
 
+    /// The outcome of an attempt that its leader left open; see [`INTERRUPTED`].
     pub fn interrupted() -> Self {
         Self::stored_error(INTERRUPTED.to_owned())
     }
 
-    /// The label of `submission_attempts_total`.
+    /// The value of the label of `submission_attempts_total`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Accepted { .. } => "accepted",
@@ -161,7 +164,7 @@ impl Outcome {
         }
     }
 
-    /// `outcomeStatus` of the audit row: what the gateway said, so nothing for an error.
+    /// The `outcomeStatus` of the audit row: what the gateway responded, so `None` for an error.
     pub fn status(&self) -> Option<&'static str> {
         match self {
             Self::Error { .. } => None,
@@ -183,8 +186,8 @@ impl Outcome {
         }
     }
 
-    /// Why it was not accepted, in few words that many attempts share: a reason, or an error
-    /// without its details.
+    /// Why the attempt was not accepted, in words that many attempts share: the rejection reason, or the error text without
+    /// its details.
     pub fn cause(&self) -> String {
         let text = match self {
             Self::Accepted { .. } => "",
@@ -198,7 +201,7 @@ impl Outcome {
         text.chars().take(MAX_CAUSE_CHARS).collect()
     }
 
-    /// The gateway's id, if it is one that can be searched for.
+    /// The message id of the gateway, if it is short enough to be indexed for searches.
     pub fn searchable_message_id(&self) -> Option<&str> {
         self.gateway_message_id().filter(|id| id.chars().count() <= MAX_NAME_CHARS)
     }
@@ -218,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_what_many_attempts_share() {
+    fn a_cause_is_the_part_of_an_error_that_many_attempts_share() {
         for (outcome, cause) in [
             (Outcome::Accepted { gateway_message_id: None }, ""),
             (
@@ -244,13 +247,13 @@ mod tests {
         ] {
             assert_eq!(outcome.cause(), cause);
             let again = outcome.error_text().map(|text| Outcome::stored_error(text.to_owned()));
-            assert_eq!(again.map_or(outcome.cause(), |again| again.cause()), cause, "and so does what is stored");
+            assert_eq!(again.map_or(outcome.cause(), |again| again.cause()), cause, "also after it was stored");
         }
         assert_eq!(Outcome::error("é".repeat(500)).cause().chars().count(), MAX_CAUSE_CHARS);
     }
 
     #[test]
-    fn a_stored_text_tells_how_far_the_attempt_got() {
+    fn the_contact_is_recovered_from_a_stored_text() {
         for outcome in [
             Outcome::not_sent("cannot connect to the gateway: refused"),
             Outcome::unknown("connection lost after sending: reset"),
@@ -264,7 +267,7 @@ mod tests {
             assert_eq!(Outcome::stored_error(text.to_owned()).contact(), outcome.contact(), "{text}");
         }
         for text in ["cannot connect to the gateway: x", "timed out", "", "not sentimental"] {
-            assert_eq!(Contact::of_text(text), Contact::Unknown, "what earlier versions wrote is in doubt: {text}");
+            assert_eq!(Contact::of_text(text), Contact::Unknown, "texts of earlier versions have no prefix: {text}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! From fact to decision: the one place that says how an intent goes on or ends.
+//! Decides how an intent continues or ends after an attempt. No other module makes this decision.
 //!
-//! Pure functions of the contract's snapshot, the attempt's number, its outcome and store time.
+//! The functions depend only on the stored contract, the number of the attempt, its outcome and the store's time.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::intent::ExhaustedReason;
 use super::outcome::Outcome;
 use super::time::Timestamp;
 
-/// What becomes of an intent after an attempt.
+/// What happens to an intent after an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Accept,
@@ -18,16 +18,15 @@ pub enum Decision {
     RetryAt(Timestamp),
 }
 
-/// When the attempt after one that finished at `finished_at` is due.
+/// When the retry of an attempt that finished at `finished_at` is due.
 ///
-/// Internal timing, not a contract term: nothing a client sees names it. Another timing (growing
-/// delays, jitter, one per gateway type) goes here and nowhere else.
+/// The delay is not part of any contract. A different timing, such as growing delays or jitter, belongs here.
 fn retry_due(finished_at: Timestamp) -> Timestamp {
     const RETRY_DELAY: Duration = Duration::from_secs(5);
     finished_at + RETRY_DELAY
 }
 
-/// The moment from which a `deadline` intent can no longer be accepted.
+/// The moment from which an intent with the policy `deadline` can no longer be accepted; `None` for other policies.
 pub fn deadline(contract: &Contract, created_at: Timestamp) -> Option<Timestamp> {
     match contract.policy {
         Policy::Deadline { max_acceptance_seconds } => {
@@ -37,10 +36,10 @@ pub fn deadline(contract: &Contract, created_at: Timestamp) -> Option<Timestamp>
     }
 }
 
-/// Whether an attempt may start at `now`; if not, why the intent is exhausted.
+/// Whether an attempt may start at `now`. The error says why the intent is exhausted.
 ///
-/// The counts are looked at too, so that a row that should have ended (a crash between two
-/// releases, a hand-edited store) is ended rather than sent once more.
+/// This also checks the number of attempts, so that an intent that should already have ended, for example in a store that
+/// was edited by hand, is ended rather than sent again.
 pub fn may_start(
     contract: &Contract,
     created_at: Timestamp,
@@ -60,7 +59,7 @@ pub fn may_start(
     }
 }
 
-/// What becomes of an intent whose attempt number `attempt` ended with `outcome` at `finished_at`.
+/// Decides about an intent whose attempt number `attempt` finished with `outcome` at `finished_at`.
 pub fn decide(
     contract: &Contract,
     created_at: Timestamp,
@@ -113,16 +112,16 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_the_rules() {
+    fn every_rule_decides_as_specified() {
         use Decision::{Accept, Exhaust, RetryAt};
         use ExhaustedReason::{DeadlineExceeded, MaxAttempts, OneShot};
         let just_before = Timestamp::from_micros(after(30_000).micros() - 1);
         let cases = [
-            ("accepted at once", one_shot(), 1, accepted(), after(10), Accept),
-            ("accepted late in count", max_attempts(3), 3, accepted(), after(10), Accept),
+            ("accepted on the first attempt", one_shot(), 1, accepted(), after(10), Accept),
+            ("accepted on the last attempt", max_attempts(3), 3, accepted(), after(10), Accept),
             ("accepted strictly before the deadline", deadline_of(30), 4, accepted(), just_before, Accept),
             ("accepted at the deadline", deadline_of(30), 4, accepted(), after(30_000), Exhaust(DeadlineExceeded)),
-            ("accepted after it", deadline_of(30), 1, accepted(), after(30_001), Exhaust(DeadlineExceeded)),
+            ("accepted after the deadline", deadline_of(30), 1, accepted(), after(30_001), Exhaust(DeadlineExceeded)),
             ("terminal", one_shot(), 1, rejected("invalid_recipient"), after(10), reject("invalid_recipient")),
             (
                 "terminal, even after the deadline",
@@ -208,8 +207,7 @@ mod tests {
     }
 
     proptest! {
-        /// Drives an intent through a random history as the service would and compares the end
-        /// with a model that knows only the words of the specification.
+        /// Runs an intent through a random history as the service would, and compares every decision with the specification.
         #[test]
         fn histories_agree_with_the_model(
             contract in any_contract(),

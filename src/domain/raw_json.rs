@@ -1,7 +1,6 @@
-//! Reading single fields of somebody else's JSON object, whatever stands in the others.
+//! Reads single fields of a JSON object from outside, and skips the others without parsing them.
 //!
-//! What nobody asks for is only skipped: half a surrogate pair, a number that no type can hold or a thousand
-//! brackets in another field do not matter.
+//! Half a surrogate pair, a number that no type can hold, or a thousand nested brackets in another field do no harm.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,12 +9,13 @@ use serde::de::Visitor;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// The fields of a JSON object, each as it is written; the last one of a name counts.
+/// The fields of a JSON object as raw JSON. If a field occurs several times, the last one counts.
 #[derive(Deserialize)]
 #[serde(transparent)]
 pub struct Object<'a>(#[serde(borrow)] HashMap<Lossy, &'a RawValue>);
 
 impl<'a> Object<'a> {
+    /// `None` if the value is not an object.
     pub fn of(raw: &'a RawValue) -> Option<Self> {
         serde_json::from_str(raw.get()).ok()
     }
@@ -25,7 +25,8 @@ impl<'a> Object<'a> {
     }
 }
 
-/// A JSON string, also if it holds half of a surrogate pair, as programs write that cut texts without looking.
+/// A JSON string that may contain half of a surrogate pair, which programs write when they cut a text in the middle of a
+/// character. Replacement characters take its place.
 #[derive(PartialEq, Eq, Hash)]
 pub struct Lossy(pub String);
 
@@ -51,7 +52,7 @@ impl<'de> Deserialize<'de> for Lossy {
     }
 }
 
-/// What a string says or how a number is written; `None` for anything else.
+/// The content of a string, or a number as it is written; `None` for anything else.
 pub fn text_of(raw: &RawValue) -> Option<String> {
     match raw.get().as_bytes().first() {
         Some(b'"') => serde_json::from_str::<Lossy>(raw.get()).ok().map(|Lossy(text)| text),

@@ -1,5 +1,5 @@
-//! Standard Webhooks signatures: HMAC-SHA256 over id, timestamp and body, so that off-the-shelf
-//! libraries verify them. Pure; a secret never shows itself, not even through `{:?}`.
+//! Webhook signatures of the Standard Webhooks specification (HMAC-SHA256 over id, timestamp and body), which existing
+//! libraries can verify.
 
 use std::fmt;
 
@@ -8,23 +8,24 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// What that standard allows a secret to have.
+/// The sizes of a secret that the specification allows.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 const SECRET_PREFIX: &str = "whsec_";
 const SIGNATURE_PREFIX: &str = "v1,";
 
-/// How far the timestamp of a message may be from the receiver's clock, as that standard has it.
+/// How far the timestamp of a message may differ from the receiver's clock, according to the specification.
 pub const TOLERANCE_SECONDS: i64 = 5 * 60;
 
+/// A secret that signs webhooks. Its `Debug` output does not contain the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
-/// Says what is wrong with a secret and nothing of the secret.
+/// Why a text is not a secret. The message completes a sentence about an environment variable and does not contain the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SecretFault {
-    #[error("holds no secret; write whsec_ and 24 to 64 random bytes as base64")]
+pub enum SecretError {
+    #[error("holds no secret; set it to whsec_ followed by 24 to 64 random bytes in base64")]
     None,
-    #[error("holds a secret that is not whsec_ and base64")]
+    #[error("holds a secret that is not whsec_ followed by base64")]
     NotBase64,
     #[error("holds a secret of {0} bytes; it must have 24 to 64")]
     Size(usize),
@@ -37,25 +38,26 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// `whsec_` and base64; the prefix may be left out, as libraries allow.
-    pub fn parse(text: &str) -> Result<Self, SecretFault> {
+    /// Parses `whsec_` followed by base64. The prefix is optional, as in other libraries.
+    pub fn parse(text: &str) -> Result<Self, SecretError> {
         let encoded = text.strip_prefix(SECRET_PREFIX).unwrap_or(text);
-        let bytes = STANDARD.decode(encoded).map_err(|_| SecretFault::NotBase64)?;
-        if SECRET_BYTES.contains(&bytes.len()) { Ok(Self(bytes)) } else { Err(SecretFault::Size(bytes.len())) }
+        let bytes = STANDARD.decode(encoded).map_err(|_| SecretError::NotBase64)?;
+        if SECRET_BYTES.contains(&bytes.len()) { Ok(Self(bytes)) } else { Err(SecretError::Size(bytes.len())) }
     }
 
-    /// Secrets that are valid at the same time, separated by blanks: the way to rotate one.
-    pub fn parse_list(text: &str) -> Result<Vec<Self>, SecretFault> {
+    /// Parses secrets that are separated by white space. All of them are valid at the same time, so that a secret can be
+    /// replaced without interruption.
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, SecretError> {
         let secrets = text.split_ascii_whitespace().map(Self::parse).collect::<Result<Vec<_>, _>>()?;
-        if secrets.is_empty() { Err(SecretFault::None) } else { Ok(secrets) }
+        if secrets.is_empty() { Err(SecretError::None) } else { Ok(secrets) }
     }
 
-    /// One made of these random bytes, as it is written.
+    /// The text form of a secret with these random bytes.
     pub fn text_of(random: &[u8; 32]) -> String {
         format!("{SECRET_PREFIX}{}", STANDARD.encode(random))
     }
 
-    /// `None` never comes: HMAC takes a key of any length.
+    /// The HMAC of a message. It is never `None`, because HMAC accepts keys of any length.
     fn mac(&self, id: &str, timestamp: i64, body: &[u8]) -> Option<Hmac<Sha256>> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(format!("{id}.{timestamp}.").as_bytes());
@@ -64,15 +66,14 @@ impl Secret {
     }
 }
 
-/// The value of `webhook-signature`: one signature for each secret.
+/// The value of the header `webhook-signature`: one signature per secret.
 pub fn sign(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8]) -> String {
     let macs = secrets.iter().filter_map(|secret| secret.mac(id, timestamp, body));
     let signed = macs.map(|mac| format!("{SIGNATURE_PREFIX}{}", STANDARD.encode(mac.finalize().into_bytes())));
     signed.collect::<Vec<_>>().join(" ")
 }
 
-/// Whether any of the signatures was made with any of the secrets. Whether the timestamp is recent
-/// is for the caller to look at.
+/// Whether any of the signatures was made with any of the secrets. The caller checks that the timestamp is recent.
 pub fn verify(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8], signatures: &str) -> bool {
     let offered = signatures.split_ascii_whitespace().filter_map(|part| part.strip_prefix(SIGNATURE_PREFIX));
     offered.filter_map(|encoded| STANDARD.decode(encoded).ok()).any(|signature| {
@@ -87,7 +88,7 @@ pub fn verify(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8], signatu
 mod tests {
     use super::*;
 
-    /// The example of the standard's own documentation.
+    /// The example from the specification.
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     const ID: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";
     const TIMESTAMP: i64 = 1_614_265_330;
@@ -123,7 +124,6 @@ mod tests {
         assert!(!verify(&[Secret::parse(&Secret::text_of(&[8; 32])).unwrap()], ID, TIMESTAMP, BODY, &signed));
     }
 
-    /// An implementation that is not ours.
     #[test]
     fn the_reference_library_verifies_what_is_signed_here() {
         let theirs = standardwebhooks::Webhook::new(SECRET).unwrap();
@@ -134,15 +134,15 @@ mod tests {
     }
 
     #[test]
-    fn secrets_that_are_none() {
-        for (text, fault) in [
-            ("", SecretFault::None),
-            (" \n", SecretFault::None),
-            ("whsec_", SecretFault::Size(0)),
-            ("hunter2", SecretFault::NotBase64),
-            ("whsec_c2hvcnQ=", SecretFault::Size(5)),
+    fn invalid_secrets_are_rejected() {
+        for (text, error) in [
+            ("", SecretError::None),
+            (" \n", SecretError::None),
+            ("whsec_", SecretError::Size(0)),
+            ("hunter2", SecretError::NotBase64),
+            ("whsec_c2hvcnQ=", SecretError::Size(5)),
         ] {
-            assert_eq!(Secret::parse_list(text), Err(fault), "{text:?}");
+            assert_eq!(Secret::parse_list(text), Err(error), "{text:?}");
         }
         assert!(Secret::parse(&SECRET[6..]).is_ok(), "the prefix may be left out");
         assert_eq!(format!("{:?}", Secret::parse(SECRET).unwrap()), "Secret(..)");

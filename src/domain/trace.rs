@@ -1,10 +1,10 @@
-//! W3C trace context: which trace a submission belongs to, and what is said of it further on.
+//! W3C trace context: parses and writes the `traceparent` header.
 //!
-//! Pure: new ids are given in. What is not a valid `traceparent` counts as none, as the standard has it.
+//! An invalid `traceparent` is treated as absent, as the standard requires. The caller provides random ids.
 
 use std::fmt;
 
-/// A `traceparent` that was sent, or one that was made for who sent none.
+/// The trace that a request belongs to: the client's `traceparent`, or a new one if the client sent none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext {
     trace_id: u128,
@@ -12,7 +12,7 @@ pub struct TraceContext {
     flags: u8,
 }
 
-/// The flag that says so.
+/// The flag of a sampled trace.
 pub const SAMPLED: u8 = 1;
 
 impl TraceContext {
@@ -21,7 +21,7 @@ impl TraceContext {
         (trace_id != 0 && parent_id != 0).then_some(Self { trace_id, parent_id, flags })
     }
 
-    /// Reads `00-<32 hex digits>-<16>-<2>`; of later versions what this one has in common with them.
+    /// Parses `00-<32 hex digits>-<16>-<2>`. Of later versions it reads these fields and ignores the rest.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let mut fields = text.split('-');
@@ -33,28 +33,28 @@ impl TraceContext {
         Self::new(trace_id, parent_id, flags).filter(|_| known)
     }
 
-    /// The 32 digits that all of a trace share.
+    /// The 32 hex digits of the trace id.
     pub fn trace_id(&self) -> String {
         format!("{:032x}", self.trace_id)
     }
 
-    /// The 16 digits of who sent it, or of what is done in it.
+    /// The 16 hex digits of the span id.
     pub fn span_id(&self) -> String {
         format!("{:016x}", self.parent_id)
     }
 
-    /// Whether its client chose to record it.
+    /// Whether the client chose to record the trace.
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 
-    /// The same trace, as seen by whoever is called next.
+    /// The same trace with another span id.
     pub fn child(&self, parent_id: u64) -> Self {
         Self { parent_id: parent_id.max(1), ..*self }
     }
 }
 
-/// Lower case only: the standard says so.
+/// Parses hex digits of the given number. The standard allows lower case only.
 fn hex(digits: &str, length: usize) -> Option<u128> {
     let fine = digits.len() == length && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     fine.then(|| u128::from_str_radix(digits, 16).ok())?
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contexts_are_read_as_the_standard_says() {
+    fn contexts_are_parsed_as_the_standard_requires() {
         let fine = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let context = TraceContext::parse(fine).unwrap();
         assert_eq!((context.to_string().as_str(), context.trace_id().as_str()), (fine, &fine[3..35]));

@@ -1,6 +1,6 @@
-//! Ids that the service makes itself: random UUIDs, with a type of their own for each thing they name.
+//! Ids that the service creates: random UUIDs, with a separate type for each kind of thing.
 
-/// Defines an id type: a UUID of version 4 that is parsed only in the spelling in which it is shown.
+/// Defines an id type: a UUID of version 4 that is parsed only in its canonical spelling.
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -8,7 +8,7 @@ macro_rules! uuid_id {
         pub struct $name(uuid::Uuid);
 
         impl $name {
-            /// Makes an id of 16 random bytes.
+            /// Creates an id from 16 random bytes.
             pub fn from_random(bytes: [u8; 16]) -> Self {
                 Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
             }

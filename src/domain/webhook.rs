@@ -1,6 +1,6 @@
-//! Webhooks: what a contract says of them, which event is owed, and what becomes of a try.
+//! Webhooks: their configuration in a contract, the id of an event, and what happens to an event after a delivery try.
 //!
-//! Pure. A secret is never here, only the name of the variable that holds it.
+//! Secrets are not part of these types, only the names of the environment variables that hold them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,19 +15,18 @@ use super::contract::http_url;
 use super::intent::Intent;
 use super::time::Timestamp;
 
-/// The part of a contract that says where its outcome is told. Stored with the contract: add
-/// fields as optional, never rename one.
+/// The webhook of a contract. It is stored with the contract, so add fields as optional and never rename one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Webhook {
     pub url: WebhookUrl,
-    /// Sent as they are.
+    /// Headers that are sent with every event.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Headers whose values are in environment variables, by name.
+    /// Headers whose values are in environment variables: the name of the header, and the name of the variable.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers_env: BTreeMap<String, String>,
-    /// The variable that holds the secrets; without it, events are not signed.
+    /// The environment variable that holds the secrets. Without it, events are not signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_env: Option<String>,
 }
@@ -41,6 +40,7 @@ pub struct WebhookUrl {
 }
 
 impl WebhookUrl {
+    /// Parses a URL. The error completes a sentence that begins with "this value".
     pub fn parse(raw: &str) -> Result<Self, String> {
         let url = http_url(raw)?;
         Ok(Self { url: url.as_str().into(), origin: url.origin().ascii_serialization().into() })
@@ -50,7 +50,7 @@ impl WebhookUrl {
         &self.url
     }
 
-    /// Scheme, host and port: what is up or down as a whole.
+    /// Scheme, host and port. All webhooks with the same origin have the same receiver.
     pub fn origin(&self) -> &str {
         &self.origin
     }
@@ -76,32 +76,34 @@ impl From<WebhookUrl> for String {
     }
 }
 
-/// The store's number for a receiver, which is an origin.
+/// The store's number for a receiver. A receiver is the origin of webhook URLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReceiverId(pub i64);
 
-/// The only type of event.
+/// The only event type: an intent reached a terminal status.
 pub const EVENT_TYPE: &str = "intent.terminal";
 
-/// The same for every try of an event, and another one if the id of a deleted intent is used again.
+/// The id of the event of an intent, by which receivers recognize duplicates. It is the same in every delivery try. If the id
+/// of a deleted intent is used again, the event of the new intent has another id.
 pub fn event_id(intent: &Intent) -> String {
     let mut hash = Sha256::new();
     hash.update(EVENT_TYPE);
     hash.update(intent.created_at.micros().to_be_bytes());
     hash.update(intent.id.as_str());
     hash.finalize().iter().take(16).fold("evt_".to_owned(), |mut text, byte| {
-        let _a_string_takes_all = write!(text, "{byte:02x}");
+        // Writing to a string cannot fail.
+        let _ignored = write!(text, "{byte:02x}");
         text
     })
 }
 
-/// Where an event stands.
+/// The status of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventStatus {
-    /// Owed: it waits for a try, or one is under way.
+    /// It waits for a delivery try, or one is in flight.
     Pending,
     Delivered,
-    /// Given up; a person may ask for it again.
+    /// It is not tried any more, unless an operator requests a redelivery.
     Failed,
 }
 
@@ -121,25 +123,26 @@ impl EventStatus {
     }
 }
 
-/// What came of a try: a fact.
+/// The outcome of one delivery try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TryOutcome {
-    /// The receiver answered with this HTTP status; what was odd about it is a remark.
+    /// The receiver responded with this HTTP status. `remark` says what was unusual about the response.
     Answered { status: u16, retry_after: Option<Duration>, remark: Option<String> },
-    /// There was no answer, and this is why.
+    /// There was no response, for the reason in the text.
     Error(String),
-    /// Nobody knows: the service stopped while it was under way.
+    /// The service stopped during the try, so its outcome is unknown.
     Interrupted,
 }
 
-/// The error of a try that was cut off.
+/// The error of an interrupted try.
 pub const INTERRUPTED: &str =
-    "interrupted: the service stopped before the receiver had answered, which may have got it";
+    "interrupted: the service stopped before the receiver answered; the receiver may have got the event";
 
-/// The error of a try whose event or contract is not as this program knows them.
+/// The error of a try whose event or contract this version of the service cannot read.
 pub const UNREADABLE: &str = "not sent: the event or its contract cannot be read by this version; see the log";
 
 impl TryOutcome {
+    /// The HTTP status of the response, if there was one.
     pub fn http_status(&self) -> Option<u16> {
         match self {
             Self::Answered { status, .. } => Some(*status),
@@ -147,6 +150,7 @@ impl TryOutcome {
         }
     }
 
+    /// The error text that is stored with the try.
     pub fn error(&self) -> Option<&str> {
         match self {
             Self::Answered { remark, .. } => remark.as_deref(),
@@ -156,7 +160,7 @@ impl TryOutcome {
     }
 }
 
-/// What is made of a try.
+/// What happens to an event after a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Delivered,
@@ -174,30 +178,32 @@ impl Verdict {
     }
 }
 
-/// A row of tries: it begins when the event comes to be owed, and anew when it is asked for again.
+/// A series of delivery tries. It starts when the event becomes pending, and a new one starts when an operator requests a
+/// redelivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
-    pub owed_since: Timestamp,
-    /// Tries made in it, the present one included.
+    /// When the event became pending.
+    pub pending_since: Timestamp,
+    /// The number of tries in this round, including the current one.
     pub tries: u32,
 }
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
-/// After the first try, the second, and so on, in seconds; the last one repeats.
+/// The delays after the first try, the second, and so on, in seconds. The last one repeats.
 const DELAYS: [u64; 7] = [5, 30, 2 * MINUTE, 10 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR];
-/// No try begins later than this after the event came to be owed.
+/// No try starts later than this after the event became pending.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * HOUR);
-/// A receiver may ask for a later try, but not for more than the longest delay.
+/// The longest delay that a receiver can request with `Retry-After`.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(6 * HOUR);
-/// Delays are longer by up to this part, so that events which failed together do not come back together.
+/// Delays are extended by a random part of up to this fraction, so that events that failed together are not retried together.
 const JITTER: f64 = 0.05;
 
-/// What becomes of an event after a try. `jitter` is a random number from 0 to 1.
+/// Decides what happens to an event after a try. `jitter` is a random number from 0 to 1.
 pub fn decide(outcome: &TryOutcome, round: Round, finished_at: Timestamp, jitter: f64) -> Verdict {
-    let asked_to_wait = match outcome {
+    let requested_delay = match outcome {
         TryOutcome::Answered { status: 200..=299, .. } => return Verdict::Delivered,
-        // Gone: the receiver does not want any of it, now or later.
+        // 410 Gone means that the receiver does not want the event, now or later.
         TryOutcome::Answered { status: 410, .. } => return Verdict::Failed,
         TryOutcome::Interrupted => return Verdict::RetryAt(finished_at),
         TryOutcome::Answered { status: 429 | 503, retry_after, .. } => retry_after.unwrap_or_default(),
@@ -205,8 +211,8 @@ pub fn decide(outcome: &TryOutcome, round: Round, finished_at: Timestamp, jitter
     };
     let step = usize::try_from(round.tries.saturating_sub(1)).unwrap_or(usize::MAX).min(DELAYS.len() - 1);
     let delay = Duration::from_secs(DELAYS[step]).mul_f64(1.0 + JITTER * jitter.clamp(0.0, 1.0));
-    let due = finished_at + delay.max(asked_to_wait.min(LONGEST_RETRY_AFTER));
-    if due > round.owed_since + GIVE_UP_AFTER { Verdict::Failed } else { Verdict::RetryAt(due) }
+    let due = finished_at + delay.max(requested_delay.min(LONGEST_RETRY_AFTER));
+    if due > round.pending_since + GIVE_UP_AFTER { Verdict::Failed } else { Verdict::RetryAt(due) }
 }
 
 #[cfg(test)]
@@ -226,8 +232,8 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_what_becomes_of_them() {
-        let first = Round { owed_since: START, tries: 1 };
+    fn every_response_leads_to_its_verdict() {
+        let first = Round { pending_since: START, tries: 1 };
         for (outcome, expected) in [
             (answered(200, None), Verdict::Delivered),
             (answered(204, Some(60)), Verdict::Delivered),
@@ -247,13 +253,13 @@ mod tests {
         }
     }
 
-    /// Follows an event whose receiver never takes it; when its tries were made.
+    /// The times of all tries of an event whose receiver never accepts it, in seconds after the first.
     fn tries_until_given_up(jitter: f64) -> Vec<u64> {
         let mut now = START;
         let mut moments = Vec::new();
         loop {
             moments.push(now.since(START).as_secs());
-            let round = Round { owed_since: START, tries: u32::try_from(moments.len()).unwrap() };
+            let round = Round { pending_since: START, tries: u32::try_from(moments.len()).unwrap() };
             match decide(&answered(500, None), round, now, jitter) {
                 Verdict::RetryAt(due) => now = due,
                 Verdict::Failed => return moments,
@@ -263,18 +269,22 @@ mod tests {
     }
 
     #[test]
-    fn a_day_of_growing_delays_and_then_no_more() {
+    fn delays_grow_and_tries_stop_after_a_day() {
         let expected = [0, 5, 35, 155, 755, 4355, 15155, 36755, 58355, 79955];
         assert_eq!(tries_until_given_up(0.0), expected);
-        assert_eq!(tries_until_given_up(1.0).len(), expected.len(), "jitter moves tries, it does not cost one");
+        assert_eq!(
+            tries_until_given_up(1.0).len(),
+            expected.len(),
+            "jitter delays tries, but does not reduce their number"
+        );
     }
 
     proptest! {
         #[test]
-        fn no_try_begins_later_than_a_day_and_none_earlier_than_its_delay(
+        fn no_try_starts_after_a_day_or_before_its_delay(
             tries in 1u32..50, late in 0u64..100_000, jitter in 0.0f64..1.0, status in 300u16..600, wait in 0u64..100_000
         ) {
-            let round = Round { owed_since: START, tries };
+            let round = Round { pending_since: START, tries };
             match decide(&answered(status, Some(wait)), round, after(late), jitter) {
                 Verdict::RetryAt(due) => {
                     prop_assert!(due <= after(24 * HOUR));
@@ -286,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn event_ids_are_stable_and_of_one_intent() {
+    fn event_ids_are_stable_and_differ_between_intents() {
         let intent = |id: &str, micros| Intent {
             seq: IntentSeq(1),
             id: IntentId::parse(id).unwrap(),
@@ -305,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn urls() {
+    fn webhook_urls_are_http_or_https_and_have_an_origin() {
         for (raw, origin) in [
             ("https://hooks.example/a?b=c", Some("https://hooks.example")),
             (" http://127.0.0.1:9000/ ", Some("http://127.0.0.1:9000")),

@@ -192,7 +192,7 @@ impl DueSlots {
 
     /// Tells the schedule how an attempt ended.
     fn take_back(schedule: &mut Schedule, waiting: Waiting, end: AttemptEnd, now: Timestamp) {
-        schedule.over(&waiting, end.for_schedule(), now);
+        schedule.finish(&waiting, end.for_schedule(), now);
         match end {
             // A postponed attempt shows in the store as waiting again.
             AttemptEnd::Called(_) | AttemptEnd::NotStarted | AttemptEnd::Postponed { .. } => {}

@@ -1,7 +1,7 @@
-//! Reading what a gateway answered: JSON with `status`, `reason` and `gatewayMessageId`.
+//! Parses the response of a gateway: JSON with the fields `status`, `reason` and `gatewayMessageId`.
 //!
-//! Pure. Anything that is not a clear acceptance or rejection is an error that says what it was. What stands in
-//! other fields does not matter: an acceptance that is not understood is sent again.
+//! A response that is neither a clear acceptance nor a clear rejection is an error that quotes it. All other fields are
+//! ignored, whatever they contain: an acceptance that cannot be parsed would be sent again.
 
 use serde_json::value::RawValue;
 
@@ -9,6 +9,11 @@ use crate::domain::outcome::Outcome;
 use crate::domain::raw_json::{Object, text_of};
 use crate::http_client::{quoted, shown};
 
+/// How much of a value is kept. Known reasons and usual ids are far shorter, and a history of thousands of attempts with values as
+/// long as a response may be would not fit into memory.
+const MAX_VALUE_CHARS: usize = 1000;
+
+/// The outcome that a response means.
 pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     if !(200..300).contains(&http_status) {
         return Outcome::error(format!("gateway answered HTTP {http_status}{}", quoted(body)));
@@ -16,8 +21,8 @@ pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     if body.is_empty() {
         return Outcome::error("gateway answered with an empty body");
     }
-    let unexpected = |what: &str| {
-        Outcome::error(format!("gateway's answer is not the expected JSON ({}){}", shown(what), quoted(body)))
+    let unexpected = |problem: &str| {
+        Outcome::error(format!("gateway's answer is not the expected JSON ({}){}", shown(problem), quoted(body)))
     };
     let text = String::from_utf8_lossy(body);
     let raw: &RawValue = match serde_json::from_str(text.trim_start_matches('\u{feff}')) {
@@ -25,8 +30,8 @@ pub fn read(http_status: u16, body: &[u8]) -> Outcome {
         Err(error) => return unexpected(&error.to_string()),
     };
     let Some(answer) = Object::of(raw) else { return unexpected("not an object") };
-    let gateway_message_id = filled(answer.get("gatewayMessageId"));
-    match (filled(answer.get("status")).as_deref(), filled(answer.get("reason"))) {
+    let gateway_message_id = non_blank_text(answer.get("gatewayMessageId"));
+    match (non_blank_text(answer.get("status")).as_deref(), non_blank_text(answer.get("reason"))) {
         (Some("accepted"), _) => Outcome::Accepted { gateway_message_id },
         (Some("rejected"), Some(reason)) => Outcome::Rejected { reason, gateway_message_id },
         (Some("rejected"), None) => Outcome::error("gateway rejected without giving a reason"),
@@ -35,11 +40,12 @@ pub fn read(http_status: u16, body: &[u8]) -> Outcome {
     }
 }
 
-/// Without control characters, which not every store can keep, and then trimmed.
-fn filled(value: Option<&RawValue>) -> Option<String> {
-    // Some gateways number their messages.
+/// The text of a string or number, shortened to [`MAX_VALUE_CHARS`], or `None` if it is blank. Control characters become
+/// spaces, because not every store can store them.
+fn non_blank_text(value: Option<&RawValue>) -> Option<String> {
     let text = text_of(value?)?.replace(char::is_control, " ");
-    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    let kept: String = text.trim().chars().take(MAX_VALUE_CHARS).collect();
+    Some(kept).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -55,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_become_facts() {
+    fn responses_become_outcomes() {
         let accepted = |gateway_message_id| Outcome::Accepted { gateway_message_id };
         let error = |text: &str| Outcome::error(text);
         let cases: Vec<(u16, &str, Outcome)> = vec![
@@ -84,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_other_fields_does_not_matter() {
+    fn other_fields_are_ignored_whatever_they_contain() {
         let deep = format!("{}{}", "[".repeat(20_000), "]".repeat(20_000));
         for odd in [r#""cut \ud83d""#, r#""\udc00\ud800""#, "1e999", "-1e-999", &deep, &deep.replace("[]", "[{}]")] {
             let body =
@@ -110,7 +116,15 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_quoted_only_in_part() {
+    fn long_values_are_shortened() {
+        let long = "é".repeat(30_000);
+        let kept = "é".repeat(MAX_VALUE_CHARS);
+        let body = format!(r#"{{"status":"rejected","reason":"{long}","gatewayMessageId":"{long}"}}"#);
+        assert_eq!(read(200, body.as_bytes()), rejected(&kept, Some(kept.clone())));
+    }
+
+    #[test]
+    fn an_unexpected_response_is_quoted_only_in_part() {
         let Outcome::Error { text, .. } = read(200, "<html>".repeat(1000).as_bytes()) else { panic!("not an error") };
         assert!(text.starts_with("gateway's answer is not the expected JSON (") && text.ends_with('…'), "{text}");
         assert!(text.chars().count() < 400);

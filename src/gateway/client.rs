@@ -1,6 +1,6 @@
-//! The real gateway client: one attempt, one request, and its answer as an outcome.
+//! The gateway client over HTTP: sends one request per attempt and turns the response into an outcome.
 //!
-//! Never repeats a request by itself: an attempt number reaches the gateway at most once.
+//! It never repeats a request, so an attempt number reaches the gateway at most once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +15,25 @@ use crate::domain::outcome::Outcome;
 use crate::http_client::{Answer, CallError, HttpClient, NoBody, retry_after};
 use crate::telemetry::metrics::Metrics;
 
-/// What is not visible ASCII, besides the control and non-ASCII bytes that are always encoded; and
-/// the percent sign, without which `a b` and `a%20b` would be one key to a gateway.
-const INVISIBLE: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+/// The characters of an intent id that are percent-encoded in the `Idempotency-Key` header, in addition to non-ASCII ones.
+/// The percent sign is among them, because otherwise `a b` and `a%20b` would become the same key.
+const ENCODED_IN_KEY: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
+/// Calls gateways over HTTP.
 pub struct HttpGateway(HttpClient);
 
 impl HttpGateway {
-    /// Must be called on the arbiter that will use it: its connections belong to one thread.
+    /// Call this on the arbiter that uses the client, because its connections belong to one thread.
     pub fn new(timeout: Duration, tls: Arc<rustls::ClientConfig>) -> Self {
         Self(HttpClient::new("gateway", timeout, tls))
     }
 
-    /// Keeps so many connections at most, idle or in use.
+    /// Limits the connections, idle ones and those in use together.
     pub fn keeping(self, connections: usize) -> Self {
         Self(self.0.keeping(connections))
     }
 
-    /// Counts and logs attempts that could not be made for want of a local resource.
+    /// Counts and logs attempts that could not be made because a local resource ran out.
     pub fn reporting(self, metrics: &Metrics) -> Self {
         Self(self.0.reporting("gateway", metrics.local_resource_errors("gateway")))
     }
@@ -69,7 +70,7 @@ fn outcome(answer: Answer) -> Outcome {
     let retry_after = matches!(status, 429 | 503).then(|| retry_after(&answer.headers)).flatten();
     let outcome = match answer.body {
         Ok(body) => answer::read(status, &body),
-        // The status alone says that it was not accepted.
+        // Without a body, the status still says that the gateway did not accept.
         Err(no_body) if !(200..300).contains(&status) => {
             Outcome::error(format!("gateway answered HTTP {status} with {no_body}"))
         }
@@ -79,10 +80,11 @@ fn outcome(answer: Answer) -> Outcome {
     outcome.with_retry_after(retry_after)
 }
 
-/// The id that the client, or for a job the service, gave: the same in every attempt.
+/// The key that identifies the intent to the gateway, the same in every attempt: the id that the client chose, or for a
+/// job the id that the service assigned.
 fn idempotency_key(id: &IntentId) -> String {
     match id.submission_id() {
         Some(job) => job.to_string(),
-        None => utf8_percent_encode(id.as_str(), INVISIBLE).to_string(),
+        None => utf8_percent_encode(id.as_str(), ENCODED_IN_KEY).to_string(),
     }
 }

@@ -1,7 +1,7 @@
-//! The way out: one attempt becomes one HTTP call, and its answer a fact.
+//! Calls gateways: one attempt is one HTTP request, whose response becomes an [`Outcome`].
 //!
-//! [`Gateway`] is what the executor needs; [`client`] is the real one over [`crate::http_client`]. [`answer`] reads
-//! bodies.
+//! The executor uses the trait [`Gateway`]; [`client`] implements it with [`crate::http_client`], and [`answer`] parses
+//! response bodies.
 
 pub mod answer;
 pub mod client;
@@ -17,11 +17,12 @@ use crate::domain::outcome::Outcome;
 
 pub use crate::http_client::LocalResourceError;
 
-/// An attempt's outcome, once the gateway has answered or the time is up.
+/// The future outcome of an attempt. It completes when the gateway has responded or the timeout has passed.
 pub type Attempting = Pin<Box<dyn Future<Output = Result<Outcome, LocalResourceError>>>>;
 
-/// Makes attempts. Whatever goes wrong is an `Outcome::Error` whose text tells an operator what happened; only
-/// a shortage on this side is no outcome, because nothing was attempted.
+/// Makes attempts.
 pub trait Gateway {
+    /// Sends the payload of an intent to its gateway. Every failure is an [`Outcome::Error`] whose text says what happened,
+    /// except that [`LocalResourceError`] means that nothing was attempted because this machine ran out of a resource.
     fn attempt(&self, attempt: &OpenAttempt, payload: Bytes, timeout: Duration) -> Attempting;
 }

@@ -1,4 +1,4 @@
-//! Opening a connection: name, address, TLS. Whatever fails here, nothing was sent.
+//! Opens a connection: looks up the name, connects, and negotiates TLS. If any of that fails, no byte of a request was sent.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,11 +15,11 @@ use super::wire::Stream;
 use super::{CallError, shown};
 use crate::platform::clock::monotonic;
 
-/// Longest for name, address and TLS together. A first packet is repeated after 1, 3 and 7 s: a peer
-/// that has answered none of them is not there, and the slot of the call is needed for others.
+/// The timeout for name lookup, connecting and TLS together. The system repeats the first packet after 1, 3 and 7 s. A peer
+/// that answered none of these is down, and other calls need the slot.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where requests may share connections: scheme, host and port.
+/// Scheme, host and port. Requests with the same origin can share connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub tls: bool,
@@ -29,6 +29,7 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// The origin of an absolute http or https URL.
     pub fn of(uri: &Uri) -> Result<Self, &'static str> {
         let (tls, port) = match uri.scheme_str() {
             Some("http") => (false, 80),
@@ -49,6 +50,7 @@ impl Origin {
     }
 }
 
+/// Opens a connection to an origin before `deadline`, and within [`CONNECT_TIMEOUT`].
 pub async fn connect(
     peer: &str,
     origin: &Origin,
@@ -62,7 +64,7 @@ pub async fn connect(
     if !origin.tls {
         return Ok(Stream::Plain(stream));
     }
-    let failed = |what: String| CallError::NotSent(format!("TLS with the {peer} failed: {what}"));
+    let failed = |reason: String| CallError::NotSent(format!("TLS with the {peer} failed: {reason}"));
     let name = ServerName::try_from(origin.host.clone()).map_err(|error| failed(error.to_string()))?;
     let secured = timeout_at(deadline, TlsConnector::from(Arc::clone(tls)).connect(name, stream)).await;
     let stream = secured.map_err(too_slow)?.map_err(|error| failed(shown(&error.to_string())))?;
@@ -70,21 +72,21 @@ pub async fn connect(
 }
 
 async fn resolve(peer: &str, origin: &Origin) -> Result<Vec<SocketAddr>, CallError> {
-    let not_found = |what: &str| CallError::NotSent(format!("cannot find the {peer}'s host: {}", shown(what)));
+    let not_found = |reason: &str| CallError::NotSent(format!("cannot find the {peer}'s host: {}", shown(reason)));
     match tokio::net::lookup_host((origin.host.as_str(), origin.port)).await {
         Ok(addresses) => Some(addresses.collect::<Vec<_>>())
             .filter(|addresses| !addresses.is_empty())
             .ok_or_else(|| not_found("no address")),
-        // A resolver that cannot open a socket or a file says the name is unknown.
+        // A resolver that cannot open a socket or a file reports an unknown name, so this tries to open a socket.
         Err(error) => Err(match shortage(&error).or_else(|| shortage(&TcpSocket::new_v4().err()?)) {
-            Some(what) => CallError::LocalResource(format!("cannot look up the {peer}'s host: {what}")),
+            Some(problem) => CallError::LocalResource(format!("cannot look up the {peer}'s host: {problem}")),
             None => not_found(&error.to_string()),
         }),
     }
 }
 
-/// Tries the addresses in turn; each gets its share of the time, so that one that does not answer leaves
-/// some for the next.
+/// Tries the addresses one after the other. Each gets an equal share of the remaining time, so that an address that does
+/// not respond leaves time for the next one.
 async fn connect_to_any(peer: &str, addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, CallError> {
     let mut failure = None;
     for (index, address) in addresses.iter().enumerate() {
@@ -93,17 +95,17 @@ async fn connect_to_any(peer: &str, addresses: &[SocketAddr], deadline: Instant)
         let until = now + deadline.saturating_duration_since(now) / left;
         let error = match timeout_at(until, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                // A request leaves at once; on failure it only leaves later.
-                let _slower_without = stream.set_nodelay(true);
+                // With this option a request is sent immediately. If it cannot be set, the request is only delayed.
+                let _ignored = stream.set_nodelay(true);
                 return Ok(stream);
             }
             Ok(Err(error)) => match shortage(&error).filter(|_| is_local(&error, *address)) {
-                Some(what) => CallError::LocalResource(format!("cannot connect to the {peer}: {what}")),
+                Some(problem) => CallError::LocalResource(format!("cannot connect to the {peer}: {problem}")),
                 None => CallError::NotSent(format!("cannot connect to the {peer}: {error}")),
             },
             Err(_) => CallError::NotSent(format!("timed out while connecting to the {peer}")),
         };
-        // A shortage on this side is the result only if no address failed for another reason.
+        // A local shortage is the result only if no address failed for another reason.
         if !matches!((&failure, &error), (Some(CallError::NotSent(_)), CallError::LocalResource(_))) {
             failure = Some(error);
         }
@@ -111,20 +113,21 @@ async fn connect_to_any(peer: &str, addresses: &[SocketAddr], deadline: Instant)
     Err(failure.unwrap_or_else(|| CallError::NotSent(format!("cannot find the {peer}'s host: no address"))))
 }
 
-/// What this machine or process is short of, if that is what the error says.
+/// What ran out on this machine, with what to do about it, if that is what the error means.
 pub fn shortage(error: &io::Error) -> Option<String> {
-    let what = match error.raw_os_error()? {
+    let problem = match error.raw_os_error()? {
         libc::EMFILE => "this process has too many open files; raise its limit (ulimit -n)",
         libc::ENFILE => "this machine has too many open files; raise fs.file-max",
-        libc::ENOBUFS | libc::ENOMEM => "this machine is short of memory for sockets",
+        libc::ENOBUFS | libc::ENOMEM => "this machine has no memory left for sockets",
         libc::EADDRNOTAVAIL => "no local port is free; widen net.ipv4.ip_local_port_range",
         _ => return None,
     };
-    Some(format!("{what} ({error})"))
+    Some(format!("{problem} ({error})"))
 }
 
-/// "Address not available" means two things: no free port, or no address of this family on this machine,
-/// which waiting does not change. A datagram socket needs the address only.
+/// Whether a shortage is temporary and local. `EADDRNOTAVAIL` can mean that no port is free, which is, or that this machine
+/// has no address of the family, which is not. To tell them apart, this connects a UDP socket, which needs a local address
+/// but no TCP port.
 fn is_local(error: &io::Error, address: SocketAddr) -> bool {
     if error.raw_os_error() != Some(libc::EADDRNOTAVAIL) {
         return true;
@@ -142,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_and_host_headers() {
+    fn a_url_gives_its_origin_and_host_header() {
         for (uri, tls, host, port, header) in [
             ("http://gateway.test/sms/send", false, "gateway.test", 80, "gateway.test"),
             ("http://gateway.test:80/", false, "gateway.test", 80, "gateway.test"),
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_shortages_of_this_machine_are_shortages() {
+    fn only_errors_about_local_resources_are_shortages() {
         for code in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EADDRNOTAVAIL] {
             assert!(shortage(&io::Error::from_raw_os_error(code)).is_some(), "{code}");
         }
@@ -170,9 +173,9 @@ mod tests {
         assert!(shortage(&io::Error::other("x")).is_none());
     }
 
-    /// The loopback always has an address to call from, so only ports can be short.
+    /// Loopback always has a local address, so only ports can run out.
     #[test]
-    fn an_address_that_can_be_called_from_here_lacks_a_port_only() {
+    fn address_not_available_on_loopback_means_that_no_port_is_free() {
         let none = io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
         assert!(is_local(&none, "127.0.0.1:9".parse().unwrap()));
         assert!(is_local(&io::Error::from_raw_os_error(libc::EMFILE), "[100::1]:9".parse().unwrap()));

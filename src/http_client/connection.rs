@@ -1,8 +1,8 @@
-//! One HTTP/1.1 connection and one exchange at a time on it.
+//! One HTTP/1.1 connection, which runs one exchange (a request and its response) at a time.
 //!
-//! hyper parses and writes: it skips interim responses (1xx) and reports bytes that belong to no response.
-//! The connection is driven by the call that uses it and by nobody while it is idle, so nothing is ever
-//! read for a request that was not sent yet.
+//! hyper writes requests and parses responses: it skips interim responses (1xx) and reports bytes that belong to no
+//! response. Only the call that uses a connection moves bytes over it. Nothing is read while the connection is idle, so
+//! bytes can never be taken for the response to a request that was not sent yet.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -23,29 +23,32 @@ use super::wire::{RequestBody, Stream, Wire};
 use super::{Answer, Budget, CallError, MAX_ANSWER_BYTES, NoBody, shown};
 use crate::platform::clock::monotonic;
 
-/// Longest head of a response, and with it the largest read.
+/// The maximum size of a response head, and so of one read.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Most header lines of a response: what most servers and proxies allow.
+/// The maximum number of headers in a response, which is what most servers and proxies allow.
 const MAX_HEADERS: usize = 100;
 
+/// An open connection to an origin.
 pub struct Connection {
     sender: http1::SendRequest<RequestBody>,
-    /// What moves bytes; gone once the connection has ended.
+    /// Moves bytes between hyper and the wire; `None` once the connection has ended.
     driver: Option<http1::Connection<TokioIo<Wire>, RequestBody>>,
     wire: Wire,
     opened: Instant,
-    /// Whether it has carried a request before the present one.
+    /// Whether a request was sent on it before the current one.
     used: bool,
 }
 
-/// Why an exchange gave no answer, and whether another connection may be tried.
+/// Why an exchange got no response.
 pub enum Broken {
-    /// No byte of the request was written.
+    /// No byte of the request was written, so it can be sent on another connection.
     Unsent(String),
+    /// The call has failed.
     Failed(CallError),
 }
 
 impl Connection {
+    /// Starts HTTP/1.1 on a stream.
     pub async fn open(stream: Stream) -> Result<Self, hyper::Error> {
         let wire = Wire::new(stream);
         let handshake = http1::Builder::new()
@@ -56,19 +59,20 @@ impl Connection {
         Ok(Self { sender, driver: Some(driver), wire, opened: monotonic(), used: false })
     }
 
+    /// When the connection was opened.
     pub fn opened(&self) -> Instant {
         self.opened
     }
 
-    /// Whether an idle connection may carry a request: nothing has come over it since it was last used.
+    /// Whether a request can be sent on this idle connection: it is open, and the peer sent nothing since it was last used.
     pub fn is_usable(&self) -> bool {
         self.driver.is_some() && self.sender.is_ready() && self.wire.is_quiet()
     }
 
-    /// Sends one request and reads its answer. Afterwards [`Self::is_clean_after`] tells whether the
-    /// connection may be used again.
+    /// Sends one request and reads its response. Afterwards [`Self::is_clean_after`] says whether the connection can be
+    /// used again.
     pub async fn exchange(&mut self, peer: &str, request: Request<Bytes>, budget: Budget) -> Result<Answer, Broken> {
-        let request = request.map(|body| self.wire.begin(body));
+        let request = request.map(|body| self.wire.start_request(body));
         let reused = std::mem::replace(&mut self.used, true);
         let mut response = pin!(self.sender.try_send_request(request));
         let response = match timeout_at(budget.deadline, self.drive(|cx| response.as_mut().poll(cx))).await {
@@ -79,10 +83,10 @@ impl Connection {
         let (status, version) = (response.status(), response.version());
         if status == StatusCode::SWITCHING_PROTOCOLS {
             return Err(Broken::Failed(CallError::Unknown(format!(
-                "{peer} answered HTTP 101, which nobody asked for"
+                "{peer} answered HTTP 101, which was not requested"
             ))));
         }
-        // On a connection that was used before it may belong to something else.
+        // On a connection that was used before, an early response may belong to an earlier request.
         if reused && self.wire.was_answered_early() {
             let text = format!("{peer} answered HTTP {} before it had the whole request", status.as_u16());
             return Err(Broken::Failed(CallError::Unknown(text)));
@@ -92,19 +96,20 @@ impl Connection {
         Ok(Answer { status: status.as_u16(), version, headers: head.headers, body })
     }
 
-    /// Whether the exchange that ended with this answer left nothing behind: the answer is complete, the peer
-    /// keeps the connection, the whole request was written before it, and nothing came after it.
+    /// Whether the connection can be used again after the exchange that got this response. That is so if the response is
+    /// complete, the peer keeps the connection open, the whole request was written before the response began, and nothing
+    /// arrived after it.
     pub async fn is_clean_after(&mut self, answer: &Answer) -> bool {
-        let keeps = answer.body.is_ok()
+        let reusable = answer.body.is_ok()
             && answer.version == Version::HTTP_11
             && !wants_close(&answer.headers)
             && !(answer.headers.contains_key(TRANSFER_ENCODING) && answer.headers.contains_key(CONTENT_LENGTH))
             && !self.wire.was_answered_early();
-        if keeps {
-            // Lets hyper look for bytes after the end.
+        if reusable {
+            // hyper checks for bytes after the end of the response.
             self.drive(|_| Poll::Ready(())).await;
         }
-        keeps && self.is_usable()
+        reusable && self.is_usable()
     }
 
     async fn read(&mut self, mut body: Incoming, budget: Budget) -> Result<Bytes, NoBody> {
@@ -123,55 +128,57 @@ impl Connection {
                 Ok(Some(Err(error))) => {
                     return Err(NoBody::BrokeOff(format!(" after {} bytes: {}", read.len(), reason(&error))));
                 }
-                Err(_) => return Err(NoBody::TooSlow(budget.whole)),
+                Err(_) => return Err(NoBody::TooSlow(budget.timeout)),
             }
         }
     }
 
-    /// Moves bytes until `wanted` is there.
-    async fn drive<T>(&mut self, mut wanted: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    /// Moves bytes until `poll` is ready.
+    async fn drive<T>(&mut self, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
         poll_fn(|cx| {
             if let Some(driver) = &mut self.driver
                 && Pin::new(driver).poll(cx).is_ready()
             {
-                // Whoever still waits for something of it is told so by its end.
+                // The connection has ended, and hyper reports that to `poll`.
                 self.driver = None;
             }
-            wanted(cx)
+            poll(cx)
         })
         .await
     }
 
     fn timed_out(&self, peer: &str, budget: Budget) -> CallError {
         match self.wire.has_written() {
-            true => CallError::Unknown(format!("timed out: no complete answer within {:?}", budget.whole)),
+            true => CallError::Unknown(format!("timed out: no complete answer within {:?}", budget.timeout)),
             false => CallError::NotSent(format!("timed out while sending to the {peer}")),
         }
     }
 
     fn broken(&self, peer: &str, error: &hyper::Error) -> Broken {
-        let what = reason(error);
+        let reason = reason(error);
         if !self.wire.has_written() {
             let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
             return match io.and_then(shortage) {
-                Some(what) => Broken::Failed(CallError::LocalResource(format!("cannot write to the {peer}: {what}"))),
-                None => Broken::Unsent(what),
+                Some(problem) => {
+                    Broken::Failed(CallError::LocalResource(format!("cannot write to the {peer}: {problem}")))
+                }
+                None => Broken::Unsent(reason),
             };
         }
         Broken::Failed(CallError::Unknown(match error.is_parse() {
-            true => format!("{peer}'s answer is not HTTP: {what}"),
-            false => format!("connection lost after sending: {what}"),
+            true => format!("{peer}'s answer is not HTTP: {reason}"),
+            false => format!("connection lost after sending: {reason}"),
         }))
     }
 }
 
-/// Whether any header `Connection` says that this was the last answer.
+/// Whether a `Connection` header says that the peer closes the connection.
 fn wants_close(headers: &HeaderMap) -> bool {
     let options = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     options.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case("close"))
 }
 
-/// What a connection ended with, on one line: the error and what caused it.
+/// An error and its causes, on one line.
 fn reason(error: &hyper::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,9 +1,11 @@
-//! Outgoing HTTP/1.1 calls, http and https, to gateways, webhook receivers and trace collectors.
+//! The HTTP/1.1 client for calls to gateways, webhook receivers and trace collectors, over http and https.
 //!
-//! [`HttpClient`] makes one request per call and never repeats one of which a byte may have left. Its result says
-//! which of four cases it was: answered, not sent, sent without a complete answer ([`CallError::Unknown`]), or
-//! not sent because this machine lacked a resource. `connect` opens connections, `connection` carries one
-//! exchange at a time, `pool` keeps idle connections, `wire` records what passed over one.
+//! [`HttpClient`] sends one request per call, and never repeats a request if any byte of it may have left this machine. The
+//! result has four cases: a response arrived; the request was not sent; it was sent and no complete response arrived
+//! ([`CallError::Unknown`]); or it was not sent because this machine ran out of a resource.
+//!
+//! `connect` opens connections, `connection` runs one request at a time on each, `pool` keeps idle connections, and `wire`
+//! records which bytes passed over a connection.
 
 mod connect;
 mod connection;
@@ -33,57 +35,57 @@ use crate::platform::clock::monotonic;
 pub use self::shortage::LocalResourceError;
 pub use self::tls::{CertificateError, tls_config};
 
-/// Answers longer than this are not read to their end.
+/// Longer response bodies are not read to their end.
 pub const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
-/// How much of somebody else's words an error text repeats.
+/// How many characters of a response an error text quotes.
 const SHOWN_CHARS: usize = 200;
 
-/// Sent unless a request names another.
+/// The `User-Agent` of requests that do not set one.
 const USER_AGENT: &str = concat!("submission-manager/", env!("CARGO_PKG_VERSION"));
 
-/// Makes calls to one kind of peer. Its connections belong to one thread, and so does this.
+/// Calls one kind of peer. A client and its connections belong to one thread.
 pub struct HttpClient {
     shared: Rc<Shared>,
     timeout: Duration,
 }
 
 struct Shared {
-    /// What the other side is called in error texts.
+    /// The name of the other side in error texts, such as `gateway`.
     peer: &'static str,
     tls: Arc<rustls::ClientConfig>,
     pool: Rc<Pool>,
     report: Option<ShortageReport>,
 }
 
-/// A request to be made, without its body.
+/// The URL, headers and timeout of a POST request.
 pub struct OutgoingRequest {
     url: String,
     headers: Vec<(String, String)>,
     timeout: Duration,
 }
 
-/// An HTTP response: its head is complete, its body as far as it came.
+/// An HTTP response whose head arrived completely.
 pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
-    /// The whole body, or why there is none.
+    /// The whole body, or why it could not be read.
     pub body: Result<Bytes, NoBody>,
     version: Version,
 }
 
-/// Why there is no answer. Each text says what happened, in one line.
+/// Why a call got no response. Each text is one line that says what happened.
 #[derive(Debug)]
 pub enum CallError {
-    /// Nothing of the request left this machine.
+    /// No byte of the request left this machine.
     NotSent(String),
-    /// Some or all of the request may have left, and no complete answer came.
+    /// The request may have left this machine, in part or completely, and no complete response arrived.
     Unknown(String),
-    /// Nothing of the request left, because this machine or process is short of something.
+    /// No byte of the request left this machine, because it ran out of file descriptors, ports or memory.
     LocalResource(String),
 }
 
-/// With the words that tell the cases apart wherever the text is kept or shown.
+/// Writes the text with the prefix of its [`Contact`], by which stored texts are told apart.
 impl std::fmt::Display for CallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (contact, text) = match self {
@@ -94,12 +96,14 @@ impl std::fmt::Display for CallError {
     }
 }
 
-/// Why a body was not read to its end, though the head of the answer arrived.
+/// Why the body of a response was not read to its end, although the head arrived.
 #[derive(Debug)]
 pub enum NoBody {
+    /// It has more than [`MAX_ANSWER_BYTES`].
     TooLong,
+    /// The connection failed before the end. The text says after how many bytes and why.
     BrokeOff(String),
-    /// Not complete within the timeout.
+    /// It was not complete within the timeout.
     TooSlow(Duration),
 }
 
@@ -107,35 +111,35 @@ impl std::fmt::Display for NoBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TooLong => write!(f, "more than {MAX_ANSWER_BYTES} bytes, which were not read"),
-            Self::BrokeOff(what) => write!(f, "a body that broke off{what}"),
+            Self::BrokeOff(reason) => write!(f, "a body that broke off{reason}"),
             Self::TooSlow(timeout) => write!(f, "a body that did not end within {timeout:?}"),
         }
     }
 }
 
-/// How long a call may take, and until when that is.
+/// The timeout of a call, and the moment when it passes.
 #[derive(Clone, Copy)]
 struct Budget {
-    whole: Duration,
+    timeout: Duration,
     deadline: Instant,
 }
 
 impl OutgoingRequest {
-    /// Sets a header; the last one of a name counts.
+    /// Sets a header. If a name is set twice, the last value is sent.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// Allows this call another time than the caller's others.
+    /// Sets a timeout for this request, instead of the client's.
     pub fn within(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
     fn build(self, body: Bytes) -> Result<(Origin, Request<Bytes>), String> {
-        let uri: Uri = self.url.parse().map_err(|error| format!("its URL cannot be used: {error}"))?;
-        let origin = Origin::of(&uri).map_err(|what| format!("its URL cannot be used: {what}"))?;
+        let uri: Uri = self.url.parse().map_err(|error| format!("its URL is invalid: {error}"))?;
+        let origin = Origin::of(&uri).map_err(|problem| format!("its URL is invalid: {problem}"))?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let mut request = Request::post(path).body(body).map_err(|error| error.to_string())?;
         let headers = request.headers_mut();
@@ -143,21 +147,21 @@ impl OutgoingRequest {
         headers.insert(header::HOST, host);
         headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         for (name, value) in self.headers {
-            let cannot = |_| format!("the header {name:?} cannot be sent");
-            let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| cannot(()))?;
-            headers.insert(HeaderName::from_bytes(name.as_bytes()).map_err(|_| cannot(()))?, value);
+            let invalid = || format!("the header {name:?} cannot be sent");
+            let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| invalid())?;
+            headers.insert(HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?, value);
         }
         Ok((origin, request))
     }
 }
 
 impl HttpClient {
-    /// Must be called on the arbiter that will use it.
+    /// Creates a client. Call this on the arbiter that uses it.
     pub fn new(peer: &'static str, timeout: Duration, tls: Arc<rustls::ClientConfig>) -> Self {
         Self { shared: Rc::new(Shared { peer, tls, pool: Rc::default(), report: None }), timeout }
     }
 
-    /// Keeps so many connections at most, idle or in use: as many as there are calls at once.
+    /// Limits the connections, idle ones and those in use together, to the number of calls in flight.
     pub fn keeping(self, connections: usize) -> Self {
         let Shared { peer, tls, .. } = &*self.shared;
         let pool = Rc::new(Pool::of(connections));
@@ -165,7 +169,7 @@ impl HttpClient {
         Self { shared: Rc::new(shared), timeout: self.timeout }
     }
 
-    /// Counts calls that failed for want of a local resource with `counter`, and logs them as `kind`.
+    /// Counts calls that failed because a local resource ran out with `counter`, and logs them as `kind`.
     pub fn reporting(self, kind: &'static str, counter: IntCounter) -> Self {
         let Shared { peer, tls, pool, .. } = &*self.shared;
         let report = Some(ShortageReport::new(kind, counter));
@@ -173,11 +177,12 @@ impl HttpClient {
         Self { shared: Rc::new(shared), timeout: self.timeout }
     }
 
+    /// A POST request to the URL, with the client's timeout and no headers yet.
     pub fn post(&self, url: &str) -> OutgoingRequest {
         OutgoingRequest { url: url.to_owned(), headers: Vec::new(), timeout: self.timeout }
     }
 
-    /// Sends it. One timeout covers everything, from looking up the name to the last byte of the answer.
+    /// Sends a request and reads the response. The timeout covers everything, from the name lookup to the last byte.
     pub fn send(
         &self,
         request: OutgoingRequest,
@@ -186,8 +191,8 @@ impl HttpClient {
         let shared = Rc::clone(&self.shared);
         async move {
             let result = shared.call(request, body).await;
-            if let (Err(CallError::LocalResource(what)), Some(report)) = (&result, &shared.report) {
-                report.shortage(what);
+            if let (Err(CallError::LocalResource(problem)), Some(report)) = (&result, &shared.report) {
+                report.shortage(problem);
             }
             result
         }
@@ -196,10 +201,10 @@ impl HttpClient {
 
 impl Shared {
     async fn call(&self, request: OutgoingRequest, body: Bytes) -> Result<Answer, CallError> {
-        let budget = Budget { whole: request.timeout, deadline: monotonic() + request.timeout };
-        let (origin, request) = request.build(body).map_err(|what| self.not_sent(&what))?;
+        let budget = Budget { timeout: request.timeout, deadline: monotonic() + request.timeout };
+        let (origin, request) = request.build(body).map_err(|problem| self.not_sent(&problem))?;
         let _call = self.pool.count_call();
-        // A connection that turns out to be closed before a byte was written costs nothing.
+        // If an idle connection turns out to be closed before a byte is written, another one can be tried safely.
         while let Some(connection) = self.pool.take(&origin) {
             match self.exchange(&origin, connection, request.clone(), budget).await {
                 Err(Broken::Unsent(_)) => {}
@@ -211,12 +216,12 @@ impl Shared {
         let stream = connect(self.peer, &origin, &self.tls, budget.deadline).await?;
         let connection = Connection::open(stream).await.map_err(|error| self.not_sent(&error.to_string()))?;
         self.exchange(&origin, connection, request, budget).await.map_err(|broken| match broken {
-            Broken::Unsent(what) => CallError::NotSent(format!("connection to the {} closed: {what}", self.peer)),
+            Broken::Unsent(reason) => CallError::NotSent(format!("connection to the {} closed: {reason}", self.peer)),
             Broken::Failed(error) => error,
         })
     }
 
-    /// One exchange; the connection is kept for another only if this one left nothing behind.
+    /// Sends one request on a connection, and puts the connection into the pool if it can safely be used again.
     async fn exchange(
         &self,
         origin: &Origin,
@@ -231,30 +236,30 @@ impl Shared {
         Ok(answer)
     }
 
-    fn not_sent(&self, what: &str) -> CallError {
-        CallError::NotSent(format!("cannot make the request to the {}: {}", self.peer, shown(what)))
+    fn not_sent(&self, problem: &str) -> CallError {
+        CallError::NotSent(format!("cannot make the request to the {}: {}", self.peer, shown(problem)))
     }
 }
 
-/// How long whoever answered wants to be left alone: `Retry-After` in seconds, or as a date, which counts from
-/// the date of the answer; what only another clock could tell is not known.
+/// The delay that a response requests with `Retry-After`, in seconds or as a date. A date is compared with the `Date` of the
+/// same response, so that the local clock does not matter; without a `Date` there is no delay.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
-    let wish = text(header::RETRY_AFTER)?;
-    if let Ok(seconds) = wish.parse() {
+    let value = text(header::RETRY_AFTER)?;
+    if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));
     }
     let date = |text: &str| text.parse::<HttpDate>().ok().map(SystemTime::from);
-    date(wish)?.duration_since(date(text(header::DATE)?)?).ok()
+    date(value)?.duration_since(date(text(header::DATE)?)?).ok()
 }
 
-/// The beginning of a body for an error text, without anything that could disturb a log.
+/// The beginning of a body for an error text, after a colon; empty if the body is blank.
 pub fn quoted(body: &[u8]) -> String {
     let text = shown(String::from_utf8_lossy(body).trim());
     if text.is_empty() { String::new() } else { format!(": {text}") }
 }
 
-/// The beginning of somebody else's words, on one line.
+/// The beginning of a text from outside, on one line and without control characters, so that it is safe in a log.
 pub fn shown(text: &str) -> String {
     let mut kept: String = text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(SHOWN_CHARS).is_some() {

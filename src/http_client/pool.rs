@@ -1,4 +1,4 @@
-//! Idle connections, waiting to be used again by a later call to the same origin.
+//! Keeps idle connections, so that a later call to the same origin can use them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,24 +11,25 @@ use super::connect::Origin;
 use super::connection::Connection;
 use crate::platform::clock::monotonic;
 
-/// Idle connections are closed before most servers would close them (Node's default is 5 s): a request on a
-/// connection that the server is just closing has an unknown outcome.
+/// Idle connections are closed before most servers would close them (the default of Node.js is 5 s), because a request on a
+/// connection that the server is closing has an unknown outcome.
 const IDLE_TIME: Duration = Duration::from_secs(4);
-/// No connection is used for longer, so that a changed address of a name is noticed.
+/// Connections are not used for longer than this, so that a changed DNS record takes effect.
 const LIFETIME: Duration = Duration::from_secs(3600);
-/// Idle connections to one origin: as many as calls may be under way by default.
+/// Maximum number of idle connections to one origin: the default number of calls in flight.
 const IDLE_PER_ORIGIN: usize = 256;
-/// Connections of one caller, unless it says how many calls it makes at once.
+/// Maximum number of connections of one client, idle ones and those in use, unless it says how many calls it makes at once.
 const IN_ALL: usize = 512;
-/// How often connections that are idle for too long are looked for.
+/// How often connections that were idle for too long are closed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The idle connections of one client.
 pub struct Pool {
     per_origin: usize,
-    /// Connections in use and idle ones together: so many descriptors are reserved.
+    /// Maximum number of connections, idle ones and those in use together. As many file descriptors are reserved.
     in_all: usize,
     calls: Cell<usize>,
-    /// Per origin, the one used last at the end. No list is empty.
+    /// The connections of each origin, the most recently used one last. No list is empty.
     idle: RefCell<HashMap<Origin, Vec<Idle>>>,
     count: Cell<usize>,
     sweeping: Cell<bool>,
@@ -52,7 +53,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// With so many connections at most, idle or in use.
+    /// Makes a pool that limits the connections, idle ones and those in use together.
     pub fn of(in_all: usize) -> Self {
         Self::new(IDLE_PER_ORIGIN, in_all)
     }
@@ -62,7 +63,7 @@ impl Pool {
         Self { per_origin, in_all, calls, idle, count, sweeping }
     }
 
-    /// Counts a call for as long as what is returned lives.
+    /// Counts a call until the guard is dropped.
     pub fn count_call(self: &Rc<Self>) -> CallUnderWay {
         self.calls.set(self.calls.get() + 1);
         CallUnderWay(Rc::clone(self))
@@ -84,7 +85,7 @@ impl Pool {
         }
     }
 
-    /// A connection on which nothing unexpected has happened; the one used last, if there are several.
+    /// Takes the most recently used connection to the origin that is still usable, and closes those that are not.
     pub fn take(&self, origin: &Origin) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(origin)?;
@@ -103,7 +104,7 @@ impl Pool {
         found
     }
 
-    /// Keeps a connection for later, or closes it if there is no room.
+    /// Keeps a connection for later use, or closes it if the pool is full.
     pub fn put(self: &Rc<Self>, origin: &Origin, connection: Connection) {
         let mut idle = self.idle.borrow_mut();
         let kept = idle.get(origin).map_or(0, Vec::len);
@@ -119,7 +120,7 @@ impl Pool {
         }
     }
 
-    /// Closes what has been idle for too long; how many are left.
+    /// Closes connections that were idle for too long, and returns how many are left.
     fn expire(&self) -> usize {
         let now = monotonic();
         let mut idle = self.idle.borrow_mut();
@@ -132,7 +133,7 @@ impl Pool {
     }
 }
 
-/// A call that uses a connection or is about to open one.
+/// Counts a call that uses a connection or is about to open one, until it is dropped.
 pub struct CallUnderWay(Rc<Pool>);
 
 impl Drop for CallUnderWay {
@@ -141,7 +142,7 @@ impl Drop for CallUnderWay {
     }
 }
 
-/// Runs while there are idle connections.
+/// Closes expired connections at intervals. Ends when no idle connection is left.
 async fn sweep(pool: std::rc::Weak<Pool>) {
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
@@ -163,7 +164,7 @@ mod tests {
     use crate::http_client::wire::Stream;
 
     #[actix::test]
-    async fn there_are_bounds_per_origin_and_in_all() {
+    async fn idle_connections_are_limited_per_origin_and_in_total() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let pool = Rc::new(Pool::new(2, 3));
         let put = async |host: &str| {

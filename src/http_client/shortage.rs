@@ -1,4 +1,4 @@
-//! Calls that failed because this machine or process is short of something: counted, and logged at most once a second.
+//! Counts calls that failed because this machine ran out of a resource, and logs them at most once a second.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -8,15 +8,16 @@ use tokio::time::Instant;
 
 use crate::platform::clock::monotonic;
 
-/// Under a shortage every call fails; a line for each would fill the disk too.
+/// During a shortage every call fails, and a log line for each could fill the disk.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A call was not made because this machine or process is short of descriptors, ports or memory. Nothing was
-/// sent: it says nothing about the other side and is no attempt.
+/// A call was not made because this machine ran out of file descriptors, ports or memory. Nothing was sent, so this does not
+/// count as an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct LocalResourceError(pub String);
 
+/// Reports the shortages that one client meets.
 pub struct ShortageReport {
     kind: &'static str,
     counter: IntCounter,
@@ -28,14 +29,15 @@ impl ShortageReport {
         Self { kind, counter, logged: Cell::new(None) }
     }
 
-    pub fn shortage(&self, what: &str) {
+    /// Counts one call that failed because of a shortage.
+    pub fn shortage(&self, problem: &str) {
         self.counter.inc();
         let now = monotonic();
         if self.logged.get().is_none_or(|logged| now >= logged + LOG_INTERVAL) {
             self.logged.set(Some(now));
             let kind = self.kind;
             log::error!(
-                "local_resource_error kind={kind} error={what:?} next=\"calls are postponed until it is over\""
+                "local_resource_error kind={kind} error={problem:?} next=\"calls are postponed until the shortage ends\""
             );
         }
     }

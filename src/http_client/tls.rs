@@ -1,4 +1,4 @@
-//! Which certificates of gateways, receivers and collectors are trusted.
+//! The TLS configuration of outgoing calls: which certificate authorities are trusted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,32 +6,33 @@ use std::sync::Arc;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+/// The file of additional certificate authorities cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot use {path} as certificates for gateways and webhooks: {what}; name a PEM file with --gateway-ca or SM_GATEWAY_CA"
+    "cannot read certificate authorities from {path}: {problem}; name a PEM file with --gateway-ca or SM_GATEWAY_CA"
 )]
 pub struct CertificateError {
     path: String,
-    what: String,
+    problem: String,
 }
 
-/// Trusts the public certificate authorities and, if a PEM file is given, those in it.
+/// Trusts the public certificate authorities and those in the PEM file `extra`, if there is one.
 pub fn tls_config(extra: Option<&Path>) -> Result<Arc<rustls::ClientConfig>, CertificateError> {
     let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = extra {
-        let fault = |what: String| CertificateError { path: path.display().to_string(), what };
+        let invalid = |problem: String| CertificateError { path: path.display().to_string(), problem };
         let mut added = 0;
-        for certificate in CertificateDer::pem_file_iter(path).map_err(|error| fault(error.to_string()))? {
-            let certificate = certificate.map_err(|error| fault(error.to_string()))?;
-            roots.add(certificate).map_err(|error| fault(error.to_string()))?;
+        for certificate in CertificateDer::pem_file_iter(path).map_err(|error| invalid(error.to_string()))? {
+            let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
+            roots.add(certificate).map_err(|error| invalid(error.to_string()))?;
             added += 1;
         }
         if added == 0 {
-            return Err(fault("there is no certificate in it".to_owned()));
+            return Err(invalid("it contains no certificate".to_owned()));
         }
     }
     let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    // HTTP/1.1 only: one request per connection at a time is what makes the outcome of a call certain.
+    // Only HTTP/1.1 is offered. With one request at a time on a connection, it is known which bytes of a request were sent.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

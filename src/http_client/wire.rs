@@ -1,7 +1,7 @@
-//! The byte stream of one connection, plain or TLS, with a record of what passed over it.
+//! The byte stream of one connection, plain or TLS, which records what passes over it.
 //!
-//! The record answers two questions that the HTTP layer cannot: whether any byte of a request may have
-//! left, and whether the peer spoke before it had the whole request.
+//! The record answers two questions that hyper cannot: whether any byte of a request may have left this process, and whether
+//! the peer sent something before it had the whole request.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+/// A TCP connection, with or without TLS.
 pub enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
@@ -32,25 +33,25 @@ impl Stream {
     }
 }
 
-/// A handle to the stream: one is read and written by the HTTP layer, its clone watches.
+/// A handle to the stream. hyper reads and writes through one handle; a clone of it answers questions about the record.
 #[derive(Clone)]
 pub struct Wire(Rc<Shared>);
 
 struct Shared {
     stream: RefCell<Stream>,
-    /// What has passed since the current request began.
+    /// What has passed since the current request started.
     passed: Cell<Passed>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Passed {
-    /// Some byte was handed to the socket.
+    /// At least one byte was written to the socket.
     written: bool,
-    /// The HTTP layer has taken the whole body.
+    /// hyper has taken the whole body.
     body_taken: bool,
-    /// The socket has not yet taken all that it was offered.
+    /// The last write did not accept all bytes that it was offered.
     blocked: bool,
-    /// Set with the first byte of the answer: whether the request was whole by then.
+    /// Whether the whole request was written when the first byte of the response arrived; `None` before that.
     whole_at_answer: Option<bool>,
 }
 
@@ -65,8 +66,8 @@ impl Wire {
         Self(Rc::new(Shared { stream: RefCell::new(stream), passed: Cell::default() }))
     }
 
-    /// Forgets what passed: a new request begins, with this body.
-    pub fn begin(&self, body: Bytes) -> RequestBody {
+    /// Resets the record for a new request with this body.
+    pub fn start_request(&self, body: Bytes) -> RequestBody {
         self.0.passed.set(Passed { body_taken: body.is_empty(), ..Passed::default() });
         RequestBody { rest: Some(body).filter(|body| !body.is_empty()), wire: self.clone() }
     }
@@ -81,15 +82,15 @@ impl Wire {
         self.0.passed.get().whole_at_answer == Some(false)
     }
 
-    /// Whether the peer has neither sent anything that nobody has read nor closed the connection, as the
-    /// operating system knows it at this moment. The runtime may not have been told yet.
+    /// Whether there are no unread bytes from the peer and the connection is not closed. This asks the operating system,
+    /// because the runtime may not have noticed yet.
     pub fn is_quiet(&self) -> bool {
         let stream = self.0.stream.borrow();
         let peeked = SockRef::from(stream.tcp()).peek(&mut [MaybeUninit::uninit()]);
         matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Takes note of a write of so many bytes.
+    /// Records the result of a write of `offered` bytes.
     fn wrote(&self, offered: usize, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let mut passed = self.0.passed.get();
         let taken = if let Poll::Ready(Ok(taken)) = &result { *taken } else { 0 };
@@ -100,7 +101,7 @@ impl Wire {
     }
 }
 
-/// The body of a request, which notes when the HTTP layer has taken it.
+/// The body of a request, which records when hyper has taken it.
 pub struct RequestBody {
     rest: Option<Bytes>,
     wire: Wire,

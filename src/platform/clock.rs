@@ -1,9 +1,9 @@
-//! The only place that reads a clock.
+//! The clocks. Clippy forbids reading a clock anywhere else.
 //!
-//! Two kinds: the wall clock, which the embedded store uses as the database's time, and a
-//! monotonic one for spans and trust. [`StoreTime`] joins them: it knows how far the monotonic
-//! clock is from the store's time, so that a host with a wrong wall clock changes nothing.
-#![expect(clippy::disallowed_methods, reason = "this is the one module that may ask for the time")]
+//! There are three: [`monotonic`] for durations and for trust in the lease, [`WallClock`], which is the time of the SQLite
+//! store, and [`StoreTime`], an estimate of the store's time that is derived from the monotonic clock. Decisions use the
+//! store's time, so the wall clock of an instance that uses a SQL Server does not matter.
+#![expect(clippy::disallowed_methods, reason = "this is the one module that may read a clock")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,16 +13,17 @@ use tokio::time::Instant;
 
 use crate::domain::time::Timestamp;
 
-/// A moment of the monotonic clock. Under a paused test runtime, a moment of virtual time.
+/// Reads the monotonic clock. In tests with a paused runtime this is virtual time.
 pub fn monotonic() -> Instant {
     Instant::now()
 }
 
-/// Where the embedded store takes its time from.
+/// The wall clock, from which the SQLite store takes its time. Tests replace it with a function.
 #[derive(Clone)]
 pub struct WallClock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl WallClock {
+    /// The clock of the operating system.
     pub fn system() -> Self {
         Self(Arc::new(|| {
             let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -30,7 +31,7 @@ impl WallClock {
         }))
     }
 
-    /// A clock that shows what `read` says; tests step it or follow virtual time.
+    /// A clock that returns what `read` returns, for tests.
     #[cfg(test)]
     pub fn from_fn(read: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
@@ -41,8 +42,7 @@ impl WallClock {
     }
 }
 
-/// The store's time as this process knows it: the monotonic clock plus an offset that every
-/// answer of the store corrects.
+/// An estimate of the store's current time: the monotonic clock plus an offset that every response of the store corrects.
 #[derive(Clone)]
 pub struct StoreTime {
     origin: Instant,
@@ -50,21 +50,25 @@ pub struct StoreTime {
 }
 
 impl StoreTime {
+    /// An estimate without any information, until [`Self::observe`] is called.
     pub fn unset() -> Self {
         Self { origin: monotonic(), offset_micros: Arc::new(AtomicI64::new(0)) }
     }
 
-    /// Takes note that the store said `now` somewhere between `asked` and this moment. What is
-    /// known stays if it fits into that; so a slow answer, which says little, changes little.
-    pub fn observe(&self, asked: Instant, now: Timestamp) {
-        let here = |moment: Instant| {
+    /// Corrects the estimate with a response of the store, which read its clock as `now` at some moment between
+    /// `requested` and this call. That moment is not known, so the response gives a range of possible offsets. An offset
+    /// within the range stays as it is; others move to the nearer end. A slow response therefore changes little.
+    pub fn observe(&self, requested: Instant, now: Timestamp) {
+        let since_origin = |moment: Instant| {
             i64::try_from(moment.saturating_duration_since(self.origin).as_micros()).unwrap_or(i64::MAX)
         };
-        let (least, most) = (now.micros().saturating_sub(here(monotonic())), now.micros().saturating_sub(here(asked)));
+        let least = now.micros().saturating_sub(since_origin(monotonic()));
+        let most = now.micros().saturating_sub(since_origin(requested));
         let known = self.offset_micros.load(Ordering::Relaxed);
         self.offset_micros.store(known.max(least).min(most), Ordering::Relaxed);
     }
 
+    /// The estimated time of the store.
     pub fn now(&self) -> Timestamp {
         let offset = Timestamp::from_micros(self.offset_micros.load(Ordering::Relaxed));
         offset + monotonic().duration_since(self.origin)
@@ -78,17 +82,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn store_time_follows_the_store_and_not_the_host() {
         let time = StoreTime::unset();
-        let asked = monotonic();
+        let requested = monotonic();
         tokio::time::advance(Duration::from_millis(10)).await;
-        time.observe(asked, Timestamp::from_micros(1_000_000));
+        time.observe(requested, Timestamp::from_micros(1_000_000));
         assert_eq!(time.now(), Timestamp::from_micros(1_000_000));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(time.now(), Timestamp::from_micros(2_000_000));
-        let asked = monotonic();
+        let requested = monotonic();
         tokio::time::advance(Duration::from_secs(14)).await;
-        time.observe(asked, Timestamp::from_micros(16_000_000));
-        assert_eq!(time.now(), Timestamp::from_micros(16_000_000), "what a slow answer allows is not changed");
+        time.observe(requested, Timestamp::from_micros(16_000_000));
+        assert_eq!(
+            time.now(),
+            Timestamp::from_micros(16_000_000),
+            "an estimate within the range of a slow response stays"
+        );
         time.observe(monotonic(), Timestamp::from_micros(10_000_000));
-        assert_eq!(time.now(), Timestamp::from_micros(10_000_000), "a quick answer corrects");
+        assert_eq!(time.now(), Timestamp::from_micros(10_000_000), "a fast response corrects the estimate");
     }
 }

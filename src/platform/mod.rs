@@ -1,6 +1,6 @@
-//! What the process needs of its surroundings: clocks, the limit of open files, supervision of actors.
+//! Access to the clocks, the limit of open files, and supervision of actors.
 //!
-//! Nothing here knows what an intent is.
+//! Code in this folder is independent of what the service does.
 
 pub mod clock;
 pub mod descriptors;

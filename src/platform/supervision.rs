@@ -1,7 +1,7 @@
-//! Keeps an actor alive: when it dies, by a panic or otherwise, a new one is made.
+//! Restarts an actor when it stops, whether by a panic or otherwise.
 //!
-//! actix's own supervisor does not restart an actor that panicked, so death is noticed by a token
-//! that the actor owns: it is dropped with the actor, however that ends.
+//! The supervisor of actix does not restart an actor that panicked. Here, each actor owns an [`Alive`] token, which is
+//! dropped together with the actor; that is how its [`Death`] is noticed.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -9,26 +9,29 @@ use std::time::Duration;
 use actix::{Actor, Addr};
 use tokio::sync::oneshot;
 
-/// Owned by an actor; its end tells whoever holds the [`Death`] that the actor is gone.
+/// A token that an actor owns. Dropping it, which happens when the actor stops, completes the [`Death`] that belongs to it.
 pub struct Alive {
-    _told_when_dropped: oneshot::Sender<()>,
+    _sender: oneshot::Sender<()>,
 }
 
-/// Resolves when the actor that owns the other half is gone.
+/// Waits for the end of the actor that owns the [`Alive`] token.
 pub struct Death(oneshot::Receiver<()>);
 
+/// Creates a token and the [`Death`] that belongs to it.
 pub fn alive() -> (Alive, Death) {
     let (sender, receiver) = oneshot::channel();
-    (Alive { _told_when_dropped: sender }, Death(receiver))
+    (Alive { _sender: sender }, Death(receiver))
 }
 
 impl Death {
+    /// Completes when the actor has stopped.
     pub async fn comes(self) {
-        let _always_an_error_when_it_resolves = self.0.await;
+        // Nothing is ever sent. The receiver completes with an error when the sender is dropped.
+        let _ignored = self.0.await;
     }
 }
 
-/// The address of a supervised actor, which may be another one each time.
+/// The address of a supervised actor. After a restart it is the address of the new actor.
 pub struct Supervised<A: Actor>(Arc<RwLock<Addr<A>>>);
 
 impl<A: Actor> Clone for Supervised<A> {
@@ -38,8 +41,8 @@ impl<A: Actor> Clone for Supervised<A> {
 }
 
 impl<A: Actor> Supervised<A> {
-    /// Starts an actor with `start` and starts another whenever it dies. Must be called on an
-    /// arbiter; supervision ends with that arbiter.
+    /// Starts an actor with `start`, and starts it again whenever it stops. Call this on an arbiter; supervision ends when
+    /// that arbiter stops.
     pub fn start(name: &'static str, start: impl Fn(Alive) -> Addr<A> + 'static) -> Self {
         let (token, mut death) = alive();
         let address = Arc::new(RwLock::new(start(token)));
@@ -57,15 +60,16 @@ impl<A: Actor> Supervised<A> {
         supervised
     }
 
+    /// The address of the actor that runs now.
     pub fn address(&self) -> Addr<A> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Long enough not to spin when an actor dies at once each time, short enough not to be missed.
+/// Limits the load if an actor fails again right after each start.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 
-/// Makes an actor panic, to show that the service survives it.
+/// Makes an actor panic, so that tests can show that the service survives it.
 #[cfg(test)]
 #[derive(actix::Message)]
 #[rtype(result = "()")]

@@ -1,6 +1,6 @@
 //! Which store an instance uses, and opening it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,15 @@ pub enum StoreChoice {
     SqlServer(Box<Settings>),
 }
 
+/// What a login needs besides the connection string; not used by the embedded store.
+#[derive(Clone, Copy, Default)]
+pub struct Credentials<'a> {
+    /// Replaces the password in the connection string.
+    pub password: Option<&'a str>,
+    /// Holds an access token of Entra ID, to log in with instead of a password.
+    pub token_file: Option<&'a Path>,
+}
+
 /// Why a store cannot be used, with what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ChoiceError {
@@ -33,14 +42,21 @@ pub enum ChoiceError {
 
 impl StoreChoice {
     /// Reads `SM_STORE`. An error says what is expected and repeats nothing of what was given.
-    pub fn parse(text: &str, password: Option<&str>, pool: PoolSettings) -> Result<Self, String> {
+    pub fn parse(text: &str, credentials: Credentials<'_>, pool: PoolSettings) -> Result<Self, String> {
         if let Some(path) = sqlite::path_of(text) {
             return Ok(Self::Sqlite(path));
         }
         if !text.contains('=') {
             return Err("must be sqlite:<path of a file> or the connection string of a SQL Server".to_owned());
         }
-        Settings::parse(text, password, pool).map(|settings| Self::SqlServer(Box::new(settings)))
+        let settings = match credentials {
+            Credentials { password: Some(_), token_file: Some(_) } => {
+                return Err("is used with either SM_STORE_PASSWORD or SM_STORE_TOKEN_FILE: leave one out".to_owned());
+            }
+            Credentials { password: None, token_file: Some(file) } => Settings::parse_with_token_file(text, file, pool),
+            Credentials { password, token_file: None } => Settings::parse(text, password, pool),
+        };
+        settings.map(|settings| Self::SqlServer(Box::new(settings)))
     }
 
     /// Brings the schema up to date; how many migrations were run. Makes no directory but that of the default: a new
@@ -87,7 +103,7 @@ impl StoreChoice {
         }
     }
 
-    /// Whether the store can be used as it is, in a line; makes and changes nothing.
+    /// Whether the store can be used as it is, in a line, with a line for each warning; makes and changes nothing.
     pub async fn check(&self, metrics: Arc<Metrics>) -> Result<String, ChoiceError> {
         match self {
             Self::Sqlite(path) if !path.exists() => {
@@ -106,8 +122,9 @@ impl StoreChoice {
             }
             Self::SqlServer(settings) => {
                 let store = SqlServerStore::new(settings, false, metrics);
-                store.prepare().await.map_err(|source| refused(settings, source))?;
-                Ok(format!("store {}: answers, schema up to date", settings.name()))
+                let warnings = store.examine().await.map_err(|source| refused(settings, source))?;
+                let warnings = warnings.iter().map(|warning| format!("\nwarning: {}", warning.text));
+                Ok(format!("store {}: answers, schema up to date{}", settings.name(), warnings.collect::<String>()))
             }
         }
     }
@@ -140,11 +157,14 @@ mod tests {
     #[test]
     fn stores_by_their_text() {
         let pool = PoolSettings { size: 1, timeout: Duration::from_secs(1) };
-        let name = |text| StoreChoice::parse(text, None, pool).map(|choice| choice.name());
+        let name = |text| StoreChoice::parse(text, Credentials::default(), pool).map(|choice| choice.name());
         assert_eq!(name("sqlite:a b.db").as_deref(), Ok("a b.db"));
         assert_eq!(name("Server=db;Database=s;User Id=u;Password=p").as_deref(), Ok("db:1433/s"));
         for text in ["sqlite:", "data.db", "postgres://x", "Server=db"] {
             assert!(name(text).is_err(), "{text}");
         }
+        let both = Credentials { password: Some("p"), token_file: Some(Path::new("token")) };
+        let error = StoreChoice::parse("Server=db;Database=s", both, pool).unwrap_err();
+        assert!(error.contains("either SM_STORE_PASSWORD or SM_STORE_TOKEN_FILE"), "{error}");
     }
 }

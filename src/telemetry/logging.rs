@@ -1,16 +1,15 @@
-//! How log lines look: time, level, then an event and its `key=value` pairs, one line an event.
+//! Sets up logging. Each event is one line on standard error: time, level, the name of the event and its `key=value` pairs.
 
 use std::io::Write;
 
 use crate::platform::clock::WallClock;
 
-/// `RUST_LOG` decides what is shown; `info` by default, without the chatter of libraries. Goes to
-/// standard error.
+/// Starts logging for the service. `RUST_LOG` sets the levels; the default is `info`, and less for some libraries.
 pub fn start() {
     start_with("info,actix_server=warn,tiberius=error");
 }
 
-/// Warnings only by default, where something else is to be read on the terminal.
+/// Starts logging for commands that print results to the terminal. The default level is `warn`.
 pub fn start_quiet() {
     start_with("warn,tiberius=error");
 }
@@ -22,8 +21,8 @@ fn start_with(default: &str) {
         .init();
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
         let message = panic.payload_as_str().unwrap_or("?");
-        log::error!("panic thread={:?} at={place} message={message:?}", thread.name().unwrap_or("?"));
+        log::error!("panic thread={:?} at={location} message={message:?}", thread.name().unwrap_or("?"));
     }));
 }

@@ -1,5 +1,7 @@
-//! Every number on `/metrics`, in one place. Labels come from small closed sets, never from ids or
-//! targets. Nothing here decides anything or can fail after start.
+//! All metrics that `/metrics` shows. Every name has the prefix `submission_`.
+//!
+//! Label values come from small fixed sets, never from ids or names of targets, so that the number of time series stays
+//! small. Recording a metric cannot fail.
 
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use crate::domain::intent::{ExhaustedReason, Intent, State, Status};
 use crate::domain::outcome::{Contact, Outcome};
 use crate::domain::webhook::Verdict;
 
+/// The metrics of one instance. Public fields are set directly; the methods record one event each.
 pub struct Metrics {
     registry: Registry,
     pub intents_created: IntCounter,
@@ -48,7 +51,7 @@ pub struct Metrics {
     webhook_duration: Histogram,
     pub webhooks_inflight: IntGauge,
     pending_webhooks: IntGauge,
-    webhook_oldest_owed: Gauge,
+    webhook_oldest_pending: Gauge,
     store_batch_size: Histogram,
     store_commit_duration: Histogram,
     store_errors: IntCounterVec,
@@ -63,95 +66,135 @@ pub struct Metrics {
     console_logins: IntCounterVec,
 }
 
-/// Seconds from half a millisecond to the longest timeout that a target may set.
+/// Histogram buckets in seconds, from half a millisecond to the longest attempt timeout of a target.
 const SECONDS: [f64; 17] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
-/// Seconds from an intent's arrival to its end: a retry or two, minutes, hours, a day.
+/// Histogram buckets in seconds for the age of an intent when it ends: the first attempt, a few retries, hours, a day.
 const LONG_SECONDS: [f64; 17] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 3600.0, 86400.0];
-/// Why the server closes a connection of a client before that one does.
+/// Why the server closes the connection of a client.
 const CLOSED_REASONS: [&str; 7] =
     ["slow_head", "slow_answer", "unread_body", "idle", "slow_reader", "replaced", "refused"];
-const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+/// Histogram buckets for the number of writes in a commit. The store actor limits the writes of each kind, so that a commit
+/// of several kinds can have a few thousand.
+const BATCH_SIZES: [f64; 13] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0];
 
 impl Metrics {
+    /// Creates and registers all metrics.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let make = Maker(&registry);
         let metrics = Self {
-            intents_created: make.counter("intents_created_total", "Intents made durable")?,
-            intents_purged: make.counter("intents_purged_total", "Old intents that retention deleted")?,
-            idempotent_hits: make.counter("idempotent_hits_total", "Submissions that returned an existing intent")?,
-            idempotency_conflicts: make
-                .counter("idempotency_conflicts_total", "Submissions that reused an id for something else")?,
-            intents_terminal: make.counters("intents_terminal_total", "Intents that ended", &["status"])?,
-            exhausted: make.counters("exhausted_total", "Intents that policy ended", &["reason"])?,
-            attempts: make.counters("attempts_total", "Attempts finished", &["outcome_status"])?,
+            intents_created: make.counter("intents_created_total", "Intents stored")?,
+            intents_purged: make.counter("intents_purged_total", "Intents deleted after the retention time")?,
+            idempotent_hits: make
+                .counter("idempotent_hits_total", "Requests that repeated an intent and got the stored one")?,
+            idempotency_conflicts: make.counter(
+                "idempotency_conflicts_total",
+                "Requests that used the id of an intent for a different intent",
+            )?,
+            intents_terminal: make.counters(
+                "intents_terminal_total",
+                "Intents that reached a terminal status",
+                &["status"],
+            )?,
+            exhausted: make.counters(
+                "exhausted_total",
+                "Intents that ended without acceptance or rejection because their policy allowed no further attempt",
+                &["reason"],
+            )?,
+            attempts: make.counters("attempts_total", "Finished attempts", &["outcome_status"])?,
             attempt_errors: make.counters(
                 "attempt_errors_total",
-                "Attempts that ended with an error, by how far they got",
+                "Attempts that failed with an error, by whether the gateway may have received the request",
                 &["contact"],
             )?,
             local_resource_errors: make.counters(
                 "local_resource_errors_total",
-                "Calls not made because this machine or process lacked descriptors, ports or memory",
+                "Outgoing calls that were not made because file descriptors, ports or memory ran out on this machine",
                 &["kind"],
             )?,
-            retries_scheduled: make.counter("retries_scheduled_total", "Further attempts scheduled")?,
+            retries_scheduled: make.counter("retries_scheduled_total", "Retries scheduled after a failed attempt")?,
             time_to_terminal: make.histograms(
                 "intent_time_to_terminal_seconds",
-                "From arrival to the end of an intent",
+                "Time from the creation of an intent to its terminal status",
                 &LONG_SECONDS,
                 &["status"],
             )?,
             attempt_duration: make.histogram("attempt_duration_seconds", "Duration of attempts", &SECONDS)?,
-            queue_delay: make.histogram("queue_delay_seconds", "From due time to start of an attempt", &SECONDS)?,
-            queue_depth: make.gauge("queue_depth", "Intents waiting for an attempt, as the leader counted last")?,
-            schedule_held: make.gauge("schedule_held_intents", "Waiting intents that the leader holds in memory")?,
-            spans: make.counters("spans_total", "Spans of sampled traces, by what became of them", &["result"])?,
-            paused_targets: make.gauge("targets_paused", "Targets that are paused, as the leader saw last")?,
-            held_gateways: make.gauge("gateways_on_hold", "Gateways that asked to be left alone for a while")?,
-            inflight_attempts: make.gauge("inflight_attempts", "Attempts under way")?,
-            leader: make.gauge("leader", "1 while this instance holds the lease")?,
-            lease_epoch: make.gauge("lease_epoch", "Epoch of the lease last held by this instance")?,
-            leader_transitions: make.counters("leader_transitions_total", "Leadership gained and lost", &["to"])?,
-            jobs: make.counters("jobs_total", "Jobs submitted, by what was answered", &["result"])?,
-            inbox_received: make.counter("inbox_received_total", "Submissions that came into the inbox")?,
-            inbox_processed: make.counter("inbox_processed_total", "Submissions that became messages")?,
-            inbox_failed: make.counters("inbox_failed_total", "Tries to process that failed", &["cause"])?,
-            inbox_oldest: make.float_gauge(
-                "inbox_oldest_unprocessed_seconds",
-                "How long the oldest that is due has been waiting; on the leader",
-            )?,
-            inbox_parked: make.gauge("inbox_parked", "Submissions that wait for a person; on the leader")?,
-            webhook_tries: make.counters("webhook_tries_total", "Tries to deliver an event", &["result"])?,
-            webhook_duration: make.histogram("webhook_try_seconds", "Duration of tries", &SECONDS)?,
-            webhooks_inflight: make.gauge("inflight_webhooks", "Tries under way")?,
-            pending_webhooks: make.gauge("webhooks_owed", "Events that are owed; on the leader")?,
-            webhook_oldest_owed: make.float_gauge(
-                "webhook_oldest_owed_seconds",
-                "How long the oldest of them has been owed; on the leader",
-            )?,
-            store_batch_size: make.histogram("store_batch_size", "Writes committed together", &BATCH_SIZES)?,
-            store_commit_duration: make.histogram("store_commit_seconds", "Duration of a commit", &SECONDS)?,
-            store_errors: make.counters("store_errors_total", "Failed store calls", &["kind"])?,
-            store_queue: make.gauge("store_queue_writes", "Writes that wait for the next commit")?,
-            store_connections: make.gauges("store_connections", "Connections to the database server", &["pool"])?,
-            store_idle_connections: make.gauges("store_idle_connections", "Of those, not in use", &["pool"])?,
-            store_connection_wait: make.histogram(
-                "store_connection_wait_seconds",
-                "Time until a connection was free",
+            queue_delay: make.histogram(
+                "queue_delay_seconds",
+                "Time from when an attempt was due to its start",
                 &SECONDS,
             )?,
-            http_connections: make.gauge("http_connections", "Open connections of clients")?,
+            queue_depth: make.gauge("queue_depth", "Intents waiting for an attempt; 0 on followers")?,
+            schedule_held: make
+                .gauge("schedule_held_intents", "Waiting intents that the leader has in memory; 0 on followers")?,
+            spans: make.counters("spans_total", "Trace spans, by export result", &["result"])?,
+            paused_targets: make.gauge("targets_paused", "Paused targets; 0 on followers")?,
+            held_gateways: make.gauge(
+                "gateways_on_hold",
+                "Gateways that get no attempts until the time of their Retry-After; 0 on followers",
+            )?,
+            inflight_attempts: make.gauge("inflight_attempts", "Attempts in flight")?,
+            leader: make.gauge("leader", "1 while this instance holds the lease, else 0")?,
+            lease_epoch: make.gauge("lease_epoch", "Epoch of the lease that this instance held last")?,
+            leader_transitions: make.counters(
+                "leader_transitions_total",
+                "Times that this instance became leader or follower",
+                &["to"],
+            )?,
+            jobs: make.counters("jobs_total", "Job requests, by result", &["result"])?,
+            inbox_received: make.counter("inbox_received_total", "Inbox submissions stored")?,
+            inbox_processed: make.counter("inbox_processed_total", "Inbox submissions processed into a message")?,
+            inbox_failed: make.counters(
+                "inbox_failed_total",
+                "Failed tries to process an inbox submission",
+                &["cause"],
+            )?,
+            inbox_oldest: make.float_gauge(
+                "inbox_oldest_unprocessed_seconds",
+                "Age of the oldest inbox submission that is due for processing; 0 on followers",
+            )?,
+            inbox_parked: make
+                .gauge("inbox_parked", "Inbox submissions that are parked until an operator acts; 0 on followers")?,
+            webhook_tries: make.counters("webhook_tries_total", "Webhook delivery tries, by result", &["result"])?,
+            webhook_duration: make.histogram("webhook_try_seconds", "Duration of webhook delivery tries", &SECONDS)?,
+            webhooks_inflight: make.gauge("inflight_webhooks", "Webhook delivery tries in flight")?,
+            pending_webhooks: make.gauge("webhooks_owed", "Pending webhook events; 0 on followers")?,
+            webhook_oldest_pending: make.float_gauge(
+                "webhook_oldest_owed_seconds",
+                "Age of the oldest pending webhook event; 0 on followers",
+            )?,
+            store_batch_size: make.histogram("store_batch_size", "Writes in one commit", &BATCH_SIZES)?,
+            store_commit_duration: make.histogram("store_commit_seconds", "Duration of commits", &SECONDS)?,
+            store_errors: make.counters("store_errors_total", "Failed store calls", &["kind"])?,
+            store_queue: make.gauge("store_queue_writes", "Writes that wait for a commit")?,
+            store_connections: make.gauges("store_connections", "Open connections in the pool", &["pool"])?,
+            store_idle_connections: make.gauges("store_idle_connections", "Idle connections in the pool", &["pool"])?,
+            store_connection_wait: make.histogram(
+                "store_connection_wait_seconds",
+                "Time that store calls waited for a connection of the pool",
+                &SECONDS,
+            )?,
+            http_connections: make.gauge("http_connections", "Open client connections")?,
             http_connections_closed: make.counters(
                 "http_connections_closed_total",
-                "Connections that the server closed because a limit was reached, by limit",
+                "Client connections that the server closed because of a limit, by limit",
                 &["reason"],
             )?,
-            http_requests: make.counters("http_requests_total", "Requests answered", &["route", "status_class"])?,
-            http_duration: make.histograms("http_request_seconds", "Time to answer", &SECONDS, &["route"])?,
-            console_logins: make.counters("console_logins_total", "Passwords given to the console", &["result"])?,
+            http_requests: make.counters(
+                "http_requests_total",
+                "HTTP requests answered",
+                &["route", "status_class"],
+            )?,
+            http_duration: make.histograms(
+                "http_request_seconds",
+                "Duration of HTTP requests",
+                &SECONDS,
+                &["route"],
+            )?,
+            console_logins: make.counters("console_logins_total", "Logins to the console, by result", &["result"])?,
             registry: registry.clone(),
         };
         let info = Gauge::with_opts(
@@ -160,12 +203,12 @@ impl Metrics {
         )?;
         info.set(1.0);
         registry.register(Box::new(info))?;
-        metrics.show_zeroes();
+        metrics.create_labels();
         Ok(metrics)
     }
 
-    /// Makes every label value appear from the start, so that a rate over it is right.
-    fn show_zeroes(&self) {
+    /// Creates every label value with 0, so that rates count the first event of each.
+    fn create_labels(&self) {
         for status in Status::ALL.into_iter().filter(|status| *status != Status::Pending) {
             self.intents_terminal.with_label_values(&[status.as_str()]);
             self.time_to_terminal.with_label_values(&[status.as_str()]);
@@ -205,10 +248,12 @@ impl Metrics {
         }
     }
 
+    /// Records that an attempt started, `delay` after it was due.
     pub fn attempt_started(&self, delay: Duration) {
         self.queue_delay.observe(delay.as_secs_f64());
     }
 
+    /// Records the outcome of an attempt, and the end of its intent if that was the last one.
     pub fn attempt_finished(&self, finish: &FinishAttempt) {
         use crate::domain::policy::Decision;
         let attempt = &finish.attempt;
@@ -226,12 +271,12 @@ impl Metrics {
         }
     }
 
-    /// Counts calls that were not made for want of a local resource; `kind`: gateway or webhook.
+    /// The counter of calls that were not made because a local resource ran out. `kind` is `gateway` or `webhook`.
     pub fn local_resource_errors(&self, kind: &str) -> IntCounter {
         self.local_resource_errors.with_label_values(&[kind])
     }
 
-    /// An intent ended without a further attempt.
+    /// Records that an intent ended because its deadline passed while it waited.
     pub fn intent_expired(&self, intent: &Intent) {
         if let State::Exhausted { at, reason } = &intent.state {
             self.ended(Status::Exhausted, Some(*reason), at.since(intent.created_at));
@@ -246,6 +291,7 @@ impl Metrics {
         }
     }
 
+    /// Records one try to deliver a webhook event.
     pub fn webhook_tried(&self, verdict: Verdict, took: Duration) {
         let result = match verdict {
             Verdict::Delivered => "delivered",
@@ -256,26 +302,28 @@ impl Metrics {
         self.webhook_duration.observe(took.as_secs_f64());
     }
 
-    /// What waits in the store, as the leader has counted it.
+    /// Sets the numbers of waiting intents and pending webhook events, which the leader counts from time to time.
     pub fn show_backlog(&self, waiting: u64, webhooks: u64, oldest_webhook: Option<Duration>) {
         let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.queue_depth.set(gauge(waiting));
         self.pending_webhooks.set(gauge(webhooks));
-        self.webhook_oldest_owed.set(oldest_webhook.unwrap_or_default().as_secs_f64());
+        self.webhook_oldest_pending.set(oldest_webhook.unwrap_or_default().as_secs_f64());
     }
 
+    /// Records a commit.
     pub fn batch_committed(&self, writes: usize, took: Duration) {
         self.store_batch_size.observe(f64::from(u32::try_from(writes).unwrap_or(u32::MAX)));
         self.store_commit_duration.observe(took.as_secs_f64());
     }
 
+    /// Records the state of a connection pool after a store call waited for a connection.
     pub fn store_pool(&self, pool: &str, connections: u32, idle: u32, waited: Duration) {
         self.store_connections.with_label_values(&[pool]).set(i64::from(connections));
         self.store_idle_connections.with_label_values(&[pool]).set(i64::from(idle));
         self.store_connection_wait.observe(waited.as_secs_f64());
     }
 
-    /// `kind`: overloaded, unavailable or unexpected.
+    /// Counts a failed store call. `kind` is `overloaded`, `unavailable` or `unexpected`.
     pub fn store_failed(&self, kind: &str) {
         self.store_errors.with_label_values(&[kind]).inc();
     }
@@ -286,6 +334,7 @@ impl Metrics {
         self.leader_transitions.with_label_values(&["leader"]).inc();
     }
 
+    /// Records that this instance lost the lease, and resets the gauges that only the leader sets.
     pub fn became_follower(&self) {
         self.leader.set(0);
         self.show_backlog(0, 0, None);
@@ -295,16 +344,18 @@ impl Metrics {
         self.leader_transitions.with_label_values(&["follower"]).inc();
     }
 
-    /// `result`: exported, failed (the collector did not take them), dropped (too many waited).
+    /// Counts trace spans. `result` is `exported`, `failed` (the collector did not accept them) or `dropped` (the queue was
+    /// full).
     pub fn spans(&self, result: &str, count: usize) {
         self.spans.with_label_values(&[result]).inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
-    /// `result`: accepted, replayed, or the code of the error.
+    /// Counts a login to the console.
     pub fn console_login(&self, result: &str) {
         self.console_logins.with_label_values(&[result]).inc();
     }
 
+    /// Counts a job request. `result` is `accepted`, `replayed` or the code of the error.
     pub fn job_answered(&self, result: &str) {
         self.jobs.with_label_values(&[result]).inc();
     }
@@ -321,16 +372,18 @@ impl Metrics {
         self.inbox_failed.with_label_values(&[cause.as_str()]).inc();
     }
 
+    /// Sets the age of the oldest unprocessed inbox submission and the number of parked ones.
     pub fn inbox_backlog(&self, oldest: Option<Duration>, parked: u64) {
         self.inbox_oldest.set(oldest.unwrap_or_default().as_secs_f64());
         self.inbox_parked.set(i64::try_from(parked).unwrap_or(i64::MAX));
     }
 
-    /// `reason`: one of [`CLOSED_REASONS`].
+    /// Counts a client connection that the server closed. `reason` is one of [`CLOSED_REASONS`].
     pub fn connection_closed(&self, reason: &str) {
         self.http_connections_closed.with_label_values(&[reason]).inc();
     }
 
+    /// Records a request and its response.
     pub fn request_answered(&self, route: &str, status: u16, took: Duration) {
         let class = match status {
             100..=199 => "1xx",
@@ -343,6 +396,7 @@ impl Metrics {
         self.http_duration.with_label_values(&[route]).observe(took.as_secs_f64());
     }
 
+    /// All metrics in the Prometheus text format.
     pub fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::with_capacity(32 * 1024);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
@@ -350,7 +404,7 @@ impl Metrics {
     }
 }
 
-/// Makes metrics with the prefix and registers them.
+/// Creates metrics with the prefix `submission_` and registers them.
 struct Maker<'a>(&'a Registry);
 
 impl Maker<'_> {
@@ -401,7 +455,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_to_terminal_are_told_apart_around_two_seconds_and_two_minutes() {
+    fn the_histogram_of_times_to_terminal_has_buckets_around_two_seconds_and_two_minutes() {
         let text = String::from_utf8(Metrics::new().unwrap().text().unwrap()).unwrap();
         for bound in ["1", "2", "5", "60", "120", "300"] {
             let bucket =

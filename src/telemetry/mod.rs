@@ -1,6 +1,6 @@
-//! What can be seen from outside: metrics, log lines and trace spans.
+//! Metrics, logging and trace spans.
 //!
-//! Code here records what others did. It never decides anything, and its failures never hold up the work it describes.
+//! Code here records what other code does. It makes no decisions, and its failures never delay the work that it records.
 
 pub mod logging;
 pub mod metrics;

@@ -1,7 +1,8 @@
-//! Bearer tokens: who is calling, and whether that may be done.
+//! Authentication by bearer token, and authorization by the scopes of that token.
 //!
-//! With `SM_AUTH=required` every `/v1` call needs a token with its scope. While it is off, requests that pages of
-//! other sites send are refused instead. Jobs always need a token, and check tenants besides: that is theirs.
+//! With `SM_AUTH=required` every call under `/v1` needs a token with the right scope. With `SM_AUTH=off` no token is
+//! needed, but requests from web pages of other sites are refused. Jobs always need a token; [`crate::api::jobs`] also
+//! checks that the token is for the tenant.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::config::registry::Registry;
 use crate::config::settings::AuthMode;
 use crate::domain::client::{ApiClient, Scope};
 
-/// Whoever's token stands in the request.
+/// The client whose bearer token the request carries. Fails with `Unauthorized` if the token is missing or unknown.
 pub fn caller(request: &HttpRequest, registry: &Registry) -> Result<Arc<ApiClient>, ApiError> {
     let identities = registry.identities.as_ref().ok_or(ApiError::Unauthorized)?;
     let token = bearer(request).ok_or(ApiError::Unauthorized)?;
@@ -27,18 +28,19 @@ fn bearer(request: &HttpRequest) -> Option<&str> {
     Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }
 
-/// Whether the caller may do what needs this scope. While no tokens are asked for, every program may, and pages of other
-/// sites may not.
-pub fn allow(request: &HttpRequest, deps: &WebDeps, scope: Scope) -> Result<(), ApiError> {
+/// Checks that the caller may make a call that needs this scope. With `SM_AUTH=off` every program may, and web pages of
+/// other sites may not.
+pub fn authorize(request: &HttpRequest, deps: &WebDeps, scope: Scope) -> Result<(), ApiError> {
     match deps.auth {
         AuthMode::Off => origin::check(request, deps),
-        AuthMode::Required => in_scope(caller(request, &deps.registry.get())?.as_ref(), scope),
+        AuthMode::Required => require_scope(caller(request, &deps.registry.get())?.as_ref(), scope),
     }
 }
 
-pub fn in_scope(client: &ApiClient, scope: Scope) -> Result<(), ApiError> {
+/// Fails with `Forbidden` if the client's token does not have this scope.
+pub fn require_scope(client: &ApiClient, scope: Scope) -> Result<(), ApiError> {
     if client.may(scope) {
         return Ok(());
     }
-    Err(ApiError::Forbidden(format!("this token has no scope {}", scope.as_str())))
+    Err(ApiError::Forbidden(format!("this token does not have the scope {}", scope.as_str())))
 }

@@ -1,4 +1,7 @@
-//! Every error a client can see, its status and its JSON. The only place that maps one to the other.
+//! The errors of the API: the message, code, HTTP status and JSON body of each. This is the only place that maps errors to
+//! statuses.
+//!
+//! Codes are part of the API and never change. Messages are for people and may change.
 
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, HttpResponseBuilder, ResponseError};
@@ -10,66 +13,70 @@ use crate::domain::job::SubmissionId;
 use crate::domain::node::{Breach, REST_BEFORE_PROBE};
 use crate::store::{Conflict, StoreError};
 
+/// Every error that a client of the API can get.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     #[error("{0}")]
     InvalidRequest(String),
     #[error("{0}")]
     NotFound(String),
-    #[error("this path takes {allowed}")]
+    #[error("method not allowed; this path supports {allowed}")]
     MethodNotAllowed { allowed: &'static str },
-    #[error("intent {:?} exists with {}", conflict.existing.id, different(conflict))]
+    #[error("intent {:?} already exists with a different {}", conflict.existing.id, conflicting_fields(conflict).join(" and "))]
     IdempotencyConflict { conflict: Box<Conflict> },
-    #[error("a known bearer token is needed")]
+    #[error("missing or invalid bearer token")]
     Unauthorized,
-    #[error("the webhook is not signed with this client's secret, or not recently")]
+    /// An inbound webhook whose signature is missing or invalid, or whose timestamp is too far from now.
+    #[error("missing, invalid or expired webhook signature")]
     NotSigned,
     #[error("{0}")]
     Forbidden(String),
-    #[error("there is no such management node")]
+    /// The node does not exist, or the tenant may not use it. Both get the same message, so that a tenant cannot find out
+    /// which nodes others have.
+    #[error("no such management node")]
     ManagementNodeNotFound,
-    #[error("this idempotency_key was used for a command with another {}", fields.join(", "))]
+    #[error("this idempotency_key was already used for a command with a different {}", fields.join(", "))]
     JobConflict { id: SubmissionId, fields: Vec<&'static str>, status: Status },
-    #[error("this Idempotency-Key came before with something else, which is submission {id}")]
-    KeyConflict { id: InboxSubmissionId },
-    #[error("submission {id} is processed; there is nothing to do again")]
+    /// The key of an inbox submission: its `Idempotency-Key` header, or the `webhook-id` of a webhook.
+    #[error("this {header} was already used with a different request; see inbox submission {id}")]
+    KeyConflict { header: &'static str, id: InboxSubmissionId },
+    #[error("inbox submission {id} has already been processed")]
     AlreadyProcessed { id: InboxSubmissionId },
-    #[error("the node does not allow it: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("the management node does not allow this job: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     PolicyRejected(Vec<Breach>),
     #[error("the management node {0}; try again later")]
     ExecutionUnavailable(&'static str),
-    #[error("intent {id:?} has not ended; its event is owed when it does")]
+    #[error("intent {id:?} is still pending; it has no webhook event yet")]
     NotTerminal { id: IntentId },
-    #[error("the {what} must have at most {limit} bytes")]
+    #[error("the {what} is too large; the limit is {limit} bytes")]
     PayloadTooLarge { what: &'static str, limit: usize },
-    #[error("the request body broke off or is framed wrongly; check Content-Length or the chunks")]
+    #[error("the request body is incomplete or not framed correctly; check Content-Length or the chunked encoding")]
     BrokenBody,
-    #[error("the request body did not arrive in time; send it faster or in smaller parts")]
+    #[error("the request body did not arrive in time; send it faster or make it smaller")]
     RequestTimeout,
-    #[error("the head of the request did not arrive within {seconds} s; send it at once")]
+    #[error("the request headers did not arrive within {seconds} s")]
     HeadTimeout { seconds: u64 },
-    #[error("the head of the request is too large; send fewer or shorter headers")]
+    #[error("the request headers are too large; send fewer or shorter headers")]
     HeadTooLarge,
-    #[error("too much is waiting already; try again in a moment")]
+    #[error("the service is overloaded; try again in a moment")]
     Overloaded,
-    #[error("the store did not answer in time; send the same again, which is safe")]
+    #[error("the store did not respond in time; it is safe to send the same request again")]
     StoreUnavailable,
-    #[error("something went wrong here; the log of the service says what")]
+    #[error("internal error; the log of the service has the details")]
     Internal,
 }
 
-/// When a client may try again after `overloaded`: a commit takes milliseconds, so soon.
+/// The `Retry-After` of `overloaded` and `store_unavailable`. It is short because a commit takes milliseconds.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
-fn different(conflict: &Conflict) -> &'static str {
-    match (conflict.target_differs, conflict.payload_differs) {
-        (true, true) => "another submissionTarget and another payload",
-        (true, false) => "another submissionTarget",
-        _ => "another payload",
-    }
+/// The fields in which a submission differs from the intent that already has its id.
+fn conflicting_fields(conflict: &Conflict) -> Vec<&'static str> {
+    let fields = [conflict.target_differs.then_some("submissionTarget"), conflict.payload_differs.then_some("payload")];
+    fields.into_iter().flatten().collect()
 }
 
 impl ApiError {
+    /// The code of the error, for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::InvalidRequest(_) | Self::BrokenBody => "invalid_request",
@@ -93,21 +100,13 @@ impl ApiError {
         }
     }
 
+    /// What the error has to say to programs besides its code.
     fn details(&self) -> Option<Value> {
         match self {
-            Self::IdempotencyConflict { conflict } => {
-                let fields: Vec<_> = [
-                    conflict.target_differs.then_some("submissionTarget"),
-                    conflict.payload_differs.then_some("payload"),
-                ]
-                .into_iter()
-                .flatten()
-                .collect();
-                Some(json!({
-                    "conflictingFields": fields,
-                    "existingStatus": conflict.existing.state.status().as_str(),
-                }))
-            }
+            Self::IdempotencyConflict { conflict } => Some(json!({
+                "conflictingFields": conflicting_fields(conflict),
+                "existingStatus": conflict.existing.state.status().as_str(),
+            })),
             Self::JobConflict { fields, status, .. } => {
                 Some(json!({ "conflicting_fields": fields, "existing_status": status.as_str() }))
             }
@@ -120,12 +119,12 @@ impl ApiError {
         }
     }
 
-    /// Whether or not there is such a tenant.
+    /// The token does not cover the tenant and workspace. The message is the same whether or not that tenant exists.
     pub fn not_for_that_tenant() -> Self {
-        Self::Forbidden("this token is not for that tenant and workspace".to_owned())
+        Self::Forbidden("this token is not valid for this tenant and workspace".to_owned())
     }
 
-    /// The body of the answer.
+    /// The JSON body of the response.
     pub fn json(&self) -> Value {
         let mut error = json!({ "code": self.code(), "message": self.to_string() });
         if let Some(details) = self.details() {
@@ -134,7 +133,7 @@ impl ApiError {
         json!({ "error": error })
     }
 
-    /// The answer without its body.
+    /// The response with its status and headers, still without a body.
     pub fn head(&self) -> HttpResponseBuilder {
         let mut response = HttpResponse::build(self.status_code());
         match self {
@@ -150,7 +149,7 @@ impl ApiError {
             Self::MethodNotAllowed { allowed } => {
                 response.insert_header((header::ALLOW, *allowed));
             }
-            // What is left of the body was not read; the connection cannot be used again.
+            // The rest of the body was not read, so the connection cannot be used for another request.
             Self::PayloadTooLarge { .. } | Self::RequestTimeout | Self::BrokenBody => {
                 response.force_close();
             }
@@ -202,5 +201,25 @@ impl ResponseError for ApiError {
 
     fn error_response(&self) -> HttpResponse {
         self.head().json(self.json())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_went_wrong_inside_is_not_told() {
+        for (error, status, code) in [
+            (StoreError::Unexpected("no such table: secrets".to_owned()), 500, "internal_error"),
+            (StoreError::Unavailable("login failed for sa".to_owned()), 503, "store_unavailable"),
+            (StoreError::Overloaded, 503, "overloaded"),
+        ] {
+            let error = ApiError::from(error);
+            let json = error.json();
+            assert_eq!((error.status_code().as_u16(), &json["error"]["code"]), (status, &code.into()));
+            assert!(json["error"].get("details").is_none(), "absent details are left out: {json}");
+            assert!(!json.to_string().contains("secrets") && !json.to_string().contains("sa\""), "{json}");
+        }
     }
 }

@@ -1,24 +1,24 @@
-//! The HTTP server that the API and the console share: connections and their limits, TLS, authentication, request bodies,
-//! the format of errors.
+//! The HTTP server that the API and the console share: connections and their limits, TLS, authentication, request bodies
+//! and the format of errors.
 //!
-//! No resource is served from here; [`crate::api`] and [`crate::console`] add theirs. [`error`] is the only place that maps
-//! errors to HTTP statuses.
+//! This folder serves no resource of its own; [`crate::api`] and [`crate::console`] register theirs. [`error`] is the only
+//! place that maps errors to HTTP statuses.
 
 pub mod auth;
 pub mod body;
 mod connection;
 pub mod error;
-mod leaving;
-mod measure;
 pub mod origin;
 pub mod query;
+mod request_metrics;
 mod server;
+mod shutdown;
 pub mod tls;
 pub mod trace;
 
 use std::sync::Arc;
 
-use actix_web::guard::{self, Guard};
+use actix_web::guard;
 use actix_web::{Resource, Route, web};
 
 use crate::config::registry::CurrentRegistry;
@@ -30,13 +30,14 @@ use crate::store::client::StoreClient;
 use crate::store::watchers::IntentWatchers;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Tracer;
+use crate::web::body::BodyBudget;
 use crate::web::error::ApiError;
 use crate::web::origin::Listener;
 
-pub use self::leaving::Leaving;
 pub use self::server::{bind, start, workers};
+pub use self::shutdown::ShutdownFlag;
 
-/// What handlers share.
+/// The dependencies that all handlers of the API and the console share.
 #[derive(Clone)]
 pub struct WebDeps {
     pub store: StoreClient,
@@ -44,45 +45,44 @@ pub struct WebDeps {
     pub watchers: IntentWatchers,
     pub metrics: Arc<Metrics>,
     pub board: LeadershipBoard,
-    pub leaving: Leaving,
+    pub shutdown: ShutdownFlag,
+    /// The memory that request bodies share.
+    pub bodies: BodyBudget,
     pub max_payload_bytes: usize,
-    /// Whether front doors other than that of jobs ask for tokens.
+    /// Whether calls need a token. Jobs need one in either mode.
     pub auth: AuthMode,
     pub listener: Listener,
-    /// Where the secrets of hooks are looked up.
+    /// The environment variables that hold the secrets of inbound webhooks.
     pub variables: Variables,
-    /// For how recent the hooks of others are, and for spans; nothing else asks for the host's time here.
+    /// The host's clock: checks the age of inbound webhooks and times trace spans. Everything else uses the store's time.
     pub clock: WallClock,
     pub tracer: Tracer,
 }
 
-/// What the JSON around a payload may add to its size: names, an id, a target, spaces.
+/// How many bytes a request body may have besides its payload: field names, an id, a target and whitespace.
 pub const ENVELOPE_BYTES: usize = 8 * 1024;
 
-/// A resource that answers other methods in our format, at its path with or without a slash at the end.
+/// A resource at `path`, with or without a slash at the end. Methods other than `allowed` get a 405 in the JSON format of
+/// all errors.
 pub fn resource(path: &str, allowed: &'static str) -> Resource {
-    refusing(web::resource(with_and_without_slash(path)), allowed)
+    refuse_other_methods(web::resource(with_and_without_slash(path)), allowed)
 }
 
-/// The same at this path alone.
+/// Like [`resource`], but only at exactly this path.
 pub fn exact_resource(path: &str, allowed: &'static str) -> Resource {
-    refusing(web::resource(path), allowed)
+    refuse_other_methods(web::resource(path), allowed)
 }
 
-/// The first is what the path is called in metrics and spans.
+/// Both forms of a path. The first one is the route's name in metrics and trace spans.
 pub fn with_and_without_slash(path: &str) -> [String; 2] {
     [path.to_owned(), format!("{path}/")]
 }
 
-fn refusing(resource: Resource, allowed: &'static str) -> Resource {
+fn refuse_other_methods(resource: Resource, allowed: &'static str) -> Resource {
     resource.default_service(web::to(move || async move { Err::<(), _>(ApiError::MethodNotAllowed { allowed }) }))
 }
 
-/// GET, and HEAD, which is GET without the body.
-pub fn read() -> Route {
-    web::route().guard(get_or_head())
-}
-
-fn get_or_head() -> impl Guard {
-    guard::Any(guard::Get()).or(guard::Head())
+/// A route for GET and HEAD. The server drops the body of a response to HEAD.
+pub fn get_or_head() -> Route {
+    web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
 }

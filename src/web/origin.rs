@@ -1,10 +1,10 @@
-//! Where a request comes from, as far as browsers say so: pages of other sites, and names that are not ours.
+//! Protection against requests from web pages of other sites (cross-site request forgery and DNS rebinding).
 //!
-//! A listener that asks for no credentials can be reached by every browser on its machine, so a page of any site can
-//! send requests to it. Two rules keep such pages out. Browsers say of which site a page is (`Origin`,
-//! `Sec-Fetch-Site`), and pages of other sites are refused. A page whose own name was pointed at this address (DNS
-//! rebinding) counts as ours to the browser, but its requests carry that name in `Host`; a listener on loopback answers
-//! only to names of its own machine. Programs send no `Origin` and are not concerned.
+//! Every browser on the machine can reach a listener that needs no credentials, so a page of any site can send requests
+//! to it. Two rules stop that. First, browsers say which site a page belongs to (`Origin`, `Sec-Fetch-Site`), and requests
+//! from pages of other sites are refused. Second, a page can point its own host name at this address (DNS rebinding), and
+//! the browser then treats the service as part of that site. Such requests carry the foreign name in `Host`, so a listener
+//! on loopback accepts only names of its own machine. Programs send no `Origin`; the first rule does not affect them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use super::error::ApiError;
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-/// Where the service listens, as far as access depends on it.
+/// Where the service listens. Access depends on it.
 #[derive(Clone)]
 pub struct Listener {
-    /// Only this machine can connect.
+    /// Whether only this machine can connect.
     loopback: bool,
-    /// What this machine calls itself.
+    /// The host name of this machine, in lower case.
     host_name: Arc<str>,
 }
 
@@ -51,11 +51,11 @@ impl Listener {
     }
 }
 
-/// Refuses what a page of another site sent, for calls that need no credentials.
+/// Refuses requests from web pages of other sites. Used for calls that need no credentials.
 pub fn check(request: &HttpRequest, deps: &WebDeps) -> Result<(), ApiError> {
     let host = host(request);
     if deps.listener.loopback && host.is_some_and(|host| !deps.listener.is_own_name(host)) {
-        let text = "the service listens on loopback without authentication and answers only to names of this machine; \
+        let text = "the service listens on loopback without authentication and accepts only names of this machine; \
                     use 127.0.0.1 or localhost in the URL, or set SM_AUTH=required";
         return Err(ApiError::Forbidden(text.to_owned()));
     }
@@ -67,13 +67,14 @@ pub fn check(request: &HttpRequest, deps: &WebDeps) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The name that the client used for this service. Every browser sends one.
+/// The host name under which the client called this service. Every browser sends one.
 pub fn host(request: &HttpRequest) -> Option<&str> {
     let header = request.headers().get(header::HOST).map(|value| value.to_str().unwrap_or_default());
     header.or_else(|| request.uri().authority().map(|authority| authority.as_str()))
 }
 
-/// Whether a page of another site sent this. Following a link there is fine: the page does not see the answer.
+/// Whether a web page of another site sent this request. Following a link from another site is allowed, because the page
+/// with the link does not see the response.
 pub fn is_foreign(method: &Method, headers: &HeaderMap, host: Option<&str>) -> bool {
     match text(headers, SEC_FETCH_SITE) {
         Some("same-origin" | "none") => false,
@@ -82,7 +83,7 @@ pub fn is_foreign(method: &Method, headers: &HeaderMap, host: Option<&str>) -> b
     }
 }
 
-/// Whether the request says that one of our own pages sent it.
+/// Whether a page of this service sent the request, according to its headers.
 pub fn is_from_own_page(headers: &HeaderMap, host: Option<&str>) -> bool {
     match text(headers, SEC_FETCH_SITE) {
         Some(site) => site == "same-origin",

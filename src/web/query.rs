@@ -1,4 +1,5 @@
-//! Query strings: known names only, each at most once, empty values count as absent.
+//! Parses query strings strictly: an unknown parameter or a repeated one is an error, so that a misspelled filter is not
+//! ignored. An empty value counts as absent.
 
 use std::collections::HashMap;
 
@@ -6,25 +7,30 @@ use url::form_urlencoded;
 
 use super::error::ApiError;
 
+/// The parameters of a query string.
 pub struct Query(HashMap<String, String>);
 
 impl Query {
+    /// Parses a query string that may have the parameters in `known`.
     pub fn parse(query: &str, known: &[&str]) -> Result<Self, ApiError> {
         let mut values = HashMap::new();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             if !known.contains(&name.as_ref()) {
                 let known = known.join(", ");
-                return Err(ApiError::InvalidRequest(format!("{name:?} is not a parameter here; known are {known}")));
+                return Err(ApiError::InvalidRequest(format!(
+                    "unknown parameter {name:?}; the parameters are {known}"
+                )));
             }
             if values.insert(name.clone().into_owned(), value.into_owned()).is_some() {
-                return Err(ApiError::InvalidRequest(format!("{name} must be given once")));
+                return Err(ApiError::InvalidRequest(format!("the parameter {name} appears more than once")));
             }
         }
         values.retain(|_, value| !value.is_empty());
         Ok(Self(values))
     }
 
-    /// The value of a parameter as `parse` reads it; `expected` says what that takes.
+    /// The value of a parameter, read by `parse`. If `parse` returns `None`, the error says that the value must be
+    /// `expected`.
     pub fn get<T>(
         &self,
         name: &str,
@@ -38,7 +44,7 @@ impl Query {
     }
 }
 
-/// A whole number of zero or more. One that is too large to hold is larger than any limit, and counts as such.
+/// Parses a whole number of zero or more. A number that does not fit becomes `u64::MAX`, which is above every limit.
 pub fn whole_number(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))

@@ -1,7 +1,7 @@
 //! The HTTP server: accepts connections up to a limit and serves each within the limits of [`connection`].
 //!
-//! It is made of the parts that actix-web's own `HttpServer` is made of, because that one gives no access to the stream
-//! and to the lifetime of a connection.
+//! It is built from `actix-server` and `actix-http`, which actix-web's `HttpServer` also uses, because `HttpServer` gives
+//! no access to the byte stream and the lifetime of a connection.
 
 use std::net::TcpListener;
 use std::rc::Rc;
@@ -22,42 +22,43 @@ use tokio_rustls::TlsAcceptor;
 
 use super::connection::bounded::Bounded;
 use super::connection::stream::{ClientStream, Transport};
-use super::connection::table::{Admitted, Origins, Table};
-use super::connection::{self, Closed, Connection};
+use super::connection::table::{AddressCounts, Admitted, ConnectionTable};
+use super::connection::{self, CloseReason, Connection};
 use super::error::ApiError;
-use super::{WebDeps, leaving, measure};
+use super::{WebDeps, request_metrics, shutdown};
 use crate::platform::descriptors::ConnectionLimits;
 
-/// What every answer says to browsers; pages of the console say more.
+/// The header for browsers that every response has. Pages of the console have more.
 pub(super) const NOSNIFF: (&str, &str) = ("X-Content-Type-Options", "nosniff");
 
-/// How long a stopping server waits for requests under way; `waitSeconds` ends at 30.
+/// How long a stopping server waits for requests in progress. `waitSeconds` is at most 30.
 const SHUTDOWN_SECONDS: u64 = 31;
 
-/// Connections that wait to be accepted.
+/// How many connections the operating system queues until they are accepted.
 const BACKLOG: u32 = 2048;
 
-/// Connections of a worker's share that are kept free at most: new ones are accepted while those that they replace are being
-/// closed.
+/// The most connections of a worker's share that stay free, so that new connections are accepted while the ones that they
+/// replace are still closing.
 const HEADROOM: usize = 16;
 
-/// Bytes of incomplete heads and of answers that clients do not read, over all connections. Bodies have a limit of their own.
+/// The memory for incomplete heads and for responses that clients do not read, over all connections. Request bodies have a
+/// limit of their own.
 const CONNECTION_MEMORY: usize = 64 * 1024 * 1024;
 
-/// Bytes of an answer that the kernel takes at once (it doubles the number). By default it takes up to 4 MiB a
-/// connection, which clients that do not read could use up.
+/// The size of a socket's send buffer, which the kernel doubles. By default it grows to 4 MiB for each connection, and
+/// clients that do not read could fill all of them.
 const SEND_BUFFER: u32 = 64 * 1024;
 
-/// How long a connection that is refused may take to be told so; a new socket has room for it at once.
+/// How long writing the 503 to a refused connection may take. The buffer of a new socket is empty, so it rarely waits.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 
-/// Takes the address, before anything else is begun that would have to be undone without it.
+/// Binds the address to listen on. Call it before anything that would have to be undone if the address is in use.
 pub async fn bind(listen: &str) -> std::io::Result<TcpListener> {
-    let mut failed = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+    let mut failed = std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
     for address in tokio::net::lookup_host(listen).await? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
-        // Connections inherit it.
+        // Accepted connections inherit this.
         socket.set_send_buffer_size(SEND_BUFFER)?;
         match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
             Ok(listener) => return listener.into_std(),
@@ -67,13 +68,13 @@ pub async fn bind(listen: &str) -> std::io::Result<TcpListener> {
     Err(failed)
 }
 
-/// Half of the cores: taking requests in is less than half of the work, and more threads than cores
-/// only take turns.
+/// The number of HTTP worker threads: half of the cores, rounded up. Handling requests is less than half of the work, and
+/// more threads than cores only compete with the threads that execute intents.
 pub fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
 }
 
-/// Starts the server; it runs until its handle stops it.
+/// Starts the server, which runs until its handle stops it.
 pub fn start(
     deps: WebDeps,
     routes: impl Fn(&mut ServiceConfig) + Clone + Send + 'static,
@@ -87,8 +88,8 @@ pub fn start(
     });
     let workers = workers();
     let share = (limits.total / workers).max(1);
-    let room = share.saturating_sub((share / 8).clamp(1, HEADROOM)).max(1);
-    let origins = Origins::new(limits.per_address);
+    let capacity = share.saturating_sub((share / 8).clamp(1, HEADROOM)).max(1);
+    let addresses = AddressCounts::new(limits.per_address);
     let builder = Server::build()
         .workers(workers)
         .max_concurrent_connections(share)
@@ -99,9 +100,9 @@ pub fn start(
         let stopping = stopping.clone();
         let app = App::new()
             .wrap(DefaultHeaders::new().add(NOSNIFF))
-            .wrap(from_fn(leaving::close_connections))
-            .wrap(from_fn(measure::requests))
-            .wrap(from_fn(connection::track::requests))
+            .wrap(from_fn(shutdown::close_connections))
+            .wrap(from_fn(request_metrics::record))
+            .wrap(from_fn(connection::track::track_requests))
             .app_data(Data::new(deps.clone()))
             .configure(routes.clone());
         let http = HttpService::build()
@@ -109,7 +110,7 @@ pub fn start(
                 let stopping = stopping.clone();
                 async move { stopping.notified().await }
             })
-            .h1_write_buffer_size(connection::PIECE)
+            .h1_write_buffer_size(connection::CHUNK_BYTES)
             .keep_alive(connection::IDLE_LIMIT)
             .client_request_timeout(connection::HEAD_LIMIT)
             .client_disconnect_timeout(connection::LEFTOVER_LIMIT)
@@ -117,9 +118,10 @@ pub fn start(
                 data.insert::<Rc<Connection>>(Rc::clone(&stream.connection));
             })
             .finish(map_config(app, |()| AppConfig::default()));
-        let (tls, origins, metrics) = (tls.clone(), Arc::clone(&origins), Arc::clone(&deps.metrics));
+        let (tls, addresses, metrics) = (tls.clone(), Arc::clone(&addresses), Arc::clone(&deps.metrics));
         fn_factory(move || {
-            let table = Table::new(room, CONNECTION_MEMORY / workers, Arc::clone(&origins), Arc::clone(&metrics));
+            let max_held = CONNECTION_MEMORY / workers;
+            let table = ConnectionTable::new(capacity, max_held, Arc::clone(&addresses), Arc::clone(&metrics));
             let (tls, metrics) = (tls.clone(), Arc::clone(&metrics));
             http.new_service(()).map_ok(move |http| {
                 let http = Rc::new(http);
@@ -128,12 +130,12 @@ pub fn start(
                         (Rc::clone(&http), tls.clone(), Rc::clone(&table), Arc::clone(&metrics));
                     async move {
                         let Some(admitted) = table.admit(tcp.peer_addr().ok().map(|peer| peer.ip())) else {
-                            metrics.connection_closed(Closed::Refused.as_str());
+                            metrics.connection_closed(CloseReason::Refused.as_str());
                             refuse(tcp, tls.is_some()).await;
                             return Ok::<_, ()>(());
                         };
-                        if let Some(why) = serve(http, tls, tcp, &admitted).await {
-                            metrics.connection_closed(why.as_str());
+                        if let Some(reason) = serve(http, tls, tcp, &admitted).await {
+                            metrics.connection_closed(reason.as_str());
                         }
                         Ok(())
                     }
@@ -144,8 +146,8 @@ pub fn start(
     Ok(builder.run())
 }
 
-/// Serves all requests of one connection. Returns why the server closed it, unless it ended by itself.
-async fn serve<S>(http: Rc<S>, tls: Option<TlsAcceptor>, tcp: TcpStream, admitted: &Admitted) -> Option<Closed>
+/// Serves all requests of one connection. Returns why the server closed it, or `None` if the connection ended normally.
+async fn serve<S>(http: Rc<S>, tls: Option<TlsAcceptor>, tcp: TcpStream, admitted: &Admitted) -> Option<CloseReason>
 where
     S: Service<(ClientStream, Protocol, Option<std::net::SocketAddr>)> + 'static,
 {
@@ -156,7 +158,7 @@ where
         let transport = match tls {
             Some(tls) => match tls.accept(tcp).await {
                 Ok(stream) => Transport::Tls(Box::new(stream)),
-                // A handshake that fails is the client's business; there is nobody to tell.
+                // After a failed handshake no response can be sent.
                 Err(_) => return,
             },
             None => Transport::Plain(tcp),
@@ -169,16 +171,18 @@ where
     Bounded::new(serving, connection).await
 }
 
-/// Tells the client that there is no room for it.
+/// Sends a 503 to a connection that exceeds the limits. With TLS it only closes the connection, because a response would
+/// need a handshake first.
 async fn refuse(mut tcp: TcpStream, encrypted: bool) {
     if encrypted {
         return;
     }
     let body = ApiError::Overloaded.json().to_string();
-    let answer = format!(
+    let response = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-length: {}\r\nconnection: close\r\nretry-after: 1\r\n\
          content-type: application/json\r\n\r\n{body}",
         body.len()
     );
-    let _closed_all_the_same = tokio::time::timeout(REFUSAL_LIMIT, tcp.write_all(answer.as_bytes())).await;
+    // The connection closes whether or not the write succeeds.
+    let _ignored = tokio::time::timeout(REFUSAL_LIMIT, tcp.write_all(response.as_bytes())).await;
 }

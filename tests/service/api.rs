@@ -256,9 +256,9 @@ async fn the_history_is_plain_text_for_whoever_wants_that() {
     assert!(text.contains("\nExhausted because: one_shot\n\nAttempts\n1: rejected, from "), "{text}");
     assert!(text.contains("<i> Status: accepted"), "on one line: {text}");
     for (method, form, status, body) in [
-        ("POST", "intentId=nobody", 404, "not_found: there is no intent \"nobody\"\n"),
+        ("POST", "intentId=nobody", 404, "not_found: no such intent: \"nobody\"\n"),
         ("POST", "", 400, "invalid_request: the form must have an intentId\n"),
-        ("GET", "", 405, "method_not_allowed: this path takes POST\n"),
+        ("GET", "", 405, "method_not_allowed: method not allowed; this path supports POST\n"),
     ] {
         let answer = api.call_with(method, "/ui/history", &plain("text/plain;q=0.9, text/html;q=0.1"), form).await;
         assert_eq!((answer.status.as_u16(), answer.text().as_str()), (status, body));

@@ -184,12 +184,12 @@ async fn a_person_finds_out_what_happened() {
     let browser = Browser::open().await;
 
     browser.go(&format!("{url}/ui")).await;
-    browser.until_text("Led by").await;
+    browser.until_text("Leader:").await;
     browser.until("return document.querySelectorAll('svg.chart rect').length > 0").await;
     let hostile = "<img src=x onerror=\"window.pwned=1\">";
     let wish = json!({ "simulate": format!("reject:{hostile}"), "note": "</pre><script>window.pwned=1</script>" });
     api.submit(hostile, "sms.otp", wish, "?waitSeconds=30").await;
-    browser.until_text("Failing now").await;
+    browser.until_text("Recent failures").await;
     browser.until("return document.querySelectorAll('table td').length > 0").await;
     browser.look_at("overview").await;
 
@@ -268,7 +268,7 @@ async fn no_page_asks_another_host_for_anything() {
     let pages = [
         (format!("{named}/docs/"), "Submit an intent"),
         (format!("{url}/docs"), "Submit an intent"),
-        (format!("{url}/ui"), "Led by"),
+        (format!("{url}/ui"), "Leader:"),
         (format!("{url}/ui/intents"), "sms.otp"),
         (format!("{url}/ui/intents/a"), "Accepted by the gateway"),
         (format!("{url}/ui/jobs"), "Jobs"),

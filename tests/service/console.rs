@@ -43,7 +43,7 @@ async fn pages_tell_what_happened_and_show_hostile_text_as_text() {
     let page = get(&instance, &format!("/ui/intents/{}", encoded(HOSTILE)), &[]).await;
     assert_eq!(page.status, StatusCode::OK);
     let text = page.text();
-    assert!(text.contains("Gave up after the one attempt that the contract allows."), "{text}");
+    assert!(text.contains("Exhausted after the one attempt that the contract allows."), "{text}");
     assert!(text.contains("&lt;img src=x onerror=alert(1)&gt;") || text.contains("&#60;img src=x"), "{text}");
     assert!(!text.contains("<img") && !text.contains("simulate"), "not escaped, or a payload unasked for: {text}");
     let policy = page.header("content-security-policy").unwrap();
@@ -61,9 +61,9 @@ async fn pages_tell_what_happened_and_show_hostile_text_as_text() {
         ("?q=pla", vec!["/ui/intents/plain"], vec!["onerror=alert(1)&gt;</code>"]),
         ("?status=rejected", vec!["/ui/intents/plain"], vec!["/ui/intents/%3Cimg"]),
         ("?submissionTarget=once", vec!["/ui/intents/%3Cimg"], vec!["/ui/intents/plain"]),
-        ("?status=pending", vec!["There are none."], vec!["/ui/intents/plain"]),
+        ("?status=pending", vec!["No intents found."], vec!["/ui/intents/plain"]),
         ("?createdAfter=yesterday", vec!["createdAfter must be a time such as"], vec!["/ui/intents/plain"]),
-        ("?q=%3Cscript%3E", vec!["There are none.", "&#60;script&#62;"], vec!["<script>"]),
+        ("?q=%3Cscript%3E", vec!["No intents found.", "&#60;script&#62;"], vec!["<script>"]),
     ] {
         let list = get(&instance, &format!("/ui/intents{query}"), &[]).await.text();
         for text in shown {
@@ -74,7 +74,7 @@ async fn pages_tell_what_happened_and_show_hostile_text_as_text() {
         }
     }
     let overview = get(&instance, "/ui", &[]).await.text();
-    assert!(overview.contains("this instance,"), "{overview}");
+    assert!(overview.contains("(this instance), since"), "{overview}");
     let targets = get(&instance, "/ui/targets", &[]).await.text();
     assert!(targets.contains("up to 10 attempts") && targets.contains("accepted within 1 min"), "{targets}");
     for (path, status) in [
@@ -154,7 +154,7 @@ async fn elsewhere_than_on_the_loopback_a_password_is_needed() {
     assert!(page.header("content-security-policy").unwrap().ends_with("frame-ancestors https://portal.example"));
     guarded.api().submit("a", "once", json!({ "secret": "payload" }), "?waitSeconds=30").await;
     let intent = get(&guarded, "/ui/intents/a", &[right]).await.text();
-    assert!(!intent.contains("Show the payload"), "{intent}");
+    assert!(!intent.contains("Show payload"), "{intent}");
     assert_eq!(get(&guarded, "/ui/intents/a/payload", &[right]).await.status, StatusCode::FORBIDDEN);
 
     let output = site.command().arg("check").env("SM_CONSOLE_AUTH", "ops:hunter2").output().unwrap();

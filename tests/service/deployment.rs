@@ -101,6 +101,24 @@ fn the_compose_file_agrees_with_the_code() {
     assert!(bcrypt::verify("submission", &hash).unwrap());
 }
 
+#[test]
+fn the_workflow_runs_targets_that_exist_with_the_toolchain_of_the_package() {
+    let workflow = yaml(".github/workflows/ci.yml");
+    let runs = |job: &str| -> String {
+        let steps = workflow["jobs"][job]["steps"].as_array().unwrap();
+        steps.iter().filter_map(|step| step["run"].as_str()).collect::<Vec<_>>().join("\n")
+    };
+    let makefile = text("Makefile");
+    for (job, target) in [("check", "check"), ("sqlserver", "test-sqlserver")] {
+        assert!(runs(job).lines().any(|line| line == format!("make {target}")), "{job}");
+        assert!(makefile.contains(&format!("\n{target}:")), "{target}");
+    }
+    let cargo = text("Cargo.toml");
+    let version = cargo.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
+    assert_eq!(string(&workflow["jobs"]["check"]["container"]), format!("rust:{version}-bookworm"));
+    assert!(runs("sqlserver").contains(&format!("rustup default {version}\n")));
+}
+
 #[actix::test]
 async fn prometheus_and_grafana_ask_for_what_there_is() {
     let prometheus = yaml("deploy/prometheus.yml");
@@ -180,6 +198,21 @@ async fn the_kubernetes_manifests_agree_with_the_code() {
     }
 }
 
+/// A proxy that gives up before the service or a gateway does turns good answers into unknown outcomes.
+#[test]
+fn haproxy_waits_longer_than_the_service_does() {
+    let proxy = text("deploy/haproxy.cfg");
+    let seconds = |name: &str| {
+        let value = proxy.lines().find_map(|line| line.trim().strip_prefix(&format!("timeout {name} ")));
+        value.and_then(|value| value.strip_suffix('s')?.parse::<u64>().ok()).unwrap_or_else(|| panic!("no {name}"))
+    };
+    // waitSeconds ends at 30 s, an attempt at 35 s.
+    assert!(help("serve").contains("[env: SM_ATTEMPT_TIMEOUT=] [default: 35s]"));
+    assert!(seconds("server") > 35, "timeout server");
+    // Idle connections are closed by the service after 75 s; the proxy must not use one that is being closed.
+    assert!(seconds("client") <= 75, "timeout client");
+}
+
 #[test]
 fn the_image_runs_what_there_is() {
     let dockerfile = text("Dockerfile");
@@ -220,7 +253,7 @@ async fn health_says_whether_the_service_is_alive() {
     assert!(health(everywhere).await.unwrap().status.success());
     instance.kill();
     let dead = health(address).await.unwrap();
-    assert!(!dead.status.success() && String::from_utf8_lossy(&dead.stderr).contains("does not answer"));
+    assert!(!dead.status.success() && String::from_utf8_lossy(&dead.stderr).contains("does not respond"));
 }
 
 #[actix::test]

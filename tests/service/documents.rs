@@ -203,7 +203,9 @@ fn every_variable_is_read_by_something() {
     for (path, text) in documents() {
         for variable in words(&text).into_iter().filter(|word| word.starts_with("SM_") && !word.ends_with('_')) {
             let ours = known.contains(variable) || haproxy.contains(&format!("presetenv {variable}"));
-            let of_tests = ["SM_TEST_", "SM_REQUIRE_", "SM_CHAOS_"].iter().any(|prefix| variable.starts_with(prefix));
+            let of_tests = ["SM_TEST_", "SM_REQUIRE_", "SM_CHAOS_", "SM_ATTACK_"]
+                .iter()
+                .any(|prefix| variable.starts_with(prefix));
             assert!(ours || of_tests, "{}: nothing reads {variable}", path.display());
         }
     }
@@ -352,6 +354,46 @@ async fn the_configuration_of_the_readme_is_valid() {
     let mut command = Command::new(BINARY);
     command.arg("check").env("SM_REGISTRY", site.registry()).env("SM_STORE", site.store());
     assert_fine(&command.output().unwrap(), "submission-manager check");
+}
+
+/// The sources under a folder: each path without its ending, and its text.
+fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if let Some(name) = path.to_str().and_then(|path| path.strip_suffix(".rs")) {
+            let name = name.strip_suffix("/mod").unwrap_or(name).to_owned();
+            found.push((name, std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+#[test]
+fn every_test_on_the_conformance_page_exists() {
+    let page = std::fs::read_to_string(root().join("docs/conformance.md")).unwrap();
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    sources(&root().join("tests"), &mut files);
+    let mut rules = 0;
+    for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---")) {
+        let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [rule, tests, result] = cells[..] else { panic!("not three cells: {row}") };
+        if rule == "rule" {
+            continue;
+        }
+        let named: Vec<_> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!named.is_empty() && result.starts_with("holds"), "{row}");
+        rules += 1;
+        // Results may name tests too.
+        for test in named.into_iter().chain(result.split('`').skip(1).step_by(2).filter(|word| word.contains("::"))) {
+            let (file, name) = test.rsplit_once("::").unwrap();
+            let (end, function) = (format!("/{}", file.replace("::", "/")), format!("fn {name}("));
+            let exists = files.iter().any(|(path, text)| path.ends_with(&end) && text.contains(&function));
+            assert!(exists, "there is no test {test}, which is to show: {rule}");
+        }
+    }
+    assert!(rules >= 130, "{rules}");
 }
 
 /// Requests as the documents show them: where, method, path and body.

@@ -96,7 +96,7 @@ async fn what_comes_in_becomes_a_message_of_a_contact() {
     assert!(all(&api, "contacts", "client_slug=globex").await.is_empty());
 
     let page = api.get("/ui/inbox?client_slug=acme&state=processed").await.text();
-    assert!(page.contains(&id) && page.contains("Process all parked ones of acme again"), "{page}");
+    assert!(page.contains(&id) && page.contains("Reprocess all parked submissions of acme"), "{page}");
     let page = api.get(&format!("/ui/inbox/submissions/{id}")).await.text();
     assert!(page.contains("Hi &#60;b&#62;") && !page.contains("<b>é"), "{page}");
     let page = api.get(&format!("/ui/inbox/contacts/{}", ann["id"])).await.text();

@@ -177,7 +177,7 @@ async fn a_job_goes_to_its_node_and_is_shown_to_its_tenant() {
 
     let page = get(&api, "", "/ui/jobs?tenant_id=acme").await.text();
     assert!(page.contains("job-1") && page.contains("/ui/intents/sm%2Djob%3A"), "{page}");
-    assert!(get(&api, "", "/ui/jobs?tenant_id=globex").await.text().contains("There are none."));
+    assert!(get(&api, "", "/ui/jobs?tenant_id=globex").await.text().contains("No jobs found."));
     let page = get(&api, "", &format!("/ui/intents/sm%2Djob%3A{id}")).await.text();
     assert!(page.contains("of tenant acme, workspace w1") && page.contains(TRACE), "{page}");
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use tiberius::{Client, Config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use tokio_util::compat::TokioAsyncWriteCompatExt;
 
 use crate::fleet::evidence::{Evidence, Record};
 use crate::fleet::free_address;
-use crate::support::{Api, Instance, PATIENCE, Site, site};
+use crate::support::{Api, BINARY, Instance, PATIENCE, Site, site};
 use submission_manager::devtools::stand_in_gateway::StandIn;
 
 /// The test server's connection string; says in one line when there is none.
@@ -337,6 +337,50 @@ async fn a_database_that_is_gone_for_ten_seconds_costs_those_seconds_and_nothing
     println!("{} answered, {refused} refused during the outage, {interrupted} interrupted", record.len());
     instance.signal("TERM");
     assert_eq!(instance.wait().code(), Some(0));
+}
+
+#[actix::test]
+async fn check_prints_what_should_be_changed_on_the_server() {
+    let Some(database) = TestDatabase::create() else { return };
+    let (server, name) = (database.server.clone(), database.name.clone());
+    let gateway = StandIn::start(true).unwrap();
+    let site = Site::with_database(&gateway.url, Some(database));
+    let run = |subcommand: &str| {
+        let output = site.command().arg(subcommand).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run("migrate");
+    let said = run("check");
+    assert!(said.contains("schema up to date") && !said.contains("ahead of the server's clock"), "{said}");
+    let ahead = format!("UPDATE {name}.dbo.submission_clock SET last_at = DATEADD(HOUR, 1, SYSUTCDATETIME())");
+    administer(&server, ahead).unwrap();
+    let said = run("check");
+    assert!(said.contains("\nwarning: stored times are 35"), "{said}");
+}
+
+#[actix::test]
+async fn bench_makes_a_database_fills_it_and_reports_what_the_server_did() {
+    let Some(server) = server() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("bench.json");
+    let mut command = std::process::Command::new(BINARY);
+    command
+        .args(["bench", "--duration", "300ms", "--connections", "4", "--finished", "30", "--waiting", "20"])
+        .args(["--store", &server, "--json"])
+        .arg(&json);
+    let output = command.output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout.contains("of the server's own ceiling"), "{stdout}{stderr}");
+    assert!(!stderr.contains("drop it yourself"), "{stderr}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let case = &report["cases"][0];
+    assert!(case["submitted"].as_u64().unwrap() > 0 && case["errors"] == 0, "{case}");
+    assert!(report["ceilings"]["storePerSecond"].as_f64().unwrap() > 0.0, "{report}");
+    let spent = &case["serverPerThousand"];
+    // Each intent is taken in and ended by some round trip, and every one of those commits.
+    assert!(spent["roundTrips"].as_f64().unwrap() > 0.0, "{spent}");
+    assert!(spent["transactions"].as_f64().is_none_or(|transactions| transactions > 0.0), "{spent}");
 }
 
 /// No server is needed for this: nobody is there, or somebody who says nothing.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use bytes::Bytes;
 use serde_json::{Value, json};
-use submission_manager::devtools::webhook_sink::{Arrived, Sink};
+use submission_manager::devtools::webhook_sink::{ReceivedEvent, Sink};
 use submission_manager::domain::signature::Secret;
 use submission_manager::domain::webhook::TryOutcome;
 use submission_manager::engine::webhooks::WebhookRequest;
@@ -42,7 +42,7 @@ fn command(site: &Site) -> Command {
     command
 }
 
-async fn until_arrived(sink: &Sink, done: impl Fn(&[Arrived]) -> bool) -> Vec<Arrived> {
+async fn until_arrived(sink: &Sink, done: impl Fn(&[ReceivedEvent]) -> bool) -> Vec<ReceivedEvent> {
     let mut pace = tokio::time::interval(Duration::from_millis(10));
     let looking = async {
         loop {

@@ -6,43 +6,47 @@ from typing import Any, Dict, List, Literal, TypedDict, Union
 
 
 class Attempt(TypedDict):
-    """One attempt. Either `outcomeStatus` says what the gateway answered, or `error` why nothing sensible was heard."""
+    """One attempt. `outcomeStatus` is the outcome that the gateway reported. If there is none, `error` says why."""
 
     attemptNumber: int
+    # Why the attempt has no outcome, such as a timeout or an unexpected response.
     error: Union[str, None]
     finishedAt: str
+    # The gateway's own id for the message, if it returned one.
     gatewayMessageId: Union[str, None]
+    # The gateway's reason for a rejection.
     outcomeReason: Union[str, None]
     # `accepted` or `rejected`; null if the attempt ended with an error.
     outcomeStatus: Union[str, None]
     startedAt: str
 
 
-# The values of `channel`.
+# The channel of an inbox submission.
 ChannelName = Literal["form", "sms", "voice", "email"]
 
 
 class Error(TypedDict):
-    """What every error looks like."""
+    """The body of every error response."""
 
     error: ErrorBody
 
 
 class _ErrorBody(TypedDict):
-    # For programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`, `management_node_not_found`,
-    # `method_not_allowed`, `request_timeout`, `idempotency_conflict`, `already_processed`, `not_terminal`,
-    # `payload_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`, `execution_unavailable` or
-    # `internal_error`. A proxy in front may add its own: that of `deploy/haproxy.cfg` answers 502, 503 and 504 with
+    # A stable code for programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`,
+    # `management_node_not_found`, `method_not_allowed`, `request_timeout`, `idempotency_conflict`,
+    # `already_processed`, `not_terminal`, `payload_too_large`, `headers_too_large`, `policy_rejected`,
+    # `overloaded`, `store_unavailable`, `execution_unavailable` or `internal_error`. A proxy in front of the
+    # service may have codes of its own: the one in `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code
     # `unavailable`.
     code: str
-    # For people; may change.
+    # A message for people. It may change between versions.
     message: str
 
 
 class ErrorBody(_ErrorBody, total=False):
-    """ErrorBody, as the API has it."""
+    """What went wrong."""
 
-    # For programs, where there is more to say.
+    # Further details for programs, depending on the code.
     details: Union[Dict[str, Any], None]
 
 
@@ -51,7 +55,7 @@ class _ExecutionProfile(TypedDict):
 
 
 class ExecutionProfile(_ExecutionProfile, total=False):
-    """ExecutionProfile, as the API has it."""
+    """The queue of the node, and optionally the class of service and the account."""
 
     account: Union[str, None]
     qos: Union[str, None]
@@ -67,7 +71,9 @@ class _History(TypedDict):
 
 
 class History(_History, total=False):
-    """An intent and its attempts in order, and its webhook if it has ended and its contract has one."""
+    """An intent with its attempts in order. Once the intent has ended, `webhook` has its webhook event, if its
+    contract has a webhook.
+    """
 
     webhook: Union[Webhook, None]
 
@@ -79,25 +85,27 @@ class HistoryForm(TypedDict):
 
 
 class InboxContact(TypedDict):
-    """Somebody who wrote or called."""
+    """A person who wrote or called."""
 
     client_slug: str
     created_at: str
     email: Union[str, None]
     id: int
     name: Union[str, None]
+    # The phone number in E.164 format.
     phone: Union[str, None]
 
 
 class InboxContactList(TypedDict):
-    """InboxContactList, as the API has it."""
+    """A page of contacts."""
 
     contacts: List[InboxContact]
+    # Pass this as `cursor` to get the next page; null on the last page.
     nextCursor: Union[str, None]
 
 
 class _InboxMessage(TypedDict):
-    # The first 4,000 characters; all of it stands in what came.
+    # The first 4,000 characters of the message. The payload of the submission has all of it.
     body: str
     channel: ChannelName
     client_slug: str
@@ -109,70 +117,76 @@ class _InboxMessage(TypedDict):
 
 
 class InboxMessage(_InboxMessage, total=False):
-    """What somebody said."""
+    """A message from a contact."""
 
-    # There is more.
+    # Whether the message is longer than `body`.
     body_cut: bool
 
 
 class InboxMessageList(TypedDict):
-    """InboxMessageList, as the API has it."""
+    """A page of messages."""
 
     messages: List[InboxMessage]
+    # Pass this as `cursor` to get the next page; null on the last page.
     nextCursor: Union[str, None]
 
 
 class InboxReceived(TypedDict):
-    """InboxReceived, as the API has it."""
+    """The id of a stored inbox submission."""
 
     id: str
 
 
 class InboxReprocessed(TypedDict):
-    """How many are processed again."""
+    """The result of reprocessing parked submissions."""
 
-    # There are more; ask again.
+    # Whether there may be more parked submissions; if so, call again.
     more: bool
+    # How many submissions are due now.
     reprocessed: int
 
 
 class InboxSubmission(TypedDict):
-    """Something that came in."""
+    """An inbox submission."""
 
     channel: ChannelName
     client_slug: str
     created_at: str
-    # How it failed the last time.
+    # The error of the last failed try.
     error: Union[str, None]
     id: str
+    # The message that was made of the submission.
     message_id: Union[int, None]
+    # When the next try is due.
     next_try_at: Union[str, None]
     processed_at: Union[str, None]
     source_url: Union[str, None]
     state: SubmissionStateName
-    # How often it failed since it came in, or since it was asked to be processed again.
+    # How many tries have failed since the submission was received or last reprocessed.
     tries: int
 
 
 class InboxSubmissionList(TypedDict):
-    """InboxSubmissionList, as the API has it."""
+    """A page of inbox submissions."""
 
-    # Give this as `cursor` to get the next page; null on the last one.
+    # Pass this as `cursor` to get the next page; null on the last page.
     nextCursor: Union[str, None]
     submissions: List[InboxSubmission]
 
 
 class _InboxSubmissionRequest(TypedDict):
+    # A channel of that client.
     channel: ChannelName
-    # A client in the registry.
+    # The slug of an inbox client in the registry.
     client_slug: str
-    # Any JSON; kept byte for byte as it stands in the request.
+    # Any JSON. The service stores exactly the bytes of the request.
     payload: Any
 
 
 class InboxSubmissionRequest(_InboxSubmissionRequest, total=False):
-    """What an edge worker hands in."""
+    """A submission to the inbox."""
 
+    # The page or address that the submission comes from.
     source_url: Union[str, None]
 
 
@@ -184,42 +198,47 @@ class _Intent(TypedDict):
 
 
 class Intent(_Intent, total=False):
-    """An intent as clients see it."""
+    """An intent and its status."""
 
     # When the intent ended; absent while it is pending.
     completedAt: Union[str, None]
     exhaustedReason: Union[ExhaustedReasonName, None]
-    # The gateway's reason, if the intent was rejected.
+    # The reason that the gateway gave; only if the status is `rejected`.
     rejectedReason: Union[str, None]
 
 
 class IntentList(TypedDict):
-    """A page of intents, newest first."""
+    """A page of intents."""
 
     intents: List[Intent]
-    # Give this as `cursor` to get the next page; null on the last one.
+    # Pass this as `cursor` to get the next page; null on the last page.
     nextCursor: Union[str, None]
 
 
 class JobAccepted(TypedDict):
-    """A job was taken."""
+    """The response to an accepted job."""
 
     accepted_at: str
-    # The management node.
+    # The id of the management node that executes the job.
     execution_owner: str
+    # The tenant's own id of the job.
     job_id: str
-    # Opaque; what this service calls the job.
+    # The service's id of the job; opaque.
     submission_id: str
+    # The trace that the job was submitted in.
     trace_id: str
 
 
 class JobAttempt(TypedDict):
-    """One attempt to hand the job to its node."""
+    """One attempt to send a job to its node."""
 
     attempt_number: int
+    # Why the attempt has no outcome, such as a timeout or an unexpected response.
     error: Union[str, None]
     finished_at: str
+    # The node's own id for the job, if it returned one.
     gateway_message_id: Union[str, None]
+    # The node's reason for a rejection.
     outcome_reason: Union[str, None]
     # `accepted` or `rejected`; null if the attempt ended with an error.
     outcome_status: Union[str, None]
@@ -227,7 +246,7 @@ class JobAttempt(TypedDict):
 
 
 class JobCommand(TypedDict):
-    """What a backend asks for."""
+    """A request to execute a job."""
 
     execution_profile: ExecutionProfile
     idempotency_key: str
@@ -241,39 +260,39 @@ class JobCommand(TypedDict):
 
 
 class JobErrorAnswer(TypedDict):
-    """What every error of this door looks like."""
+    """The body of every error response of the jobs API."""
 
     error: ErrorBody
-    # Of this request.
+    # The trace of this request.
     trace_id: str
 
 
 class JobHistory(TypedDict):
-    """A job with every attempt."""
+    """A job with its attempts in order."""
 
     attempts: List[JobAttempt]
     job: Job
-    # Of this request.
+    # The trace of this request.
     trace_id: str
 
 
 class JobList(TypedDict):
-    """A page of a tenant's jobs, newest first."""
+    """A page of jobs."""
 
     jobs: List[Job]
-    # Give this as `cursor` to get the next page; null on the last one.
+    # Pass this as `cursor` to get the next page; null on the last page.
     next_cursor: Union[str, None]
-    # Of this request.
+    # The trace of this request.
     trace_id: str
 
 
 class _PayloadRef(TypedDict):
-    # `s3`, `gs` or `https`, in any case; without user name and password.
+    # A URI with the scheme `s3`, `gs` or `https`, without user name and password.
     input_uri: str
 
 
 class PayloadRef(_PayloadRef, total=False):
-    """PayloadRef, as the API has it."""
+    """Where the node reads the input of the job and writes its artifacts."""
 
     artifact_bucket: Union[str, None]
 
@@ -283,13 +302,13 @@ class _RequestedBy(TypedDict):
 
 
 class RequestedBy(_RequestedBy, total=False):
-    """RequestedBy, as the API has it."""
+    """The user who requested the job."""
 
     session_id: Union[str, None]
 
 
 class ResourceShape(TypedDict):
-    """ResourceShape, as the API has it."""
+    """The resources that the job requests."""
 
     cpu: int
     memory_mib: int
@@ -300,93 +319,97 @@ class ResourceShape(TypedDict):
 StatusName = Literal["pending", "accepted", "rejected", "exhausted"]
 
 
-# The values of a submission's `state`: to be processed, to be tried again, waiting for a person, done.
+# The state of an inbox submission: not processed yet (`received`), waiting for another try (`failed`), waiting for
+# an operator (`parked`), or done (`processed`).
 SubmissionStateName = Literal["received", "failed", "parked", "processed"]
 
 
 class _SubmitRequest(TypedDict):
-    # Your key for this submission: the same id again returns the same intent.
+    # Your unique id for this intent. It also makes the submission idempotent: submitting the same id again returns
+    # the existing intent.
     intentId: str
-    # The name of a contract in the registry.
+    # The name of a target in the registry.
     submissionTarget: str
 
 
 class SubmitRequest(_SubmitRequest, total=False):
-    """What a client hands in."""
+    """A submission of an intent."""
 
-    # Any JSON; forwarded to the gateway byte for byte as it stands in the request.
+    # Any JSON. The gateway gets exactly the bytes of the request.
     payload: Any
 
 
 class _Target(TypedDict):
-    # Whether the registry has it; if not, only intents that came before are concerned.
+    # Whether the target is in the registry. One that is not accepts no new intents.
     registered: bool
-    # Paused: no attempt of it begins.
+    # While a target is `paused`, none of its attempts start.
     state: TargetState
     submissionTarget: str
 
 
 class Target(_Target, total=False):
-    """A target as operators see it."""
+    """A target with its state and its limits."""
 
-    # How long an attempt of it may take, in seconds, if it has a limit of its own.
+    # The target's own timeout of an attempt, in seconds, if it has one.
     attemptTimeoutSeconds: Union[int, None]
-    # Attempts of it at once, if it has a limit of its own.
+    # The target's own limit of attempts in progress at the same time, if it has one.
     maxInFlight: Union[int, None]
-    # Set while it is paused.
+    # When the target was paused. Absent while it is active.
     pausedAt: Union[str, None]
-    # Attempts of it that begin in a second, if that is limited.
+    # The target's own limit of attempts that start per second, if it has one.
     ratePerSecond: Union[float, None]
 
 
 class TargetList(TypedDict):
-    """TargetList, as the API has it."""
+    """All targets, in order of their names."""
 
     targets: List[Target]
 
 
+# The state of a target.
 TargetState = Literal["active", "paused"]
 
 
 class _Webhook(TypedDict):
-    # The same in every try: what a receiver tells repetitions by.
+    # The id of the event. It is the same in every delivery, so receivers can detect duplicates.
     eventId: str
     status: WebhookStatusName
     tries: List[WebhookTry]
 
 
 class Webhook(_Webhook, total=False):
-    """The webhook event of an intent that has ended."""
+    """The webhook event of an intent that is no longer pending."""
 
-    # When the next try is due; absent if there is none, or one is under way.
+    # When the next try is due. Absent if no further try is planned or one is in progress.
     nextTryAt: Union[str, None]
 
 
-# The values of a webhook's `status`: owed, taken by the receiver, or given up.
+# The status of a webhook event: not yet delivered, accepted by the receiver, or given up.
 WebhookStatusName = Literal["pending", "delivered", "failed"]
 
 
 class WebhookTry(TypedDict):
-    """One try to deliver an event."""
+    """One try to deliver a webhook event."""
 
-    # What went wrong, or was odd about the answer.
+    # Why the try failed, or a remark about the response.
     error: Union[str, None]
     finishedAt: str
-    # What the receiver answered; null if it did not.
+    # The status of the receiver's response; null if there was no response.
     httpStatus: Union[int, None]
     startedAt: str
     tryNumber: int
 
 
 class _InboxSubmissionDetail(InboxSubmission):
-    # What came, if it is JSON.
+    # The payload, if it is JSON.
     payload: Any
 
 
 class InboxSubmissionDetail(_InboxSubmissionDetail, total=False):
-    """Something that came in, with what it was."""
+    """An inbox submission with its payload."""
 
-    # What came, if it is not, or is nested too deeply; with U+FFFD in place of what is not text.
+    # The payload as text, if it is not JSON or is nested too deeply. Bytes that are not UTF-8 are replaced by
+    # U+FFFD.
     payload_text: Union[str, None]
 
 
@@ -398,10 +421,10 @@ class _Job(JobAccepted):
 
 
 class Job(_Job, total=False):
-    """A job as its tenant sees it."""
+    """A job."""
 
-    # When the job's submission ended; absent while it is pending.
+    # When the job got its final status; absent while it is pending.
     completed_at: Union[str, None]
     exhausted_reason: Union[ExhaustedReasonName, None]
-    # The node's reason, if it was rejected.
+    # The node's reason, if the job was rejected.
     rejected_reason: Union[str, None]

@@ -10,19 +10,25 @@ class Operations(Transport):
     """What the service can be asked. Ids are given as they are: the client encodes them for the URL."""
 
     def health(self) -> str:
-        """Is the process running"""
+        """Check that the process is running"""
         return cast(str, self._call("GET", "/healthz", "text"))
 
     def metrics(self) -> str:
-        """Metrics for Prometheus"""
+        """Get the metrics of this instance"""
         return cast(str, self._call("GET", "/metrics", "text"))
 
     def readiness(self) -> str:
-        """Can it serve requests: leaders and followers alike can, as long as the store takes writes"""
+        """Check that the instance can serve requests
+
+        Leaders and followers are both ready as long as the store accepts writes.
+        """
         return cast(str, self._call("GET", "/readyz", "text"))
 
     def history_fragment(self, body: models.HistoryForm) -> str:
-        """The history of an intent as an HTML fragment, or as plain text for `Accept: text/plain`"""
+        """Get the history of an intent as an HTML fragment
+
+        With `Accept: text/plain` the response is plain text.
+        """
         return cast(str, self._call(
             "POST",
             "/ui/history",
@@ -40,9 +46,9 @@ class Operations(Transport):
     ) -> models.InboxContactList:
         """List contacts, newest first
 
-        client_slug: Whose
-        limit: How many on a page: 50, or up to 200
-        cursor: nextCursor of the page before
+        client_slug: The client of the inbox
+        limit: Page size: 50 by default; values above 200 count as 200
+        cursor: `nextCursor` of the previous page
         """
         return cast(models.InboxContactList, self._call(
             "GET",
@@ -61,14 +67,14 @@ class Operations(Transport):
         webhook_timestamp: str,
         webhook_signature: str,
     ) -> models.InboxReceived:
-        """Hand in something that came in, as a signed webhook
+        """Submit to the inbox as a signed webhook
 
-        `webhook-id` tells repetitions; the signature takes the place of a token. The body is processed as JSON, or
-        as form fields if its content type is `application/x-www-form-urlencoded`.
+        The signature replaces a bearer token, and `webhook-id` makes the submission idempotent. The body is parsed
+        as JSON, or as form fields if its content type is `application/x-www-form-urlencoded`.
 
-        webhook_id: The same id is kept once
-        webhook_timestamp: Seconds since 1970, at most five minutes from now
-        webhook_signature: As Standard Webhooks has it
+        webhook_id: The unique id of the webhook; the same id is stored once
+        webhook_timestamp: Unix time in seconds, at most five minutes from now
+        webhook_signature: The signature according to Standard Webhooks
         """
         return cast(models.InboxReceived, self._call(
             "POST",
@@ -90,10 +96,10 @@ class Operations(Transport):
     ) -> models.InboxMessageList:
         """List messages, newest first
 
-        client_slug: Whose
-        contact_id: Only of this contact
-        limit: How many on a page: 50, or up to 200
-        cursor: nextCursor of the page before
+        client_slug: The client of the inbox
+        contact_id: Only messages of this contact
+        limit: Page size: 50 by default; values above 200 count as 200
+        cursor: `nextCursor` of the previous page
         """
         return cast(models.InboxMessageList, self._call(
             "GET",
@@ -110,12 +116,12 @@ class Operations(Transport):
         limit: Union[int, None] = None,
         cursor: Union[str, None] = None,
     ) -> models.InboxSubmissionList:
-        """List what came in, newest first
+        """List inbox submissions, newest first
 
-        client_slug: Whose
-        state: Only these
-        limit: How many on a page: 50, or up to 200
-        cursor: nextCursor of the page before
+        client_slug: The client of the inbox
+        state: Only submissions in this state
+        limit: Page size: 50 by default; values above 200 count as 200
+        cursor: `nextCursor` of the previous page
         """
         return cast(models.InboxSubmissionList, self._call(
             "GET",
@@ -130,12 +136,12 @@ class Operations(Transport):
         *,
         idempotency_key: Union[str, None] = None,
     ) -> models.InboxReceived:
-        """Hand in something that came in
+        """Submit to the inbox
 
-        Answers as soon as it is durable, whether or not anybody can process it now. The payload is kept byte for
-        byte as it stands in the request.
+        Responds as soon as the submission is stored durably; it is processed later. The service stores the exact
+        bytes of the payload.
 
-        idempotency_key: The same key with the same submission is kept once; per client
+        idempotency_key: Makes the submission idempotent: the same key of the same client is stored once
         """
         return cast(models.InboxReceived, self._call(
             "POST",
@@ -147,9 +153,9 @@ class Operations(Transport):
         ))
 
     def reprocess_parked_inbox_submissions(self, *, client_slug: str) -> models.InboxReprocessed:
-        """Process everything again that is parked, of one client
+        """Process all parked inbox submissions of a client again
 
-        client_slug: Whose
+        client_slug: The client of the inbox
         """
         return cast(models.InboxReprocessed, self._call(
             "POST",
@@ -159,7 +165,7 @@ class Operations(Transport):
         ))
 
     def get_inbox_submission(self, id: str) -> models.InboxSubmissionDetail:
-        """Look at something that came in"""
+        """Get an inbox submission with its payload"""
         return cast(models.InboxSubmissionDetail, self._call(
             "GET",
             "/v1/inbox/submissions/{id}",
@@ -168,7 +174,7 @@ class Operations(Transport):
         ))
 
     def reprocess_inbox_submission(self, id: str) -> models.InboxSubmission:
-        """Process something again that failed"""
+        """Process a failed inbox submission again"""
         return cast(models.InboxSubmission, self._call(
             "POST",
             "/v1/inbox/submissions/{id}/reprocess",
@@ -189,14 +195,14 @@ class Operations(Transport):
     ) -> models.IntentList:
         """List intents, newest first
 
-        q: Only those that a gateway gave exactly this id, newest first, and then those whose own id begins with it,
-        in the order of ids; each once
-        status: Only these
-        submission_target: Only of this target
-        created_after: Only created after this moment, such as 2026-11-16T09:00:00Z
-        created_before: Only created before this moment, such as 2026-11-16T09:00:00Z
-        limit: How many on a page: 50, or up to 200
-        cursor: nextCursor of the page before
+        q: Search: first the intents with exactly this gateway message id, newest first, then the intents whose own
+        id starts with it, in order of their ids
+        status: Only intents with this status
+        submission_target: Only intents of this target
+        created_after: Only intents created after this time, such as 2026-11-16T09:00:00Z
+        created_before: Only intents created before this time, such as 2026-11-16T09:00:00Z
+        limit: Page size: 50 by default; values above 200 count as 200
+        cursor: `nextCursor` of the previous page
         """
         return cast(models.IntentList, self._call(
             "GET",
@@ -214,12 +220,12 @@ class Operations(Transport):
     ) -> models.Intent:
         """Submit an intent
 
-        Answers as soon as the intent is durable; the first attempt is made at once. Submitting the same id, target
-        and payload again is safe and returns the existing intent.
+        Responds as soon as the intent is stored durably. The first attempt starts as soon as a slot is free.
+        Submitting the same id, target and payload again is safe and returns the existing intent.
 
-        wait_seconds: Answer after the first attempt has finished, but at the latest after so many seconds; above 30
-        counts as 30
-        traceparent: W3C trace context; passed on to the gateway
+        wait_seconds: Wait until the first attempt has finished, but at most this many seconds; values above 30
+        count as 30
+        traceparent: W3C trace context; forwarded to the gateway
         """
         return cast(models.Intent, self._call(
             "POST",
@@ -232,7 +238,7 @@ class Operations(Transport):
         ))
 
     def get_intent(self, intent_id: str) -> models.Intent:
-        """Look up an intent"""
+        """Get an intent"""
         return cast(models.Intent, self._call(
             "GET",
             "/v1/intents/{intentId}",
@@ -241,7 +247,7 @@ class Operations(Transport):
         ))
 
     def get_intent_history(self, intent_id: str) -> models.History:
-        """An intent with every attempt"""
+        """Get an intent with all its attempts"""
         return cast(models.History, self._call(
             "GET",
             "/v1/intents/{intentId}/history",
@@ -250,10 +256,10 @@ class Operations(Transport):
         ))
 
     def redeliver_webhook(self, intent_id: str) -> models.Webhook:
-        """Deliver the webhook event of an intent again
+        """Redeliver the webhook event of an intent
 
-        Whatever became of it before: it is due now, and tried for a day like a new one. Its `eventId` stays, so a
-        receiver that has had it can tell.
+        The event is due immediately, whether or not it was delivered before, and is retried for up to a day like a
+        new event. Its `eventId` stays the same, so receivers can detect the duplicate.
         """
         return cast(models.Webhook, self._call(
             "POST",
@@ -274,12 +280,12 @@ class Operations(Transport):
     ) -> models.JobList:
         """List the jobs of a tenant, newest first
 
-        tenant_id: Whose
-        workspace_id: Only of this workspace; else of all that the token is for
-        job_id: Only with this id of the tenant's
-        status: Only these
-        limit: How many on a page: 50, or up to 200
-        cursor: next_cursor of the page before
+        tenant_id: The tenant
+        workspace_id: Only jobs of this workspace; by default all workspaces that the token covers
+        job_id: Only jobs with this `job_id`
+        status: Only jobs with this status
+        limit: Page size: 50 by default; values above 200 count as 200
+        cursor: `next_cursor` of the previous page
         """
         return cast(models.JobList, self._call(
             "GET",
@@ -291,10 +297,11 @@ class Operations(Transport):
     def submit_job(self, body: models.JobCommand, *, traceparent: Union[str, None] = None) -> models.JobAccepted:
         """Submit a job for a management node
 
-        Answers as soon as the job is durable; it is handed to its node at once. The same command with the same key
-        is safe to repeat and gets the first answer; only `requested_by.session_id` may differ.
+        Responds as soon as the job is stored durably. The first attempt to send it to its node starts as soon as a
+        slot is free. Submitting the same command with the same key again is safe and returns the first response;
+        only `requested_by.session_id` may differ.
 
-        traceparent: W3C trace context; passed on to the node
+        traceparent: W3C trace context; forwarded to the node
         """
         return cast(models.JobAccepted, self._call(
             "POST",
@@ -306,7 +313,7 @@ class Operations(Transport):
         ))
 
     def get_job(self, submission_id: str) -> models.Job:
-        """Look up a job"""
+        """Get a job"""
         return cast(models.Job, self._call(
             "GET",
             "/v1/jobs/{submission_id}",
@@ -315,7 +322,7 @@ class Operations(Transport):
         ))
 
     def get_job_history(self, submission_id: str) -> models.JobHistory:
-        """A job with every attempt"""
+        """Get a job with all its attempts"""
         return cast(models.JobHistory, self._call(
             "GET",
             "/v1/jobs/{submission_id}/history",
@@ -328,10 +335,10 @@ class Operations(Transport):
         return cast(models.TargetList, self._call("GET", "/v1/targets", "json"))
 
     def pause_target(self, submission_target: str) -> models.Target:
-        """Pause a target: from the answer on no attempt of it begins
+        """Pause a target
 
-        Attempts under way are finished and recorded. Intents for it are taken and wait; deadlines go on passing.
-        Pausing one that is paused changes nothing.
+        After the response no attempt of this target starts. Attempts in progress are finished and recorded. New
+        intents are accepted and wait; their deadlines still apply. Pausing a paused target changes nothing.
         """
         return cast(models.Target, self._call(
             "POST",
@@ -341,7 +348,10 @@ class Operations(Transport):
         ))
 
     def resume_target(self, submission_target: str) -> models.Target:
-        """Let a paused target go on: what is due is attempted at once, in order"""
+        """Resume a paused target
+
+        Attempts that are due start in order, as slots become free. Resuming an active target changes nothing.
+        """
         return cast(models.Target, self._call(
             "POST",
             "/v1/targets/{submissionTarget}/resume",

@@ -5,22 +5,30 @@ import { Transport, type CallOptions } from "./transport.js";
 
 /** What the service can be asked. Ids are given as they are: the client encodes them for the URL. */
 export class Operations extends Transport {
-  /** Is the process running */
+  /** Check that the process is running */
   health(options: CallOptions = {}): Promise<string> {
     return this.call("GET", "/healthz", "text", options, {});
   }
 
-  /** Metrics for Prometheus */
+  /** Get the metrics of this instance */
   metrics(options: CallOptions = {}): Promise<string> {
     return this.call("GET", "/metrics", "text", options, {});
   }
 
-  /** Can it serve requests: leaders and followers alike can, as long as the store takes writes */
+  /**
+   * Check that the instance can serve requests
+   *
+   * Leaders and followers are both ready as long as the store accepts writes.
+   */
   readiness(options: CallOptions = {}): Promise<string> {
     return this.call("GET", "/readyz", "text", options, {});
   }
 
-  /** The history of an intent as an HTML fragment, or as plain text for `Accept: text/plain` */
+  /**
+   * Get the history of an intent as an HTML fragment
+   *
+   * With `Accept: text/plain` the response is plain text.
+   */
   historyFragment(body: models.HistoryForm, options: CallOptions = {}): Promise<string> {
     return this.call("POST", "/ui/history", "text", options, {
       body,
@@ -31,11 +39,11 @@ export class Operations extends Transport {
   /** List contacts, newest first */
   listInboxContacts(
     options: CallOptions & {
-      /** Whose */
+      /** The client of the inbox */
       clientSlug: string;
-      /** How many on a page: 50, or up to 200 */
+      /** Page size: 50 by default; values above 200 count as 200 */
       limit?: number;
-      /** nextCursor of the page before */
+      /** `nextCursor` of the previous page */
       cursor?: string;
     },
   ): Promise<models.InboxContactList> {
@@ -45,21 +53,21 @@ export class Operations extends Transport {
   }
 
   /**
-   * Hand in something that came in, as a signed webhook
+   * Submit to the inbox as a signed webhook
    *
-   * `webhook-id` tells repetitions; the signature takes the place of a token. The body is processed as JSON, or as
-   * form fields if its content type is `application/x-www-form-urlencoded`.
+   * The signature replaces a bearer token, and `webhook-id` makes the submission idempotent. The body is parsed as
+   * JSON, or as form fields if its content type is `application/x-www-form-urlencoded`.
    */
   hookToInbox(
     clientSlug: string,
     channel: string,
     body: Uint8Array | string,
     options: CallOptions & {
-      /** The same id is kept once */
+      /** The unique id of the webhook; the same id is stored once */
       webhookId: string;
-      /** Seconds since 1970, at most five minutes from now */
+      /** Unix time in seconds, at most five minutes from now */
       webhookTimestamp: string;
-      /** As Standard Webhooks has it */
+      /** The signature according to Standard Webhooks */
       webhookSignature: string;
     },
   ): Promise<models.InboxReceived> {
@@ -74,13 +82,13 @@ export class Operations extends Transport {
   /** List messages, newest first */
   listInboxMessages(
     options: CallOptions & {
-      /** Whose */
+      /** The client of the inbox */
       clientSlug: string;
-      /** Only of this contact */
+      /** Only messages of this contact */
       contactId?: number;
-      /** How many on a page: 50, or up to 200 */
+      /** Page size: 50 by default; values above 200 count as 200 */
       limit?: number;
-      /** nextCursor of the page before */
+      /** `nextCursor` of the previous page */
       cursor?: string;
     },
   ): Promise<models.InboxMessageList> {
@@ -89,16 +97,16 @@ export class Operations extends Transport {
     });
   }
 
-  /** List what came in, newest first */
+  /** List inbox submissions, newest first */
   listInboxSubmissions(
     options: CallOptions & {
-      /** Whose */
+      /** The client of the inbox */
       clientSlug: string;
-      /** Only these */
+      /** Only submissions in this state */
       state?: models.SubmissionStateName;
-      /** How many on a page: 50, or up to 200 */
+      /** Page size: 50 by default; values above 200 count as 200 */
       limit?: number;
-      /** nextCursor of the page before */
+      /** `nextCursor` of the previous page */
       cursor?: string;
     },
   ): Promise<models.InboxSubmissionList> {
@@ -108,15 +116,15 @@ export class Operations extends Transport {
   }
 
   /**
-   * Hand in something that came in
+   * Submit to the inbox
    *
-   * Answers as soon as it is durable, whether or not anybody can process it now. The payload is kept byte for byte
-   * as it stands in the request.
+   * Responds as soon as the submission is stored durably; it is processed later. The service stores the exact bytes
+   * of the payload.
    */
   submitToInbox(
     body: models.InboxSubmissionRequest,
     options: CallOptions & {
-      /** The same key with the same submission is kept once; per client */
+      /** Makes the submission idempotent: the same key of the same client is stored once */
       idempotencyKey?: string;
     } = {},
   ): Promise<models.InboxReceived> {
@@ -127,10 +135,10 @@ export class Operations extends Transport {
     });
   }
 
-  /** Process everything again that is parked, of one client */
+  /** Process all parked inbox submissions of a client again */
   reprocessParkedInboxSubmissions(
     options: CallOptions & {
-      /** Whose */
+      /** The client of the inbox */
       clientSlug: string;
     },
   ): Promise<models.InboxReprocessed> {
@@ -139,12 +147,12 @@ export class Operations extends Transport {
     });
   }
 
-  /** Look at something that came in */
+  /** Get an inbox submission with its payload */
   getInboxSubmission(id: string, options: CallOptions = {}): Promise<models.InboxSubmissionDetail> {
     return this.call("GET", "/v1/inbox/submissions/{id}", "json", options, {path: { "id": id }});
   }
 
-  /** Process something again that failed */
+  /** Process a failed inbox submission again */
   reprocessInboxSubmission(id: string, options: CallOptions = {}): Promise<models.InboxSubmission> {
     return this.call("POST", "/v1/inbox/submissions/{id}/reprocess", "json", options, {path: { "id": id }});
   }
@@ -153,21 +161,21 @@ export class Operations extends Transport {
   listIntents(
     options: CallOptions & {
       /**
-       * Only those that a gateway gave exactly this id, newest first, and then those whose own id begins with it,
-       * in the order of ids; each once
+       * Search: first the intents with exactly this gateway message id, newest first, then the intents whose own id
+       * starts with it, in order of their ids
        */
       q?: string;
-      /** Only these */
+      /** Only intents with this status */
       status?: models.StatusName;
-      /** Only of this target */
+      /** Only intents of this target */
       submissionTarget?: string;
-      /** Only created after this moment, such as 2026-11-16T09:00:00Z */
+      /** Only intents created after this time, such as 2026-11-16T09:00:00Z */
       createdAfter?: string;
-      /** Only created before this moment, such as 2026-11-16T09:00:00Z */
+      /** Only intents created before this time, such as 2026-11-16T09:00:00Z */
       createdBefore?: string;
-      /** How many on a page: 50, or up to 200 */
+      /** Page size: 50 by default; values above 200 count as 200 */
       limit?: number;
-      /** nextCursor of the page before */
+      /** `nextCursor` of the previous page */
       cursor?: string;
     } = {},
   ): Promise<models.IntentList> {
@@ -179,15 +187,15 @@ export class Operations extends Transport {
   /**
    * Submit an intent
    *
-   * Answers as soon as the intent is durable; the first attempt is made at once. Submitting the same id, target and
-   * payload again is safe and returns the existing intent.
+   * Responds as soon as the intent is stored durably. The first attempt starts as soon as a slot is free.
+   * Submitting the same id, target and payload again is safe and returns the existing intent.
    */
   submitIntent(
     body: models.SubmitRequest,
     options: CallOptions & {
-      /** Answer after the first attempt has finished, but at the latest after so many seconds; above 30 counts as 30 */
+      /** Wait until the first attempt has finished, but at most this many seconds; values above 30 count as 30 */
       waitSeconds?: number;
-      /** W3C trace context; passed on to the gateway */
+      /** W3C trace context; forwarded to the gateway */
       traceparent?: string;
     } = {},
   ): Promise<models.Intent> {
@@ -199,21 +207,21 @@ export class Operations extends Transport {
     });
   }
 
-  /** Look up an intent */
+  /** Get an intent */
   getIntent(intentId: string, options: CallOptions = {}): Promise<models.Intent> {
     return this.call("GET", "/v1/intents/{intentId}", "json", options, {path: { "intentId": intentId }});
   }
 
-  /** An intent with every attempt */
+  /** Get an intent with all its attempts */
   getIntentHistory(intentId: string, options: CallOptions = {}): Promise<models.History> {
     return this.call("GET", "/v1/intents/{intentId}/history", "json", options, {path: { "intentId": intentId }});
   }
 
   /**
-   * Deliver the webhook event of an intent again
+   * Redeliver the webhook event of an intent
    *
-   * Whatever became of it before: it is due now, and tried for a day like a new one. Its `eventId` stays, so a
-   * receiver that has had it can tell.
+   * The event is due immediately, whether or not it was delivered before, and is retried for up to a day like a new
+   * event. Its `eventId` stays the same, so receivers can detect the duplicate.
    */
   redeliverWebhook(intentId: string, options: CallOptions = {}): Promise<models.Webhook> {
     return this.call("POST", "/v1/intents/{intentId}/webhook/redeliver", "json", options, {
@@ -224,17 +232,17 @@ export class Operations extends Transport {
   /** List the jobs of a tenant, newest first */
   listJobs(
     options: CallOptions & {
-      /** Whose */
+      /** The tenant */
       tenantId: string;
-      /** Only of this workspace; else of all that the token is for */
+      /** Only jobs of this workspace; by default all workspaces that the token covers */
       workspaceId?: string;
-      /** Only with this id of the tenant's */
+      /** Only jobs with this `job_id` */
       jobId?: string;
-      /** Only these */
+      /** Only jobs with this status */
       status?: models.StatusName;
-      /** How many on a page: 50, or up to 200 */
+      /** Page size: 50 by default; values above 200 count as 200 */
       limit?: number;
-      /** next_cursor of the page before */
+      /** `next_cursor` of the previous page */
       cursor?: string;
     },
   ): Promise<models.JobList> {
@@ -246,13 +254,14 @@ export class Operations extends Transport {
   /**
    * Submit a job for a management node
    *
-   * Answers as soon as the job is durable; it is handed to its node at once. The same command with the same key is
-   * safe to repeat and gets the first answer; only `requested_by.session_id` may differ.
+   * Responds as soon as the job is stored durably. The first attempt to send it to its node starts as soon as a
+   * slot is free. Submitting the same command with the same key again is safe and returns the first response; only
+   * `requested_by.session_id` may differ.
    */
   submitJob(
     body: models.JobCommand,
     options: CallOptions & {
-      /** W3C trace context; passed on to the node */
+      /** W3C trace context; forwarded to the node */
       traceparent?: string;
     } = {},
   ): Promise<models.JobAccepted> {
@@ -263,12 +272,12 @@ export class Operations extends Transport {
     });
   }
 
-  /** Look up a job */
+  /** Get a job */
   getJob(submissionId: string, options: CallOptions = {}): Promise<models.Job> {
     return this.call("GET", "/v1/jobs/{submission_id}", "json", options, {path: { "submission_id": submissionId }});
   }
 
-  /** A job with every attempt */
+  /** Get a job with all its attempts */
   getJobHistory(submissionId: string, options: CallOptions = {}): Promise<models.JobHistory> {
     return this.call("GET", "/v1/jobs/{submission_id}/history", "json", options, {
       path: { "submission_id": submissionId },
@@ -281,10 +290,10 @@ export class Operations extends Transport {
   }
 
   /**
-   * Pause a target: from the answer on no attempt of it begins
+   * Pause a target
    *
-   * Attempts under way are finished and recorded. Intents for it are taken and wait; deadlines go on passing.
-   * Pausing one that is paused changes nothing.
+   * After the response no attempt of this target starts. Attempts in progress are finished and recorded. New
+   * intents are accepted and wait; their deadlines still apply. Pausing a paused target changes nothing.
    */
   pauseTarget(submissionTarget: string, options: CallOptions = {}): Promise<models.Target> {
     return this.call("POST", "/v1/targets/{submissionTarget}/pause", "json", options, {
@@ -292,7 +301,11 @@ export class Operations extends Transport {
     });
   }
 
-  /** Let a paused target go on: what is due is attempted at once, in order */
+  /**
+   * Resume a paused target
+   *
+   * Attempts that are due start in order, as slots become free. Resuming an active target changes nothing.
+   */
   resumeTarget(submissionTarget: string, options: CallOptions = {}): Promise<models.Target> {
     return this.call("POST", "/v1/targets/{submissionTarget}/resume", "json", options, {
       path: { "submissionTarget": submissionTarget },

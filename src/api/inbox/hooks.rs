@@ -1,41 +1,43 @@
-//! `POST /v1/inbox/hooks/{client_slug}/{channel}`: what providers send that cannot send our JSON, signed as
-//! Standard Webhooks. The body is kept as it is, whatever it is; the content type says how it will be read.
+//! `POST /v1/inbox/hooks/{client_slug}/{channel}`: accepts inbox submissions as webhooks that are signed according to
+//! Standard Webhooks.
+//!
+//! This is for providers that cannot send the JSON of `/v1/inbox/submissions`. The body may be anything and is stored
+//! unchanged; its content type decides how it is parsed later.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use super::intake::{keep, key_hash, new_id};
+use super::intake::{key_hash, new_id, receive};
 use super::json::ReceivedJson;
-use super::{client, open};
+use super::{client, require_enabled};
 use crate::api::json::ErrorJson;
 use crate::domain::inbox::PayloadFormat;
 use crate::domain::signature::{Secret, TOLERANCE_SECONDS, verify};
 use crate::store::NewInboxSubmission;
 use crate::web::WebDeps;
-use crate::web::body;
 use crate::web::error::ApiError;
 
-/// Hand in something that came in, as a signed webhook
+/// Submit to the inbox as a signed webhook
 ///
-/// `webhook-id` tells repetitions; the signature takes the place of a token. The body is processed as JSON, or as form
-/// fields if its content type is `application/x-www-form-urlencoded`.
+/// The signature replaces a bearer token, and `webhook-id` makes the submission idempotent. The body is parsed as JSON, or
+/// as form fields if its content type is `application/x-www-form-urlencoded`.
 #[utoipa::path(post, path = "/v1/inbox/hooks/{client_slug}/{channel}", tag = "inbox", operation_id = "hookToInbox",
     params(
-        ("client_slug" = String, Path, description = "A client with a hookSecretEnv"),
-        ("channel" = String, Path, description = "One of its channels"),
-        ("webhook-id" = String, Header, description = "The same id is kept once"),
-        ("webhook-timestamp" = String, Header, description = "Seconds since 1970, at most five minutes from now"),
-        ("webhook-signature" = String, Header, description = "As Standard Webhooks has it"),
+        ("client_slug" = String, Path, description = "The slug of a client with a `hookSecretEnv`"),
+        ("channel" = String, Path, description = "A channel of that client"),
+        ("webhook-id" = String, Header, description = "The unique id of the webhook; the same id is stored once"),
+        ("webhook-timestamp" = String, Header, description = "Unix time in seconds, at most five minutes from now"),
+        ("webhook-signature" = String, Header, description = "The signature according to Standard Webhooks"),
     ),
-    request_body(content = Vec<u8>, description = "Anything; kept byte for byte. Processed as JSON, or as form fields if the content type is application/x-www-form-urlencoded", content_type = "application/octet-stream"),
+    request_body(content = Vec<u8>, description = "Any bytes, stored unchanged. They are parsed as JSON, or as form fields if the content type is application/x-www-form-urlencoded", content_type = "application/octet-stream"),
     responses(
-        (status = 202, body = ReceivedJson, description = "It is kept",
-            headers(("Idempotent-Replayed" = String, description = "true when it was kept before"))),
-        (status = 401, body = ErrorJson, description = "Not signed, not with this client's secret, or not recently"),
-        (status = 404, body = ErrorJson, description = "No such client or channel, or it takes no hooks"),
-        (status = 408, body = ErrorJson, description = "The body did not arrive in time"),
-        (status = 409, body = ErrorJson, description = "The id came before with something else"),
-        (status = 413, body = ErrorJson, description = "The body is too large"),
-        (status = 503, body = ErrorJson, description = "Overloaded, or the store is gone; try again"),
+        (status = 202, body = ReceivedJson, description = "The submission is stored",
+            headers(("Idempotent-Replayed" = String, description = "`true` if it was already stored"))),
+        (status = 401, body = ErrorJson, description = "The signature is missing, invalid or expired"),
+        (status = 404, body = ErrorJson, description = "No such client or channel, or the client has no `hookSecretEnv`"),
+        (status = 408, body = ErrorJson, description = "The request body did not arrive in time"),
+        (status = 409, body = ErrorJson, description = "The `webhook-id` was already used with a different request"),
+        (status = 413, body = ErrorJson, description = "The request body is too large"),
+        (status = 503, body = ErrorJson, description = "The service is overloaded or the store is unavailable; try again"),
     ))]
 pub async fn hook(
     request: HttpRequest,
@@ -44,13 +46,14 @@ pub async fn hook(
     deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
     let registry = deps.registry.get();
-    open(&registry)?;
+    require_enabled(&registry)?;
     let (slug, channel) = path.into_inner();
-    let no_such = || ApiError::NotFound("there is no such client with that channel that takes hooks".to_owned());
+    let no_such =
+        || ApiError::NotFound("no such client and channel, or the client does not accept webhooks".to_owned());
     let (client, channel) = client(&registry, &slug, &channel).ok_or_else(no_such)?;
     let variable = client.hook_secret_env.as_deref().ok_or_else(no_such)?;
     let secrets = deps.variables.get(variable).and_then(|text| Secret::parse_list(&text).ok()).unwrap_or_default();
-    let (body, _room) = body::read(payload, deps.max_payload_bytes).await?;
+    let (body, _reservation) = deps.bodies.read(payload, deps.max_payload_bytes).await?;
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (id, signatures) = (header("webhook-id"), header("webhook-signature"));
     let timestamp: i64 = header("webhook-timestamp").parse().map_err(|_| ApiError::NotSigned)?;
@@ -63,6 +66,6 @@ pub async fn hook(
     let client_slug = client.slug.clone();
     let format = PayloadFormat::of_content_type(header("content-type"));
     let id = new_id()?;
-    keep(&deps, NewInboxSubmission { id, client_slug, channel, payload: body, format, source_url: None, key_sha256 })
-        .await
+    let new = NewInboxSubmission { id, client_slug, channel, payload: body, format, source_url: None, key_sha256 };
+    receive(&deps, new, "webhook-id").await
 }

@@ -1,4 +1,5 @@
-//! The JSON of the inbox, field by field, as the OpenAPI document shows it.
+//! The JSON types of the inbox. The OpenAPI document is generated from them, so the doc comments on types and fields are
+//! what API users read.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -7,26 +8,28 @@ use utoipa::ToSchema;
 use crate::domain::time::Timestamp;
 use crate::store::{Contact, InboxMessage, InboxSubmission};
 
-/// What an edge worker hands in.
+/// A submission to the inbox.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = InboxSubmissionRequest)]
 pub struct SubmissionRequest<'a> {
-    /// A client in the registry.
+    /// The slug of an inbox client in the registry.
     #[schema(example = "acme", min_length = 1, max_length = 100)]
     pub client_slug: String,
+    /// A channel of that client.
     #[schema(value_type = ChannelName)]
     pub channel: String,
-    /// Any JSON; kept byte for byte as it stands in the request.
+    /// Any JSON. The service stores exactly the bytes of the request.
     #[serde(borrow)]
     #[schema(value_type = serde_json::Value, example = json!({"email": "ann@example.com", "name": "Ann", "message": "Hello"}))]
     pub payload: &'a RawValue,
+    /// The page or address that the submission comes from.
     #[serde(default)]
     #[schema(max_length = 2000, example = "https://acme.example/contact")]
     pub source_url: Option<String>,
 }
 
-/// The values of `channel`.
+/// The channel of an inbox submission.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 pub enum ChannelName {
@@ -36,7 +39,8 @@ pub enum ChannelName {
     Email,
 }
 
-/// The values of a submission's `state`: to be processed, to be tried again, waiting for a person, done.
+/// The state of an inbox submission: not processed yet (`received`), waiting for another try (`failed`), waiting for an
+/// operator (`parked`), or done (`processed`).
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 pub enum SubmissionStateName {
@@ -46,6 +50,7 @@ pub enum SubmissionStateName {
     Processed,
 }
 
+/// The id of a stored inbox submission.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxReceived)]
 pub struct ReceivedJson {
@@ -53,16 +58,17 @@ pub struct ReceivedJson {
     pub id: String,
 }
 
-/// How many are processed again.
+/// The result of reprocessing parked submissions.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxReprocessed)]
 pub struct ReprocessedJson {
+    /// How many submissions are due now.
     pub reprocessed: usize,
-    /// There are more; ask again.
+    /// Whether there may be more parked submissions; if so, call again.
     pub more: bool,
 }
 
-/// Something that came in.
+/// An inbox submission.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxSubmission)]
 pub struct SubmissionJson<'a> {
@@ -78,13 +84,15 @@ pub struct SubmissionJson<'a> {
     pub created_at: Timestamp,
     #[schema(value_type = Option<String>, format = DateTime, required = true)]
     pub processed_at: Option<Timestamp>,
-    /// How often it failed since it came in, or since it was asked to be processed again.
+    /// How many tries have failed since the submission was received or last reprocessed.
     pub tries: u32,
-    /// How it failed the last time.
+    /// The error of the last failed try.
     #[schema(required = true)]
     pub error: Option<&'a str>,
+    /// When the next try is due.
     #[schema(value_type = Option<String>, format = DateTime, required = true)]
     pub next_try_at: Option<Timestamp>,
+    /// The message that was made of the submission.
     #[schema(required = true)]
     pub message_id: Option<i64>,
 }
@@ -107,31 +115,32 @@ impl<'a> From<&'a InboxSubmission> for SubmissionJson<'a> {
     }
 }
 
-/// Something that came in, with what it was.
+/// An inbox submission with its payload.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxSubmissionDetail)]
 pub struct SubmissionDetailJson<'a> {
     #[serde(flatten)]
     pub submission: SubmissionJson<'a>,
-    /// What came, if it is JSON.
+    /// The payload, if it is JSON.
     #[schema(value_type = Option<serde_json::Value>, required = true)]
     pub payload: Option<&'a RawValue>,
-    /// What came, if it is not, or is nested too deeply; with U+FFFD in place of what is not text.
+    /// The payload as text, if it is not JSON or is nested too deeply. Bytes that are not UTF-8 are replaced by U+FFFD.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload_text: Option<String>,
 }
 
+/// A page of inbox submissions.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxSubmissionList)]
 pub struct SubmissionListJson<'a> {
     pub submissions: Vec<SubmissionJson<'a>>,
-    /// Give this as `cursor` to get the next page; null on the last one.
+    /// Pass this as `cursor` to get the next page; null on the last page.
     #[serde(rename = "nextCursor")]
     #[schema(required = true)]
     pub next_cursor: Option<String>,
 }
 
-/// Somebody who wrote or called.
+/// A person who wrote or called.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxContact)]
 pub struct ContactJson<'a> {
@@ -139,6 +148,7 @@ pub struct ContactJson<'a> {
     pub client_slug: &'a str,
     #[schema(required = true)]
     pub email: Option<&'a str>,
+    /// The phone number in E.164 format.
     #[schema(required = true)]
     pub phone: Option<&'a str>,
     #[schema(required = true)]
@@ -160,16 +170,18 @@ impl<'a> From<&'a Contact> for ContactJson<'a> {
     }
 }
 
+/// A page of contacts.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxContactList)]
 pub struct ContactListJson<'a> {
     pub contacts: Vec<ContactJson<'a>>,
+    /// Pass this as `cursor` to get the next page; null on the last page.
     #[serde(rename = "nextCursor")]
     #[schema(required = true)]
     pub next_cursor: Option<String>,
 }
 
-/// What somebody said.
+/// A message from a contact.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxMessage)]
 pub struct MessageJson<'a> {
@@ -179,9 +191,9 @@ pub struct MessageJson<'a> {
     pub submission_id: String,
     #[schema(value_type = ChannelName)]
     pub channel: &'static str,
-    /// The first 4,000 characters; all of it stands in what came.
+    /// The first 4,000 characters of the message. The payload of the submission has all of it.
     pub body: &'a str,
-    /// There is more.
+    /// Whether the message is longer than `body`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub body_cut: bool,
     #[schema(required = true)]
@@ -206,10 +218,12 @@ impl<'a> From<&'a InboxMessage> for MessageJson<'a> {
     }
 }
 
+/// A page of messages.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxMessageList)]
 pub struct MessageListJson<'a> {
     pub messages: Vec<MessageJson<'a>>,
+    /// Pass this as `cursor` to get the next page; null on the last page.
     #[serde(rename = "nextCursor")]
     #[schema(required = true)]
     pub next_cursor: Option<String>,

@@ -1,4 +1,4 @@
-//! Reading a command: every fault of it at once, each with its place.
+//! Parses and validates the command that submits a job. The error lists everything that is wrong, each with its field.
 
 use url::Url;
 
@@ -7,11 +7,11 @@ use crate::domain::intent::checked_name;
 use crate::domain::job::{ExecutionProfile, JobCommand, PayloadRef, RequestedBy, ResourceShape};
 use crate::web::error::ApiError;
 
-/// Signed URLs are long.
+/// The maximum length of an input URI. It is large because signed URLs are long.
 const MAX_URI_CHARS: usize = 8 * 1024;
 const SCHEMES: [&str; 3] = ["s3", "gs", "https"];
 
-/// The command of a body, or everything that is wrong with it.
+/// Parses the body of a job submission.
 pub fn parse(body: &[u8]) -> Result<JobCommand, ApiError> {
     read(body).map_err(|errors| {
         let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
@@ -23,7 +23,7 @@ fn read(body: &[u8]) -> Result<JobCommand, Vec<LocatedError>> {
     let document = parse_object(body)?;
     let errors = ErrorList::default();
     let command = command(&Fields::new(&document, "", &errors));
-    // Without faults there is a command.
+    // `command` is `None` only if an error was collected.
     errors.into_result(command)?.ok_or_else(Vec::new)
 }
 
@@ -51,7 +51,7 @@ fn command(top: &Fields<'_>) -> Option<JobCommand> {
         let (user_id, session_id) = (name(fields, "user_id"), optional(fields, "session_id"));
         Some(RequestedBy { user_id: user_id?, session_id })
     });
-    top.no_others();
+    top.reject_unknown_fields();
     Some(JobCommand {
         tenant_id: tenant_id?,
         workspace_id: workspace_id?,
@@ -73,7 +73,7 @@ fn object<T>(
 ) -> Option<T> {
     let object = fields.required_object(field, &format!("write an object {hint}"))?;
     let value = read(&object);
-    object.no_others();
+    object.reject_unknown_fields();
     value
 }
 
@@ -81,7 +81,7 @@ fn name(fields: &Fields<'_>, field: &'static str) -> Option<String> {
     checked(fields, field, fields.text(field, "write a string")?)
 }
 
-/// A string that need not be there; null is the same as nothing.
+/// An optional string. `null` counts as absent.
 fn optional(fields: &Fields<'_>, field: &'static str) -> Option<String> {
     if fields.is_null(field) {
         return None;
@@ -90,22 +90,22 @@ fn optional(fields: &Fields<'_>, field: &'static str) -> Option<String> {
 }
 
 fn checked(fields: &Fields<'_>, field: &'static str, raw: &str) -> Option<String> {
-    checked_name(raw).map_err(|fault| fields.fault(field, fault.to_string())).ok().map(|name| name.to_string())
+    checked_name(raw).map_err(|error| fields.error_at(field, error.to_string())).ok().map(|name| name.to_string())
 }
 
 fn input_uri(fields: &Fields<'_>) -> Option<String> {
     const NAME: &str = "input_uri";
     let raw = fields.text(NAME, "write an s3, gs or https URI")?.trim();
-    // None of them is repeated: it may be signed, or hold a password.
+    // The errors do not repeat the URI, because it may be signed or contain a password.
     if raw.chars().count() > MAX_URI_CHARS {
-        fields.fault(NAME, format!("must have at most {MAX_URI_CHARS} characters"));
+        fields.error_at(NAME, format!("must have at most {MAX_URI_CHARS} characters"));
     } else if raw.chars().any(char::is_control) {
-        fields.fault(NAME, "must not contain control characters");
+        fields.error_at(NAME, "must not contain control characters");
     } else {
         match Url::parse(raw).ok().filter(|url| is_input(raw, url)) {
-            None => fields.fault(NAME, "must be an s3, gs or https URI with a bucket or host"),
+            None => fields.error_at(NAME, "must be an s3, gs or https URI with a bucket or host"),
             Some(url) if has_credentials(raw, &url) => {
-                fields.fault(
+                fields.error_at(
                     NAME,
                     "must not contain a user name or password; give the node its own access, or sign the URI",
                 );
@@ -116,16 +116,17 @@ fn input_uri(fields: &Fields<'_>) -> Option<String> {
     Some(raw.to_owned())
 }
 
-/// Whether a node can read that. The scheme may be in any case, and must be followed by `//` as it is written.
+/// Whether the URI names an object that a node can read. The scheme may be in upper or lower case; `raw` must have `//`
+/// after it, because the URL parser also accepts other forms.
 fn is_input(raw: &str, url: &Url) -> bool {
     let written = raw.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(url.scheme()));
     written && SCHEMES.contains(&url.scheme()) && url.host_str().is_some_and(|host| !host.is_empty())
 }
 
-/// Also where they are empty, which the parser drops.
+/// Whether the URI has a user name or password. Looks at `raw` too, because the URL parser drops empty ones.
 fn has_credentials(raw: &str, url: &Url) -> bool {
-    let behind_scheme = raw.split_once("://").map_or(raw, |(_, rest)| rest);
-    let authority = behind_scheme.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    let after_scheme = raw.split_once("://").map_or(raw, |(_, rest)| rest);
+    let authority = after_scheme.split(['/', '?', '#', '\\']).next().unwrap_or_default();
     authority.contains('@') || !url.username().is_empty() || url.password().is_some()
 }
 
@@ -135,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// A command with everything in it.
+    /// A command with all fields.
     fn sample() -> Value {
         json!({
             "tenant_id": "acme", "workspace_id": "w1", "job_id": "job-1001", "idempotency_key": "job-1001-1",
@@ -151,7 +152,7 @@ mod tests {
         read(command.to_string().as_bytes()).err().unwrap_or_default().iter().map(ToString::to_string).collect()
     }
 
-    /// Every leaf of a command: its path, whether it is required, and whether it is a number.
+    /// Every field of a command that is not an object: its path, whether it is required, and whether it is a number.
     const LEAVES: [(&str, bool, bool); 15] = [
         ("/tenant_id", true, false),
         ("/workspace_id", true, false),
@@ -184,15 +185,15 @@ mod tests {
     }
 
     #[test]
-    fn every_field_missing_or_wrong_is_named() {
+    fn every_missing_or_invalid_field_is_named() {
         assert!(errors(&sample()).is_empty());
         for (path, required, number) in LEAVES {
-            let place = path[1..].replace('/', ".");
-            let names_it = |errors: &[String]| errors.len() == 1 && errors[0].starts_with(&format!("{place}: "));
+            let location = path[1..].replace('/', ".");
+            let names_it = |errors: &[String]| errors.len() == 1 && errors[0].starts_with(&format!("{location}: "));
             let missing = errors(&without(path));
-            assert_eq!(names_it(&missing), required, "{place} missing: {missing:?}");
+            assert_eq!(names_it(&missing), required, "{location} missing: {missing:?}");
             let null = errors(&with(path, Value::Null));
-            assert_eq!(names_it(&null), required, "{place} null: {null:?}");
+            assert_eq!(names_it(&null), required, "{location} null: {null:?}");
             let wrong: &[Value] = if number {
                 &[json!(0), json!(-1), json!(1.5), json!("4"), json!(4294967296_u64), json!(true)]
             } else {
@@ -200,11 +201,11 @@ mod tests {
             };
             for value in wrong {
                 let found = errors(&with(path, value.clone()));
-                assert!(names_it(&found), "{place} = {value}: {found:?}");
+                assert!(names_it(&found), "{location} = {value}: {found:?}");
             }
             if !number && path != "/payload_ref/input_uri" {
-                assert!(names_it(&errors(&with(path, json!("x".repeat(201))))), "{place} too long");
-                assert!(errors(&with(path, json!("x".repeat(200)))).is_empty(), "{place} long");
+                assert!(names_it(&errors(&with(path, json!("x".repeat(201))))), "{location} too long");
+                assert!(errors(&with(path, json!("x".repeat(200)))).is_empty(), "{location} long");
             }
         }
         for object in ["/execution_profile", "/resource_shape", "/payload_ref", "/requested_by"] {
@@ -214,7 +215,7 @@ mod tests {
                 assert!(found.len() == 1 && found[0].starts_with(&object[1..]), "{found:?}");
             }
             let unknown = errors(&with(object, json!({ "colour": 1 })));
-            assert!(unknown.iter().any(|fault| fault.starts_with(&format!("{}.colour: is not a field", &object[1..]))));
+            assert!(unknown.iter().any(|error| error.starts_with(&format!("{}.colour: is not a field", &object[1..]))));
         }
         let mut unknown = sample();
         unknown["colour"] = 1.into();
@@ -222,8 +223,8 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_in_stores_that_nodes_can_read() {
-        for (uri, fine) in [
+    fn input_uris_must_be_readable_by_nodes_and_have_no_credentials() {
+        for (uri, valid) in [
             ("s3://bucket/key", true),
             ("gs://bucket/a%20b", true),
             ("https://store.example/x?X-Amz-Signature=abc&y=1", true),
@@ -248,7 +249,7 @@ mod tests {
             ("bucket/key", false),
             ("ftp://x/y", false),
         ] {
-            assert_eq!(errors(&with("/payload_ref/input_uri", uri.into())).is_empty(), fine, "{uri}");
+            assert_eq!(errors(&with("/payload_ref/input_uri", uri.into())).is_empty(), valid, "{uri}");
         }
         let found = errors(&with("/payload_ref/input_uri", "https://user:secret@x/y".into()));
         assert!(found[0].starts_with("payload_ref.input_uri: must not contain a user name or password"), "{found:?}");
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_that_are_no_command() {
+    fn bodies_that_are_not_a_json_object_are_refused() {
         for (text, expected) in [
             ("", "line 1 column 0: not valid JSON"),
             ("[]", "must be a JSON object"),

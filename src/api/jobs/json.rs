@@ -1,4 +1,5 @@
-//! The JSON of jobs, field by field, as the OpenAPI document shows it.
+//! The JSON types of jobs. The OpenAPI document is generated from them, so the doc comments on types and fields are what API
+//! users read.
 
 use serde::Serialize;
 use utoipa::{IntoResponses, ToSchema};
@@ -6,20 +7,22 @@ use utoipa::{IntoResponses, ToSchema};
 use crate::domain::time::Timestamp;
 use crate::store::{Attempt, Job};
 
-/// A job was taken.
+/// The response to an accepted job.
 #[derive(Serialize, ToSchema)]
 #[schema(as = JobAccepted)]
 pub struct AcceptedJson<'a> {
+    /// The tenant's own id of the job.
     #[schema(example = "job-1001")]
     pub job_id: &'a str,
-    /// Opaque; what this service calls the job.
+    /// The service's id of the job; opaque.
     #[schema(example = "f47ac10b-58cc-4372-a567-0e02b2c3d479")]
     pub submission_id: String,
-    /// The management node.
+    /// The id of the management node that executes the job.
     #[schema(example = "node-a")]
     pub execution_owner: &'a str,
     #[schema(value_type = String, format = DateTime)]
     pub accepted_at: Timestamp,
+    /// The trace that the job was submitted in.
     #[schema(example = "4bf92f3577b34da6a3ce929d0e0e4736")]
     pub trace_id: String,
 }
@@ -36,12 +39,12 @@ impl<'a> From<&'a Job> for AcceptedJson<'a> {
     }
 }
 
-/// The trace that a job was submitted under.
+/// The id of the trace that a job was submitted in.
 fn trace_id(job: &Job) -> String {
     job.trace.map(|trace| trace.trace_id()).unwrap_or_default()
 }
 
-/// A job as its tenant sees it.
+/// A job.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Job)]
 pub struct JobJson<'a> {
@@ -52,14 +55,14 @@ pub struct JobJson<'a> {
     pub idempotency_key: &'a str,
     #[schema(value_type = crate::domain::intent_json::StatusName)]
     pub status: &'static str,
-    /// When the job's submission ended; absent while it is pending.
+    /// When the job got its final status; absent while it is pending.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub completed_at: Option<Timestamp>,
-    /// The node's reason, if it was rejected.
+    /// The node's reason, if the job was rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejected_reason: Option<&'a str>,
-    /// Which rule of the node's contract ended it, if it was exhausted.
+    /// Which rule of the node's contract ended the job, if it was exhausted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<crate::domain::intent_json::ExhaustedReasonName>)]
     pub exhausted_reason: Option<&'static str>,
@@ -81,7 +84,7 @@ impl<'a> From<&'a Job> for JobJson<'a> {
     }
 }
 
-/// One attempt to hand the job to its node.
+/// One attempt to send a job to its node.
 #[derive(Serialize, ToSchema)]
 #[schema(as = JobAttempt)]
 pub struct JobAttemptJson<'a> {
@@ -94,10 +97,13 @@ pub struct JobAttemptJson<'a> {
     /// `accepted` or `rejected`; null if the attempt ended with an error.
     #[schema(required = true)]
     pub outcome_status: Option<&'static str>,
+    /// The node's reason for a rejection.
     #[schema(required = true)]
     pub outcome_reason: Option<&'a str>,
+    /// Why the attempt has no outcome, such as a timeout or an unexpected response.
     #[schema(required = true)]
     pub error: Option<&'a str>,
+    /// The node's own id for the job, if it returned one.
     #[schema(required = true)]
     pub gateway_message_id: Option<&'a str>,
 }
@@ -116,47 +122,47 @@ impl<'a> From<&'a Attempt> for JobAttemptJson<'a> {
     }
 }
 
-/// A job with every attempt.
+/// A job with its attempts in order.
 #[derive(Serialize, ToSchema)]
 #[schema(as = JobHistory)]
 pub struct JobHistoryJson<'a> {
     pub job: JobJson<'a>,
     pub attempts: Vec<JobAttemptJson<'a>>,
-    /// Of this request.
+    /// The trace of this request.
     pub trace_id: String,
 }
 
-/// A page of a tenant's jobs, newest first.
+/// A page of jobs.
 #[derive(Serialize, ToSchema)]
 #[schema(as = JobList)]
 pub struct JobListJson<'a> {
     pub jobs: Vec<JobJson<'a>>,
-    /// Give this as `cursor` to get the next page; null on the last one.
+    /// Pass this as `cursor` to get the next page; null on the last page.
     #[schema(required = true)]
     pub next_cursor: Option<String>,
-    /// Of this request.
+    /// The trace of this request.
     pub trace_id: String,
 }
 
-/// What every error of this door looks like.
+/// The body of every error response of the jobs API.
 #[derive(ToSchema)]
 #[schema(as = JobErrorAnswer)]
 pub struct JobErrorJson {
     pub error: crate::api::json::ErrorBody,
-    /// Of this request.
+    /// The trace of this request.
     pub trace_id: String,
 }
 
-/// What every call of this door may be answered.
+/// The error responses that every call of the jobs API can get.
 #[derive(IntoResponses)]
-pub enum JobRefused {
-    /// No token, or not one that is known
+pub enum CommonJobErrors {
+    /// Missing or invalid bearer token
     #[response(status = 401)]
     Unauthorized(JobErrorJson),
-    /// The token lacks the scope, or is not for that tenant and workspace
+    /// The token does not have the scope, or does not cover the tenant and workspace
     #[response(status = 403)]
     Forbidden(JobErrorJson),
-    /// Overloaded, or the store is gone; for a new job also: its node is draining or does not answer. Try again
+    /// The service is overloaded or the store is unavailable; for a new job also: its node is draining or not responding. Try again
     #[response(status = 503)]
     Unavailable(JobErrorJson),
 }

@@ -1,46 +1,50 @@
-//! The second front door: a backend with a tenant's token submits an execution request for a management
-//! node. A job is an intent with a tenant; from its acceptance on the same leader executes it.
+//! `/v1/jobs`: a backend with a tenant's token submits a job (an execution request) for a management node.
 //!
-//! Checks in this order, and nothing is touched before the tenant's have passed: 401, 400, 403, 404, 409,
-//! 422, 503. To whoever may not see a job it does not exist.
+//! A job is an intent with a tenant; once accepted, the leader executes it like any other intent. Submissions are checked
+//! in the order 401, 400, 403, 404, 409, 422, 503, and the store is not read before the tenant's rights are checked. A job
+//! that the caller may not see gets the same 404 as one that does not exist.
 
 pub mod command;
-mod json;
-mod look;
-mod submit;
+pub mod json;
+pub(super) mod queries;
+pub(super) mod submit;
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::HeaderName;
 use actix_web::{HttpRequest, HttpResponse, Resource, ResponseError, web};
 
+use crate::config::registry::Registry;
 use crate::domain::trace::TraceContext;
 use crate::web::error::ApiError;
-use crate::web::trace::{TRACEPARENT, child, given_or_new};
-use crate::web::{read, with_and_without_slash};
+use crate::web::trace::{TRACEPARENT, child, of_request_or_new};
+use crate::web::{get_or_head, with_and_without_slash};
 
-pub use self::json::*;
-pub use self::look::*;
-pub use self::submit::*;
+pub use self::queries::{cursor_text, list_query};
 
+/// Registers the routes of jobs.
 pub fn routes(config: &mut web::ServiceConfig) {
     config
-        .service(resource("/v1/jobs", "GET, HEAD, POST").route(read().to(list)).route(web::post().to(submit)))
-        .service(resource("/v1/jobs/{submission_id}", "GET, HEAD").route(read().to(get)))
-        .service(resource("/v1/jobs/{submission_id}/history", "GET, HEAD").route(read().to(history)))
+        .service(
+            resource("/v1/jobs", "GET, HEAD, POST")
+                .route(get_or_head().to(queries::list))
+                .route(web::post().to(submit::submit)),
+        )
+        .service(resource("/v1/jobs/{submission_id}", "GET, HEAD").route(get_or_head().to(queries::get)))
+        .service(resource("/v1/jobs/{submission_id}/history", "GET, HEAD").route(get_or_head().to(queries::history)))
         .service(web::resource("/v1/jobs/{path:.*}").to(|request: HttpRequest| async move {
-            within(given_or_new(&request), Err(ApiError::NotFound("there is nothing at this path".to_owned())))
+            with_trace(of_request_or_new(&request), Err(ApiError::NotFound("no such path".to_owned())))
         }));
 }
 
-/// A resource that answers other methods in our format, within their trace.
+/// A resource at `path`, with or without a slash at the end. Methods other than `allowed` get a 405 with a trace id.
 fn resource(path: &str, allowed: &'static str) -> Resource {
     let refuse = move |request: HttpRequest| async move {
-        within(given_or_new(&request), Err(ApiError::MethodNotAllowed { allowed }))
+        with_trace(of_request_or_new(&request), Err(ApiError::MethodNotAllowed { allowed }))
     };
     web::resource(with_and_without_slash(path)).default_service(web::to(refuse))
 }
 
-/// An error of this door: says in which trace it happened.
+/// An error of the jobs API. Its response has the trace id of the request.
 #[derive(Debug)]
 pub struct JobError {
     error: ApiError,
@@ -65,16 +69,19 @@ impl ResponseError for JobError {
     }
 }
 
-/// An answer, whatever it is, that says in which trace it was given.
-fn within(trace: TraceContext, answer: Result<HttpResponse, ApiError>) -> Result<HttpResponse, JobError> {
-    let mut response = answer.map_err(|error| JobError { error, trace })?;
+/// Adds the trace of the request to a response or an error.
+fn with_trace(trace: TraceContext, result: Result<HttpResponse, ApiError>) -> Result<HttpResponse, JobError> {
+    let mut response = result.map_err(|error| JobError { error, trace })?;
     if let Ok(value) = child(trace).to_string().parse() {
         response.headers_mut().insert(HeaderName::from_static(TRACEPARENT), value);
     }
     Ok(response)
 }
 
-/// This door is closed while there are no nodes, or nobody can be known.
-fn closed() -> ApiError {
-    ApiError::NotFound("there is nothing at this path: jobs need SM_NODES and SM_API_CLIENTS".to_owned())
+/// Fails with 404 if jobs are not enabled, that is, no management nodes or no API clients are configured.
+fn require_enabled(registry: &Registry) -> Result<(), ApiError> {
+    if registry.takes_jobs() {
+        return Ok(());
+    }
+    Err(ApiError::NotFound("jobs are not enabled; set SM_NODES and SM_API_CLIENTS".to_owned()))
 }

@@ -1,6 +1,6 @@
-//! `api_clients.json`: who may call, what each may do, and for which tenants and workspaces.
+//! Reads `api_clients.json`: the clients that may call the API, their scopes, and their tenants and workspaces.
 //!
-//! Holds hashes of tokens, never a token.
+//! The file contains hashes of tokens and never a token.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -13,45 +13,51 @@ use crate::config::json_fields::{ErrorList, Fields, LocatedError};
 use crate::domain::client::{ApiClient, Scope, Workspaces};
 use crate::domain::intent::checked_name;
 
-/// Reads the file; `beside` is where files that it names are looked for.
-pub fn parse(text: &str, beside: &Path) -> Result<Identities, Vec<LocatedError>> {
+/// Reads the text of the file. Paths in it are relative to `directory`.
+pub fn parse(text: &str, directory: &Path) -> Result<Identities, Vec<LocatedError>> {
     let document = super::document(text)?;
     let errors = ErrorList::default();
     let top = Fields::new(&document, "", &errors);
-    let jwt = top.object("jwt").and_then(|fields| jwt(&fields, beside));
+    let jwt = top.object("jwt").and_then(|fields| jwt(&fields, directory));
     let mut identities = Identities { tokens: Vec::new(), jwt };
     let (mut ids, mut hashes) = (HashMap::new(), HashMap::new());
-    // With signed tokens there may be no others.
-    let nobody = document.get("clients").and_then(Value::as_array).is_some_and(Vec::is_empty) && top.has("jwt");
-    let clients = if nobody { Vec::new() } else { top.objects("clients", "list who may call") };
-    top.mention("clients");
+    // The list may be empty only if signed tokens are accepted.
+    let only_jwt = document.get("clients").and_then(Value::as_array).is_some_and(Vec::is_empty) && top.has("jwt");
+    let clients = if only_jwt { Vec::new() } else { top.objects("clients", "list the clients that may call the API") };
+    top.mark_known("clients");
     for (index, fields) in clients {
         let client = client(&fields);
         let sha256 = token_hash(&fields);
-        fields.no_others();
+        fields.reject_unknown_fields();
         if let Some(sha256) = sha256
             && let Some(first) = hashes.insert(sha256, index)
         {
-            fields.fault("tokenSha256", format!("is also that of clients[{first}]; every client has its own token"));
+            fields.error_at(
+                "tokenSha256",
+                format!("is already used by clients[{first}]; every client needs a token of its own"),
+            );
         }
         let Some(client) = client else { continue };
         if let Some(first) = ids.insert(client.id.clone(), index) {
-            fields.fault("clientId", format!("{:?} is also clients[{first}]; ids must be unique", client.id));
+            fields.error_at(
+                "clientId",
+                format!("{:?} is already used by clients[{first}]; ids must be unique", client.id),
+            );
         }
         identities.tokens.extend(sha256.map(|sha256| KnownToken { sha256, client: Arc::new(client) }));
     }
-    top.no_others();
+    top.reject_unknown_fields();
     errors.into_result(identities)
 }
 
 fn client(fields: &Fields<'_>) -> Option<ApiClient> {
     let id = fields
         .text("clientId", "name the client")
-        .and_then(|raw| checked_name(raw).map_err(|fault| fields.fault("clientId", fault.to_string())).ok());
+        .and_then(|raw| checked_name(raw).map_err(|error| fields.error_at("clientId", error.to_string())).ok());
     let scopes = scopes(fields);
     let tenants = tenants(fields);
     if tenants.is_empty() && !fields.has("tenants") && scopes.iter().any(|scope| scope.needs_tenants()) {
-        fields.fault("tenants", "is missing; jobs are always of a tenant, so say which");
+        fields.error_at("tenants", "is missing; scopes for jobs need it: list the tenants that the client acts for");
     }
     Some(ApiClient { id: id?.to_string(), scopes, tenants })
 }
@@ -62,11 +68,11 @@ fn token_hash(fields: &Fields<'_>) -> Option<[u8; 32]> {
     let byte = |index: usize| raw.get(index * 2..index * 2 + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
     let fine = raw.len() == 64 && raw.bytes().all(|b| b.is_ascii_hexdigit());
     let mut hash = [0; 32];
-    for (index, place) in hash.iter_mut().enumerate() {
+    for (index, target) in hash.iter_mut().enumerate() {
         match byte(index).filter(|_| fine) {
-            Some(byte) => *place = byte,
+            Some(byte) => *target = byte,
             None => {
-                fields.fault("tokenSha256", EXPECTED);
+                fields.error_at("tokenSha256", EXPECTED);
                 return None;
             }
         }
@@ -78,17 +84,17 @@ fn scopes(fields: &Fields<'_>) -> BTreeSet<Scope> {
     const NAME: &str = "scopes";
     let known = Scope::ALL.map(Scope::as_str).join(", ");
     if !fields.has(NAME) {
-        fields.fault(NAME, format!("is missing; list what it may do: {known}"));
+        fields.error_at(NAME, format!("is missing; list what the client may do: {known}"));
     }
     let names = fields.names(NAME);
     if fields.has(NAME) && names.is_empty() {
-        fields.fault(NAME, format!("must not be empty; known are {known}"));
+        fields.error_at(NAME, format!("must not be empty; known scopes are {known}"));
     }
     let mut scopes = BTreeSet::new();
     for name in names {
         match Scope::parse(name) {
             Some(scope) => drop(scopes.insert(scope)),
-            None => fields.fault(NAME, format!("{name:?} is not a scope; known are {known}")),
+            None => fields.error_at(NAME, format!("{name:?} is not a scope; known scopes are {known}")),
         }
     }
     scopes
@@ -97,34 +103,35 @@ fn scopes(fields: &Fields<'_>) -> BTreeSet<Scope> {
 fn tenants(fields: &Fields<'_>) -> BTreeMap<String, Workspaces> {
     let mut tenants = BTreeMap::new();
     if !fields.has("tenants") {
-        fields.mention("tenants");
+        fields.mark_known("tenants");
         return tenants;
     }
-    for (_, fields) in fields.objects("tenants", "list for whom it acts, or leave it out") {
+    for (_, fields) in fields.objects("tenants", "list the tenants that the client acts for, or remove the field") {
         let id = fields
             .text("tenantId", "name the tenant")
-            .and_then(|raw| checked_name(raw).map_err(|fault| fields.fault("tenantId", fault.to_string())).ok());
+            .and_then(|raw| checked_name(raw).map_err(|error| fields.error_at("tenantId", error.to_string())).ok());
         if !fields.has("workspaceIds") {
-            fields.fault("workspaceIds", "is missing; list the workspaces, or [\"*\"] for all");
+            fields.error_at("workspaceIds", "is missing; list the workspaces, or [\"*\"] for all");
         }
         let names = fields.names("workspaceIds");
         let workspaces = Workspaces::of(names);
         if fields.has("workspaceIds") && workspaces.is_none() {
-            fields.fault("workspaceIds", "must list workspaces, or be [\"*\"] alone for all");
+            fields.error_at("workspaceIds", "must list workspaces, or be [\"*\"] alone for all");
         }
-        fields.no_others();
+        fields.reject_unknown_fields();
         let (Some(id), Some(workspaces)) = (id, workspaces) else { continue };
         if tenants.insert(id.to_string(), workspaces).is_some() {
-            fields.fault("tenantId", format!("repeats {id:?}; list all its workspaces in one place"));
+            fields
+                .error_at("tenantId", format!("duplicate value {id:?}; list all workspaces of a tenant in one entry"));
         }
     }
     tenants
 }
 
-fn jwt(fields: &Fields<'_>, beside: &Path) -> Option<JwtVerifier> {
+fn jwt(fields: &Fields<'_>, directory: &Path) -> Option<JwtVerifier> {
     let file = fields.text("jwksFile", "name the file with the issuer's key set");
-    let issuer = fields.text("issuer", "write what the claim iss must be");
-    let audience = fields.text("audience", "write what the claim aud must hold");
+    let issuer = fields.text("issuer", "write the value that the claim iss must have");
+    let audience = fields.text("audience", "write the value that the claim aud must contain");
     let defaults = ClaimNames::default();
     let claim = |name, default: String| fields.optional_text(name).map_or(default, str::to_owned);
     let claims = ClaimNames {
@@ -132,11 +139,11 @@ fn jwt(fields: &Fields<'_>, beside: &Path) -> Option<JwtVerifier> {
         workspaces: claim("workspacesClaim", defaults.workspaces),
         scopes: claim("scopesClaim", defaults.scopes),
     };
-    fields.no_others();
-    let path = beside.join(file?);
-    let fault = |what: String| fields.fault("jwksFile", format!("{} {what}", path.display()));
-    let text = std::fs::read_to_string(&path).map_err(|error| fault(format!("cannot be read: {error}"))).ok()?;
-    JwtVerifier::new(&text, issuer?, audience?, claims).map_err(fault).ok()
+    fields.reject_unknown_fields();
+    let path = directory.join(file?);
+    let report = |problem: String| fields.error_at("jwksFile", format!("{} {problem}", path.display()));
+    let text = std::fs::read_to_string(&path).map_err(|error| report(format!("cannot be read: {error}"))).ok()?;
+    JwtVerifier::new(&text, issuer?, audience?, claims).map_err(report).ok()
 }
 
 #[cfg(test)]
@@ -181,7 +188,7 @@ mod tests {
             ("no scopes", entry(|e| e["scopes"] = json!([])), false),
             ("no workspaces", entry(|e| e["tenants"][0]["workspaceIds"] = json!([])), false),
             ("the token itself", entry(|e| e["token"] = "t".into()), false),
-            ("nobody", json!({ "clients": [] }), false),
+            ("no clients", json!({ "clients": [] }), false),
         ] {
             let parsed = parse(&document.to_string(), Path::new("."));
             assert_eq!(parsed.is_ok(), fine, "{name}: code {parsed:?}");
@@ -195,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_reported_at_once_and_no_hash_is_repeated() {
+    fn all_errors_are_reported_at_once_and_no_hash_is_repeated() {
         let hash = "0f".repeat(32);
         let document = json!({ "clients": [
             { "clientId": "a", "tokenSha256": hash, "scopes": ["jobs:submit"] },
@@ -207,19 +214,19 @@ mod tests {
         assert_eq!(
             errors(&document),
             [
-                "jwt.issuer: must be a string, this is a number",
-                "jwt.audience: is missing; write what the claim aud must hold",
+                "jwt.issuer: must be a string, not a number",
+                "jwt.audience: is missing; write the value that the claim aud must contain",
                 "jwt.jwksFile: /nowhere/keys.json cannot be read: No such file or directory (os error 2)",
-                "clients[2]: must be an object, this is a number",
-                "clients[0].tenants: is missing; jobs are always of a tenant, so say which",
-                "clients[1].scopes: \"root\" is not a scope; known are jobs:submit, jobs:read, intents:write, \
+                "clients[2]: must be an object, not a number",
+                "clients[0].tenants: is missing; scopes for jobs need it: list the tenants that the client acts for",
+                "clients[1].scopes: \"root\" is not a scope; known scopes are jobs:submit, jobs:read, intents:write, \
                  intents:read, inbox:write, inbox:read, admin",
                 "clients[1].tenants[0].workspaceIds: must list workspaces, or be [\"*\"] alone for all",
                 "clients[1].tenants[1].tenantId: is missing; name the tenant",
-                "clients[1].tenants[3].tenantId: repeats \"u\"; list all its workspaces in one place",
-                "clients[1].colour: is not a field here; known are clientId, scopes, tenants, tokenSha256",
-                "clients[1].tokenSha256: is also that of clients[0]; every client has its own token",
-                "clients[1].clientId: \"a\" is also clients[0]; ids must be unique",
+                "clients[1].tenants[3].tenantId: duplicate value \"u\"; list all workspaces of a tenant in one entry",
+                "clients[1].colour: unknown field; known fields are clientId, scopes, tenants, tokenSha256",
+                "clients[1].tokenSha256: is already used by clients[0]; every client needs a token of its own",
+                "clients[1].clientId: \"a\" is already used by clients[0]; ids must be unique",
             ]
         );
     }

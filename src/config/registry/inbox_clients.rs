@@ -1,4 +1,4 @@
-//! `inbox_clients.json`: whose forms, texts, calls and mails are taken, and where in them things stand.
+//! Reads `inbox_clients.json`: the clients of the inbox, their channels, and the names of the fields in their payloads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,50 +12,54 @@ use crate::domain::signature::Secret;
 
 const MAX_SLUG_CHARS: usize = 100;
 
+/// Reads the text of the file, and checks that the environment variables it names hold secrets.
 pub fn parse(text: &str, variables: &Variables) -> Result<InboxClients, Vec<LocatedError>> {
     let document = super::document(text)?;
     let errors = ErrorList::default();
     let top = Fields::new(&document, "", &errors);
     let mut clients = InboxClients::new();
-    let mut places = HashMap::new();
+    let mut first_index = HashMap::new();
     for (index, fields) in top.objects("clients", "list the clients of the inbox") {
         let client = client(&fields, variables);
-        fields.no_others();
+        fields.reject_unknown_fields();
         let Some(client) = client else { continue };
-        if let Some(first) = places.insert(client.slug.clone(), index) {
-            fields.fault("clientSlug", format!("{:?} is also clients[{first}]; slugs must be unique", client.slug));
+        if let Some(first) = first_index.insert(client.slug.clone(), index) {
+            fields.error_at(
+                "clientSlug",
+                format!("{:?} is already used by clients[{first}]; slugs must be unique", client.slug),
+            );
         }
         clients.insert(client.slug.clone(), Arc::new(client));
     }
-    top.no_others();
+    top.reject_unknown_fields();
     errors.into_result(clients)
 }
 
 fn client(fields: &Fields<'_>, variables: &Variables) -> Option<InboxClient> {
     let slug = fields.text("clientSlug", "name the client").and_then(|raw| slug(fields, raw));
     let channels = channels(fields);
-    let own = fields.object("fields").map(|object| names_of(&object, &FieldNames::default())).unwrap_or_default();
+    let own = fields.object("fields").map(|object| field_names(&object, &FieldNames::default())).unwrap_or_default();
     let by_channel = fields.object("fieldsByChannel");
-    let mut with_names = Vec::new();
+    let mut channel_fields = Vec::new();
     for channel in Channel::ALL {
         let names = by_channel.as_ref().and_then(|object| object.object(channel.as_str()));
-        let names = names.map(|object| names_of(&object, &own));
+        let names = names.map(|object| field_names(&object, &own));
         match (channels.contains(&channel), names) {
-            (true, names) => with_names.push((channel, names.unwrap_or_else(|| own.clone()))),
+            (true, names) => channel_fields.push((channel, names.unwrap_or_else(|| own.clone()))),
             (false, Some(_)) => {
-                let place = format!("fieldsByChannel.{}", channel.as_str());
-                fields.fault(&place, "is not among the channels; add it there or leave it out");
+                let location = format!("fieldsByChannel.{}", channel.as_str());
+                fields.error_at(&location, "is not among the channels; add it there or remove it");
             }
             (false, None) => {}
         }
     }
     if let Some(object) = &by_channel {
-        object.no_others();
+        object.reject_unknown_fields();
     }
     let country = fields.optional_text("country").and_then(|code| {
         let parsed = code.parse().ok();
         if parsed.is_none() {
-            fields.fault("country", format!("must be a country such as SE, this is {code:?}"));
+            fields.error_at("country", format!("must be a two-letter country code such as SE, not {code:?}"));
         }
         parsed
     });
@@ -63,20 +67,21 @@ fn client(fields: &Fields<'_>, variables: &Variables) -> Option<InboxClient> {
     if let Some(name) = &hook_secret_env {
         match variables.get(name).map(|text| Secret::parse_list(&text)) {
             None => {
-                let text = format!("the environment variable {name} is not set; set it before the start");
-                fields.fault("hookSecretEnv", text);
+                let message =
+                    format!("the environment variable {name} is not set; set it before you start the service");
+                fields.error_at("hookSecretEnv", message);
             }
-            Some(Err(fault)) => fields.fault("hookSecretEnv", format!("the environment variable {name} {fault}")),
+            Some(Err(error)) => fields.error_at("hookSecretEnv", format!("the environment variable {name} {error}")),
             Some(Ok(_)) => {}
         }
     }
-    Some(InboxClient { slug: slug?, channels: with_names, country, hook_secret_env })
+    Some(InboxClient { slug: slug?, channels: channel_fields, country, hook_secret_env })
 }
 
 fn slug(fields: &Fields<'_>, raw: &str) -> Option<String> {
-    let name = checked_name(raw).map_err(|fault| fields.fault("clientSlug", fault.to_string())).ok()?;
+    let name = checked_name(raw).map_err(|error| fields.error_at("clientSlug", error.to_string())).ok()?;
     if name.chars().count() > MAX_SLUG_CHARS {
-        fields.fault("clientSlug", format!("must have at most {MAX_SLUG_CHARS} characters"));
+        fields.error_at("clientSlug", format!("must have at most {MAX_SLUG_CHARS} characters"));
         return None;
     }
     Some(name.to_string())
@@ -86,24 +91,24 @@ fn channels(fields: &Fields<'_>) -> Vec<Channel> {
     let known = Channel::ALL.map(Channel::as_str).join(", ");
     let names = fields.names("channels");
     if names.is_empty() {
-        fields.fault("channels", format!("must list at least one of {known}"));
+        fields.error_at("channels", format!("must list at least one of {known}"));
     }
     let mut channels = Vec::new();
     for name in names {
         match Channel::parse(name) {
             Some(channel) => channels.push(channel),
-            None => fields.fault("channels", format!("{name:?} is not a channel; known are {known}")),
+            None => fields.error_at("channels", format!("{name:?} is not a channel; known channels are {known}")),
         }
     }
     channels
 }
 
-/// The names that are given, and the defaults for the others.
-fn names_of(fields: &Fields<'_>, defaults: &FieldNames) -> FieldNames {
+/// The field names in the object, and the default for each that is absent.
+fn field_names(fields: &Fields<'_>, defaults: &FieldNames) -> FieldNames {
     let name = |field: &'static str, default: &str| {
         let given = fields.optional_text(field).unwrap_or(default);
         if given.trim().is_empty() {
-            fields.fault(field, "must not be blank");
+            fields.error_at(field, "must not be blank");
         }
         given.to_owned()
     };
@@ -113,7 +118,7 @@ fn names_of(fields: &Fields<'_>, defaults: &FieldNames) -> FieldNames {
         name: name("name", &defaults.name),
         message: name("message", &defaults.message),
     };
-    fields.no_others();
+    fields.reject_unknown_fields();
     names
 }
 
@@ -143,7 +148,7 @@ mod tests {
         assert_eq!(acme.fields(Channel::Form), Some(&FieldNames::default()));
         assert_eq!(acme.fields(Channel::Voice), None);
         for (name, entry, fine) in [
-            ("least", json!({ "clientSlug": "a", "channels": ["form"] }), true),
+            ("smallest", json!({ "clientSlug": "a", "channels": ["form"] }), true),
             (
                 "full",
                 json!({ "clientSlug": "a", "channels": ["form", "sms"], "fields": { "email": "mail" }, "country": "SE",
@@ -172,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_reported_at_once() {
+    fn all_errors_are_reported_at_once() {
         let document = json!({ "clients": [
             { "clientSlug": "a", "channels": ["form", "fax"], "country": "XX", "hookSecretEnv": "NOT_SET",
               "fieldsByChannel": { "sms": { "phone": "From" }, "fax": {} } },
@@ -182,16 +187,16 @@ mod tests {
         assert_eq!(
             parse(&document).unwrap_err(),
             [
-                "clients[0].channels: \"fax\" is not a channel; known are form, sms, voice, email",
-                "clients[0].fieldsByChannel.sms: is not among the channels; add it there or leave it out",
-                "clients[0].fieldsByChannel.fax: is not a field here; known are form, sms, voice, email",
-                "clients[0].country: must be a country such as SE, this is \"XX\"",
-                "clients[0].hookSecretEnv: the environment variable NOT_SET is not set; set it before the start",
-                "clients[1].fields.email: must be a string, this is a number",
+                "clients[0].channels: \"fax\" is not a channel; known channels are form, sms, voice, email",
+                "clients[0].fieldsByChannel.sms: is not among the channels; add it there or remove it",
+                "clients[0].fieldsByChannel.fax: unknown field; known fields are form, sms, voice, email",
+                "clients[0].country: must be a two-letter country code such as SE, not \"XX\"",
+                "clients[0].hookSecretEnv: the environment variable NOT_SET is not set; set it before you start the service",
+                "clients[1].fields.email: must be a string, not a number",
                 "clients[1].hookSecretEnv: the environment variable SHORT holds a secret of 5 bytes; it must have 24 to 64",
-                "clients[1].clientSlug: \"a\" is also clients[0]; slugs must be unique",
+                "clients[1].clientSlug: \"a\" is already used by clients[0]; slugs must be unique",
                 "clients[2].clientSlug: is missing; name the client",
-                "clients[2].channels: must be a list, this is a string",
+                "clients[2].channels: must be a list, not a string",
                 "clients[2].channels: must list at least one of form, sms, voice, email",
             ]
         );

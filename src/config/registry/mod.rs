@@ -1,8 +1,8 @@
-//! Registry files: contracts, nodes and callers as data, read into types of `core` that cannot be wrong.
+//! Reads the registry files (targets, management nodes, API clients, inbox clients) into checked types of the domain.
 //!
-//! A file with any fault is not used at all, and every fault of every file is reported at once with
-//! its place and what to write instead. Lines that begin with `#` are comments. Stored snapshots never change,
-//! whatever happens here.
+//! A file with an error is not used at all. Every error of every file is reported at once, with its location and what to
+//! write instead. Lines that begin with `#` are comments. Contracts that are already stored with an intent never change when
+//! a file changes.
 
 mod api_clients;
 mod contract;
@@ -29,7 +29,7 @@ use serde_json::{Map, Value};
 
 use self::targets::Targets;
 
-/// Where the files are. Those that may be left out open a front door each.
+/// The paths of the registry files. Each optional file enables a part of the API: jobs, tokens, the inbox.
 #[derive(Clone, Debug)]
 pub struct RegistryFiles {
     pub targets: PathBuf,
@@ -42,39 +42,40 @@ pub struct RegistryFiles {
 enum FileError {
     #[error("cannot read {}: {source}; name the file with {setting}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error, setting: &'static str },
-    #[error("{} has {} to mend:{}", path.display(), counted(errors.len()), lines(errors))]
-    Faulty { path: PathBuf, errors: Vec<LocatedError> },
+    #[error("{}: {}{}", path.display(), error_count(errors.len()), lines(errors))]
+    Invalid { path: PathBuf, errors: Vec<LocatedError> },
 }
 
-/// What is wrong with which file.
+/// All errors of all registry files.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct RegistryError(Vec<FileError>);
 
-fn counted(errors: usize) -> String {
-    if errors == 1 { "1 fault".to_owned() } else { format!("{errors} faults") }
+fn error_count(count: usize) -> String {
+    if count == 1 { "1 error".to_owned() } else { format!("{count} errors") }
 }
 
 fn lines(errors: &[LocatedError]) -> String {
-    errors.iter().map(|fault| format!("\n  {fault}")).collect()
+    errors.iter().map(|error| format!("\n  {error}")).collect()
 }
 
-/// Contracts, nodes and callers in force.
+/// The content of the registry files: targets with their contracts, management nodes, API clients and inbox clients.
 #[derive(Debug)]
 pub struct Registry {
     targets: Targets,
-    /// None if no file was given.
+    /// By id; `None` if no file is configured.
     nodes: Option<HashMap<String, Arc<ManagementNode>>>,
-    /// Who may call; none if no file was given.
+    /// The API clients; `None` if no file is configured.
     pub identities: Option<Identities>,
-    /// Whose submissions the inbox takes; none if no file was given.
+    /// The clients of the inbox; `None` if no file is configured.
     pub inbox: Option<InboxClients>,
 }
 
-/// By slug.
+/// The clients of the inbox by slug.
 pub type InboxClients = HashMap<String, Arc<InboxClient>>;
 
 impl Registry {
+    /// Reads all configured files. Fails with every error of every file.
     pub fn load(files: &RegistryFiles, variables: &Variables) -> Result<Self, RegistryError> {
         let mut errors = Vec::new();
         let mut registry = Self { targets: HashMap::new(), nodes: None, identities: None, inbox: None };
@@ -85,8 +86,8 @@ impl Registry {
             nodes.map(|nodes| registry.nodes = Some(nodes)).unwrap_or_else(|error| errors.push(error));
         }
         if let Some(path) = &files.api_clients {
-            let beside = path.parent().unwrap_or(Path::new("."));
-            let clients = read(path, "--api-clients or SM_API_CLIENTS", |text| api_clients::parse(text, beside));
+            let directory = path.parent().unwrap_or(Path::new("."));
+            let clients = read(path, "--api-clients or SM_API_CLIENTS", |text| api_clients::parse(text, directory));
             clients.map(|clients| registry.identities = Some(clients)).unwrap_or_else(|error| errors.push(error));
         }
         if let Some(path) = &files.inbox_clients {
@@ -97,28 +98,29 @@ impl Registry {
         if errors.is_empty() { Ok(registry) } else { Err(RegistryError(errors)) }
     }
 
-    /// Reads a registry of targets alone; all of its faults if there is any, among them variables that
-    /// are not set.
+    /// A registry that has only targets, from the text of their file. Environment variables that the file names and that
+    /// are not set are among its errors.
     pub fn parse(text: &str, variables: &Variables) -> Result<Self, Vec<LocatedError>> {
         targets::parse(text, variables).map(|targets| Self { targets, nodes: None, identities: None, inbox: None })
     }
 
-    /// The same with nodes and callers.
+    /// This registry with management nodes and API clients, from the texts of their files.
     pub fn with_jobs(self, nodes: &str, api_clients: &str) -> Result<Self, Vec<LocatedError>> {
         let identities = api_clients::parse(api_clients, Path::new("."))?;
         Ok(Self { nodes: Some(nodes::parse(nodes)?), identities: Some(identities), ..self })
     }
 
-    /// The same with clients of the inbox.
+    /// This registry with clients of the inbox, from the text of their file.
     pub fn with_inbox(self, clients: &str, variables: &Variables) -> Result<Self, Vec<LocatedError>> {
         Ok(Self { inbox: Some(inbox_clients::parse(clients, variables)?), ..self })
     }
 
+    /// The contract of a target.
     pub fn contract(&self, target: &TargetName) -> Option<Arc<ContractSnapshot>> {
         self.targets.get(target).map(|target| Arc::clone(&target.snapshot))
     }
 
-    /// The bounds that a target, or the node that a contract is for, has of its own.
+    /// The limits of a target. The target may also be a management node's, whose only limit is its attempt timeout.
     pub fn limits(&self, target: &TargetName) -> TargetLimits {
         if let Some(target) = self.targets.get(target) {
             return target.limits;
@@ -127,28 +129,29 @@ impl Registry {
         TargetLimits { attempt_timeout: node.and_then(|node| node.attempt_timeout), ..TargetLimits::default() }
     }
 
-    /// Those of every target that has any.
+    /// The limits of every target that has any.
     pub fn all_limits(&self) -> HashMap<TargetName, TargetLimits> {
         let limited = self.targets.iter().filter(|(_, target)| target.limits != TargetLimits::default());
         limited.map(|(name, target)| (name.clone(), target.limits)).collect()
     }
 
-    /// Whether jobs are taken: there are nodes, and callers that may be known.
+    /// Whether the jobs API is enabled. It needs management nodes and API clients.
     pub fn takes_jobs(&self) -> bool {
         self.nodes.is_some() && self.identities.is_some()
     }
 
+    /// The management node with this id.
     pub fn node(&self, id: &str) -> Option<Arc<ManagementNode>> {
         self.nodes.as_ref()?.get(id).cloned()
     }
 
-    /// All contracts, of targets and nodes, in no particular order.
+    /// The contracts of all targets and management nodes, in no particular order.
     pub fn contracts(&self) -> impl Iterator<Item = Arc<ContractSnapshot>> {
         let of_nodes = self.nodes.iter().flat_map(HashMap::values).map(|node| Arc::clone(&node.contract));
         self.targets.values().map(|target| Arc::clone(&target.snapshot)).chain(of_nodes)
     }
 
-    /// What is in it, in few words.
+    /// The number of entries of each kind, as `key=value` pairs for a log line.
     pub fn summary(&self) -> String {
         let counted = |count: Option<usize>, what: &str| count.map(|count| format!(" {what}={count}"));
         let nodes = counted(self.nodes.as_ref().map(HashMap::len), "nodes");
@@ -159,19 +162,19 @@ impl Registry {
     }
 }
 
-/// What is wrong with a file of API clients, if anything is.
-pub fn faults_of_api_clients(text: &str) -> Vec<String> {
+/// The errors in the text of an API client file, one line each.
+pub fn errors_in_api_clients(text: &str) -> Vec<String> {
     let errors = api_clients::parse(text, Path::new(".")).err().unwrap_or_default();
     errors.iter().map(ToString::to_string).collect()
 }
 
-/// The JSON object that a registry file holds besides its comments.
+/// The JSON object in a registry file, without its comments.
 fn document(text: &str) -> Result<Map<String, Value>, Vec<LocatedError>> {
     parse_object(without_comments(text).as_bytes())
 }
 
-/// The text with an empty line for each comment, so that errors name the lines of the file. A string cannot hold a line
-/// break in JSON, so no such line is part of one.
+/// Replaces each comment line with an empty line, so that line numbers in errors are those of the file. This cannot damage a
+/// string, because a JSON string contains no line break.
 fn without_comments(text: &str) -> Cow<'_, str> {
     let is_comment = |line: &str| line.trim_start_matches([' ', '\t']).starts_with('#');
     if !text.split('\n').any(is_comment) {
@@ -191,10 +194,10 @@ fn read<T>(
         source,
         setting,
     })?;
-    parse(&text).map_err(|errors| FileError::Faulty { path: path.to_owned(), errors })
+    parse(&text).map_err(|errors| FileError::Invalid { path: path.to_owned(), errors })
 }
 
-/// The registry that requests see; replaced as a whole when the files are reloaded.
+/// The registry that is in use. A reload replaces it as a whole.
 #[derive(Clone)]
 pub struct CurrentRegistry(Arc<RwLock<Arc<Registry>>>);
 
@@ -203,11 +206,13 @@ impl CurrentRegistry {
         Self(Arc::new(RwLock::new(Arc::new(registry))))
     }
 
+    /// The registry that is in use now. It does not change while the caller holds it.
     pub fn get(&self) -> Arc<Registry> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes the files into use for what comes from now on; on any fault all that was stays.
+    /// Reads the files again and uses them from now on. If any file has an error, the current registry stays in use.
+    /// Returns the summary of the new registry.
     pub fn reload(&self, files: &RegistryFiles, variables: &Variables) -> Result<String, RegistryError> {
         let registry = Registry::load(files, variables)?;
         let summary = registry.summary();
@@ -249,7 +254,7 @@ mod tests {
     fn errors_name_the_lines_of_the_file_with_its_comments() {
         let error = |text: &str| document(text).unwrap_err()[0].to_string();
         assert_eq!(error("# one\n{\n  # two\n  ]\n}"), "line 4 column 3: not valid JSON: key must be a string");
-        assert!(error("{} # behind a value").starts_with("line 1 column 4: not valid JSON"));
+        assert!(error("{} # after a value").starts_with("line 1 column 4: not valid JSON"));
         assert!(error("# nothing else").contains("not valid JSON: EOF"), "{}", error("# nothing else"));
     }
 }

@@ -1,4 +1,4 @@
-//! `management_nodes.json`: where jobs may go, whose each node is, and what it takes.
+//! Reads `management_nodes.json`: the nodes that jobs are sent to, the tenants that may use each, and the queues of each.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,49 +11,51 @@ use crate::domain::node::{ManagementNode, NodeState, Queue};
 
 type Nodes = HashMap<String, Arc<ManagementNode>>;
 
-/// The contract of a node is named by this and the node's id. No target may have such a name.
+/// The target name of a node is this prefix and the node's id. No target in the registry may begin with it.
 pub const TARGET_PREFIX: &str = "node:";
-/// So that the name of the contract is not too long either.
+/// With the prefix, an id of this length still fits into a target name.
 const MAX_ID_CHARS: usize = 190;
 
+/// Reads the text of the file.
 pub fn parse(text: &str) -> Result<Nodes, Vec<LocatedError>> {
     let document = super::document(text)?;
     let errors = ErrorList::default();
     let top = Fields::new(&document, "", &errors);
     let mut nodes = Nodes::new();
-    let mut places = HashMap::new();
+    let mut first_index = HashMap::new();
     for (index, fields) in top.objects("nodes", "list the management nodes there") {
-        let id = unique_id(&fields, &mut places, index);
+        let id = unique_id(&fields, &mut first_index, index);
         if let Some(node) = node(&fields, id) {
             nodes.insert(node.id.clone(), Arc::new(node));
         }
-        fields.no_others();
+        fields.reject_unknown_fields();
     }
-    top.no_others();
+    top.reject_unknown_fields();
     errors.into_result(nodes)
 }
 
-fn unique_id(fields: &Fields<'_>, places: &mut HashMap<String, usize>, index: usize) -> Option<String> {
+fn unique_id(fields: &Fields<'_>, first_index: &mut HashMap<String, usize>, index: usize) -> Option<String> {
     const NAME: &str = "managementNodeId";
     let id = name(fields, NAME, "name the node")?;
     if id.chars().count() > MAX_ID_CHARS {
-        fields.fault(NAME, format!("must have at most {MAX_ID_CHARS} characters"));
+        fields.error_at(NAME, format!("must have at most {MAX_ID_CHARS} characters"));
         return None;
     }
-    if let Some(first) = places.insert(id.clone(), index) {
-        fields.fault(NAME, format!("{id:?} is also nodes[{first}]; ids must be unique"));
+    if let Some(first) = first_index.insert(id.clone(), index) {
+        fields.error_at(NAME, format!("{id:?} is already used by nodes[{first}]; ids must be unique"));
     }
     Some(id)
 }
 
-/// A string that may be the name of something.
+/// Reads a required string that follows the rules for names.
 fn name(fields: &Fields<'_>, field: &'static str, hint: &str) -> Option<String> {
     let raw = fields.text(field, hint)?;
-    checked_name(raw).map_err(|fault| fields.fault(field, fault.to_string())).ok().map(|name| name.to_string())
+    let name = checked_name(raw).map_err(|error| fields.error_at(field, error.to_string())).ok()?;
+    Some(name.to_string())
 }
 
 fn node(fields: &Fields<'_>, id: Option<String>) -> Option<ManagementNode> {
-    let owner = name(fields, "ownerTenantId", "name the tenant whose node it is");
+    let owner = name(fields, "ownerTenantId", "name the tenant that owns the node");
     let shared_with = fields.names("sharedWithTenantIds").into_iter().map(str::to_owned).collect();
     let state = state(fields);
     let gateway_url = gateway_url(fields);
@@ -71,7 +73,7 @@ fn node(fields: &Fields<'_>, id: Option<String>) -> Option<ManagementNode> {
         webhook: None,
     };
     let contract =
-        ContractSnapshot::of(contract).map_err(|error| fields.fault("managementNodeId", error.to_string())).ok()?;
+        ContractSnapshot::of(contract).map_err(|error| fields.error_at("managementNodeId", error.to_string())).ok()?;
     Some(ManagementNode {
         id,
         owner: owner?,
@@ -88,7 +90,7 @@ fn state(fields: &Fields<'_>) -> Option<NodeState> {
         "active" => Some(NodeState::Active),
         "draining" => Some(NodeState::Draining),
         other => {
-            fields.fault("state", format!("must be active or draining, this is {other:?}"));
+            fields.error_at("state", format!("must be active or draining, not {other:?}"));
             None
         }
     }
@@ -98,10 +100,10 @@ fn queues(fields: &Fields<'_>) -> Vec<Queue> {
     let mut queues: Vec<Queue> = Vec::new();
     for (_, fields) in fields.objects("queues", "list the queues that jobs may go to") {
         let queue = queue(&fields);
-        fields.no_others();
+        fields.reject_unknown_fields();
         let Some(queue) = queue else { continue };
         if queues.iter().any(|known| known.name == queue.name) {
-            fields.fault("queueName", format!("repeats {:?}; names must be unique", queue.name));
+            fields.error_at("queueName", format!("duplicate value {:?}; names must be unique", queue.name));
         }
         queues.push(queue);
     }
@@ -112,9 +114,10 @@ fn queue(fields: &Fields<'_>) -> Option<Queue> {
     let queue_name = name(fields, "queueName", "name the queue");
     let set = |field| fields.names(field).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
     let (accounts, qos) = (set("accounts"), set("qos"));
-    let max_cpu = fields.positive("maxCpu", "how many CPUs a job may ask for");
-    let max_memory_mib = fields.positive("maxMemoryMib", "how much memory a job may ask for, in MiB");
-    let max_walltime_seconds = fields.positive("maxWalltimeSeconds", "how long a job may ask for, in seconds");
+    let max_cpu = fields.positive("maxCpu", "write how many CPUs a job may request");
+    let max_memory_mib = fields.positive("maxMemoryMib", "write how much memory a job may request, in MiB");
+    let max_walltime_seconds =
+        fields.positive("maxWalltimeSeconds", "write how much walltime a job may request, in seconds");
     Some(Queue {
         name: queue_name?,
         accounts,
@@ -166,10 +169,10 @@ mod tests {
                 true,
             ),
             ("timeout", entry(|e| e["attemptTimeoutSeconds"] = 120.into()), true),
-            ("no time", entry(|e| e["attemptTimeoutSeconds"] = 0.into()), false),
-            ("too much time", entry(|e| e["attemptTimeoutSeconds"] = 121.into()), false),
+            ("timeout of zero", entry(|e| e["attemptTimeoutSeconds"] = 0.into()), false),
+            ("timeout too long", entry(|e| e["attemptTimeoutSeconds"] = 121.into()), false),
             ("no owner", entry(|e| drop(e.as_object_mut().unwrap().remove("ownerTenantId"))), false),
-            ("state", entry(|e| e["state"] = "up".into()), false),
+            ("unknown state", entry(|e| e["state"] = "up".into()), false),
             ("no queues", entry(|e| e["queues"] = json!([])), false),
             ("no limit", entry(|e| drop(e["queues"][0].as_object_mut().unwrap().remove("maxCpu"))), false),
             ("zero", entry(|e| e["queues"][0]["maxCpu"] = 0.into()), false),
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_reported_at_once_with_their_places() {
+    fn all_errors_are_reported_at_once_with_their_locations() {
         let text = json!({ "version": 1, "nodes": [
             { "managementNodeId": "a", "ownerTenantId": " ", "sharedWithTenantIds": ["x", "x", 7], "state": "up",
               "gatewayUrl": "ftp://x", "policy": "one_shot", "terminalOutcomes": ["invalid_recipient"],
@@ -202,25 +205,25 @@ mod tests {
             errors,
             [
                 "nodes[0].ownerTenantId: must not be empty",
-                "nodes[0].sharedWithTenantIds[1]: repeats \"x\"",
-                "nodes[0].sharedWithTenantIds[2]: must be a string, this is a number",
-                "nodes[0].state: must be active or draining, this is \"up\"",
-                "nodes[0].gatewayUrl: must be an http or https URL with a host; this has scheme \"ftp\"",
-                "nodes[0].terminalOutcomes[0]: \"invalid_recipient\" is not a reason of gateway type node; known are \
+                "nodes[0].sharedWithTenantIds[1]: duplicate value \"x\"",
+                "nodes[0].sharedWithTenantIds[2]: must be a string, not a number",
+                "nodes[0].state: must be active or draining, not \"up\"",
+                "nodes[0].gatewayUrl: must be an http or https URL with a host; this value has scheme \"ftp\"",
+                "nodes[0].terminalOutcomes[0]: \"invalid_recipient\" is not a rejection reason of gateway type node; known reasons are \
                  invalid_request, duplicate_reference, queue_unavailable, quota_exceeded, node_failure",
-                "nodes[0].queues[0].accounts: must be a list, this is a string",
-                "nodes[0].queues[0].maxCpu: must be a whole number from 1 to 4294967295, this is 0",
-                "nodes[0].queues[1].gpu: is not a field here; known are queueName, accounts, qos, maxCpu, maxMemoryMib, \
+                "nodes[0].queues[0].accounts: must be a list, not a string",
+                "nodes[0].queues[0].maxCpu: must be a whole number from 1 to 4294967295, not 0",
+                "nodes[0].queues[1].gpu: unknown field; known fields are queueName, accounts, qos, maxCpu, maxMemoryMib, \
                  maxWalltimeSeconds",
-                "nodes[0].queues[2].queueName: repeats \"q\"; names must be unique",
-                "nodes[1].managementNodeId: \"a\" is also nodes[0]; ids must be unique",
-                "nodes[1].ownerTenantId: is missing; name the tenant whose node it is",
+                "nodes[0].queues[2].queueName: duplicate value \"q\"; names must be unique",
+                "nodes[1].managementNodeId: \"a\" is already used by nodes[0]; ids must be unique",
+                "nodes[1].ownerTenantId: is missing; name the tenant that owns the node",
                 "nodes[1].state: is missing; write active or draining",
                 "nodes[1].gatewayUrl: is missing; write the gateway's base URL",
                 "nodes[1].policy: is missing; write deadline, max_attempts or one_shot",
                 "nodes[1].terminalOutcomes: is missing; list the rejection reasons that end an intent",
                 "nodes[1].queues: is missing; list the queues that jobs may go to",
-                "version: is not a field here; known are nodes",
+                "version: unknown field; known fields are nodes",
             ]
         );
     }

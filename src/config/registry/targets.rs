@@ -1,4 +1,4 @@
-//! `submission_targets.json`: which contract a target has.
+//! Reads `submission_targets.json`: the contract and the limits of each target.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,13 +16,16 @@ use crate::domain::limits::{Rate, TargetLimits};
 
 pub type Targets = HashMap<TargetName, Target>;
 
-/// A contract, and the bounds of whatever is sent under that name.
+/// A target as the file defines it.
 #[derive(Debug)]
 pub struct Target {
+    /// The contract, a copy of which is stored with each intent.
     pub snapshot: Arc<ContractSnapshot>,
+    /// The limits of the target. They are not stored with intents, so a change applies to all of them.
     pub limits: TargetLimits,
 }
 
+/// Reads the text of the file, and checks the environment variables that its webhooks name.
 pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<LocatedError>> {
     let document = super::document(text)?;
     let errors = ErrorList::default();
@@ -31,17 +34,17 @@ pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<LocatedEr
     let mut targets = Targets::new();
     if let Some(entries) = top.list("targets", "list the contracts there") {
         if entries.is_empty() {
-            top.fault("targets", "must hold at least one contract");
+            top.error_at("targets", "must list at least one contract");
         }
         let mut names = HashMap::new();
         for (index, entry) in entries.iter().enumerate() {
-            let place = format!("targets[{index}]");
+            let location = format!("targets[{index}]");
             let Value::Object(map) = entry else {
-                errors.add(place, format!("must be an object, this is {}", kind(entry)));
+                errors.add(location, format!("must be an object, not {}", kind(entry)));
                 continue;
             };
-            let name = unique_name(&Fields::new(map, place.as_str(), &errors), &mut names, index);
-            if let Some((contract, limits)) = contract(map, place, &errors, name, &rules) {
+            let name = unique_name(&Fields::new(map, location.as_str(), &errors), &mut names, index);
+            if let Some((contract, limits)) = contract(map, location, &errors, name, &rules) {
                 match ContractSnapshot::of(contract) {
                     Ok(snapshot) => {
                         let name = snapshot.contract.target.clone();
@@ -52,7 +55,7 @@ pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<LocatedEr
             }
         }
     }
-    top.no_others();
+    top.reject_unknown_fields();
     errors.into_result(targets)
 }
 
@@ -60,30 +63,34 @@ fn unique_name(fields: &Fields<'_>, names: &mut HashMap<TargetName, usize>, inde
     let raw = fields.text("submissionTarget", "name the target")?;
     let name = match TargetName::parse(raw) {
         Ok(name) => name,
-        Err(fault) => {
-            fields.fault("submissionTarget", fault.to_string());
+        Err(error) => {
+            fields.error_at("submissionTarget", error.to_string());
             return None;
         }
     };
     if name.as_str().starts_with(TARGET_PREFIX) {
-        let text = format!("must not begin with {TARGET_PREFIX:?}, as the targets of management nodes do; rename it");
-        fields.fault("submissionTarget", text);
+        let message =
+            format!("must not begin with {TARGET_PREFIX:?}, which is reserved for management nodes; rename it");
+        fields.error_at("submissionTarget", message);
     }
     if let Some(first) = names.insert(name.clone(), index) {
-        fields.fault("submissionTarget", format!("{name:?} is also targets[{first}]; names must be unique"));
+        fields.error_at(
+            "submissionTarget",
+            format!("{name:?} is already used by targets[{first}]; names must be unique"),
+        );
     }
     Some(name)
 }
 
 fn contract(
     map: &Map<String, Value>,
-    place: String,
+    location: String,
     errors: &ErrorList,
     target: Option<TargetName>,
     rules: &Rules<'_>,
 ) -> Option<(Contract, TargetLimits)> {
-    let fields = Fields::new(map, place, errors);
-    fields.mention("submissionTarget");
+    let fields = Fields::new(map, location, errors);
+    fields.mark_known("submissionTarget");
     let gateway_type = gateway_type(&fields);
     let gateway_url = gateway_url(&fields);
     let policy = policy(&fields);
@@ -92,7 +99,7 @@ fn contract(
     let max_in_flight = fields.optional_positive("maxInFlight");
     let rate = rate(&fields);
     let attempt_timeout = attempt_timeout(&fields);
-    fields.no_others();
+    fields.reject_unknown_fields();
     let contract = Contract {
         target: target?,
         gateway_type: gateway_type?,
@@ -100,7 +107,7 @@ fn contract(
         policy: policy?,
         terminal_outcomes: terminal_outcomes?,
         webhook: match webhook {
-            Some(faulty_or_not) => Some(faulty_or_not?),
+            Some(parsed) => Some(parsed?),
             None => None,
         },
     };
@@ -112,7 +119,7 @@ fn rate(fields: &Fields<'_>) -> Option<Rate> {
     let number = fields.optional_number(name)?;
     let rate = Rate::per_second(number);
     if rate.is_none() {
-        fields.fault(name, format!("must be from {} to {}, this is {number}", Rate::SLOWEST, Rate::FASTEST));
+        fields.error_at(name, format!("must be from {} to {}, not {number}", Rate::SLOWEST, Rate::FASTEST));
     }
     rate
 }
@@ -122,7 +129,7 @@ fn gateway_type(fields: &Fields<'_>) -> Option<GatewayType> {
     let raw = fields.text("gatewayType", &format!("write {names}"))?;
     let parsed = GatewayType::parse(raw);
     if parsed.is_none() {
-        fields.fault("gatewayType", format!("must be {names}, this is {raw:?}"));
+        fields.error_at("gatewayType", format!("must be {names}, not {raw:?}"));
     }
     parsed
 }
@@ -181,8 +188,8 @@ mod tests {
             ("limits", entry(|e| e.extend(limits(3.into(), 0.5.into()))), true),
             ("shortest timeout", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 1.into()))), true),
             ("longest timeout", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 120.into()))), true),
-            ("no time", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 0.into()))), false),
-            ("too much time", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 121.into()))), false),
+            ("timeout of zero", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 0.into()))), false),
+            ("timeout too long", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 121.into()))), false),
             ("part of a second", entry(|e| drop(e.insert("attemptTimeoutSeconds".into(), 1.5.into()))), false),
             ("no slots", entry(|e| e.extend(limits(0.into(), 1.into()))), false),
             ("half a slot", entry(|e| e.extend(limits(0.5.into(), 1.into()))), false),
@@ -196,7 +203,11 @@ mod tests {
                 true,
             ),
             ("webhook without url", with_webhook(serde_json::json!({ "secretEnv": "SECRET" })), false),
-            ("webhook elsewhere", with_webhook(serde_json::json!({ "url": "mailto:x", "secretEnv": "SECRET" })), false),
+            (
+                "webhook with another scheme",
+                with_webhook(serde_json::json!({ "url": "mailto:x", "secretEnv": "SECRET" })),
+                false,
+            ),
             (
                 "webhook with a secret in it",
                 with_webhook(serde_json::json!({ "url": "https://x", "secret": "s" })),
@@ -236,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_reported_at_once_with_their_places() {
+    fn all_errors_are_reported_at_once_with_their_locations() {
         let text = r#"{"version": 1, "targets": [
             {"submissionTarget": "a", "gatewayType": "sms", "gatewayUrl": "http://x/", "policy": "deadline",
              "terminalOutcomes": ["invalid_request", "invalid_request", " ", "accepted", "unregistered_token", 7]},
@@ -251,34 +262,34 @@ mod tests {
         assert_eq!(
             errors(text),
             [
-                "targets[0].maxAcceptanceSeconds: is missing; policy deadline needs the seconds until it passes, such as 30",
-                "targets[0].terminalOutcomes[1]: repeats \"invalid_request\"",
+                "targets[0].maxAcceptanceSeconds: is missing; policy deadline needs the seconds until the deadline, such as 30",
+                "targets[0].terminalOutcomes[1]: duplicate value \"invalid_request\"",
                 "targets[0].terminalOutcomes[2]: must not be blank",
-                "targets[0].terminalOutcomes[3]: accepted always ends an intent; leave it out",
-                "targets[0].terminalOutcomes[4]: \"unregistered_token\" is not a reason of gateway type sms; known are \
+                "targets[0].terminalOutcomes[3]: accepted always ends an intent; remove it",
+                "targets[0].terminalOutcomes[4]: \"unregistered_token\" is not a rejection reason of gateway type sms; known reasons are \
                  invalid_request, duplicate_reference, invalid_recipient, invalid_message, provider_failure",
-                "targets[0].terminalOutcomes[5]: must be a string, this is a number",
-                "targets[1]: must be an object, this is a number",
-                "targets[2].submissionTarget: \"a\" is also targets[0]; names must be unique",
-                "targets[2].gatewayType: must be sms or push, this is \"fax\"",
-                "targets[2].gatewayUrl: must be an http or https URL with a host; this has scheme \"ftp\"",
-                "targets[2].maxAcceptanceSeconds: does not belong to policy max_attempts; leave it out",
-                "targets[2].maxAttempts: must be a whole number from 1 to 4294967295, this is 0",
-                "targets[2].terminalOutcomes: must hold at least one rejection reason",
-                "targets[2].colour: is not a field here; known are submissionTarget, gatewayType, gatewayUrl, \
+                "targets[0].terminalOutcomes[5]: must be a string, not a number",
+                "targets[1]: must be an object, not a number",
+                "targets[2].submissionTarget: \"a\" is already used by targets[0]; names must be unique",
+                "targets[2].gatewayType: must be sms or push, not \"fax\"",
+                "targets[2].gatewayUrl: must be an http or https URL with a host; this value has scheme \"ftp\"",
+                "targets[2].maxAcceptanceSeconds: is not used by policy max_attempts; remove it",
+                "targets[2].maxAttempts: must be a whole number from 1 to 4294967295, not 0",
+                "targets[2].terminalOutcomes: must list at least one rejection reason",
+                "targets[2].colour: unknown field; known fields are submissionTarget, gatewayType, gatewayUrl, \
                  maxAcceptanceSeconds, maxAttempts, policy, terminalOutcomes, webhook, \
                  maxInFlight, ratePerSecond, attemptTimeoutSeconds",
                 "targets[3].submissionTarget: must not be empty",
                 "targets[3].gatewayType: is missing; write sms or push",
                 "targets[3].gatewayUrl: is missing; write the gateway's base URL",
-                "targets[3].policy: must be deadline, max_attempts or one_shot, this is \"forever\"",
-                "targets[3].terminalOutcomes: must be a list, this is a string",
-                "targets[3].maxInFlight: must be a whole number from 1 to 4294967295, this is -1",
-                "targets[3].ratePerSecond: must be a number, this is a string",
-                "targets[4].submissionTarget: must not begin with \"node:\", as the targets of management nodes do; rename it",
-                "targets[4].ratePerSecond: must be from 0.01 to 10000, this is 0",
-                "targets[4].attemptTimeoutSeconds: must be a whole number from 1 to 120, this is 121",
-                "version: is not a field here; known are allowUnsignedWebhooks, targets",
+                "targets[3].policy: must be deadline, max_attempts or one_shot, not \"forever\"",
+                "targets[3].terminalOutcomes: must be a list, not a string",
+                "targets[3].maxInFlight: must be a whole number from 1 to 4294967295, not -1",
+                "targets[3].ratePerSecond: must be a number, not a string",
+                "targets[4].submissionTarget: must not begin with \"node:\", which is reserved for management nodes; rename it",
+                "targets[4].ratePerSecond: must be from 0.01 to 10000, not 0",
+                "targets[4].attemptTimeoutSeconds: must be a whole number from 1 to 120, not 121",
+                "version: unknown field; known fields are allowUnsignedWebhooks, targets",
             ]
         );
     }
@@ -288,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_webhooks_name_their_place_and_no_secret() {
+    fn errors_in_webhooks_have_a_location_and_contain_no_secret() {
         let webhook = serde_json::json!({
             "url": "https://u:p@x", "secretEnv": "SHORT", "retries": 3,
             "headers": { "Content-Length": "1", "bad name": "x", "X-Line": "a\nb", "x-twice": "1", "X-Number": 7 },
@@ -297,36 +308,38 @@ mod tests {
         assert_eq!(
             errors(&with_webhook(webhook)),
             [
-                "targets[0].webhook.url: must be an http or https URL with a host; this has a user name or password in \
+                "targets[0].webhook.url: must be an http or https URL with a host; this value has a user name or password in \
                  it",
-                "targets[0].webhook.headers.X-Number: must be a string, this is a number",
-                "targets[0].webhook.headers.Content-Length: is set by the service; leave it out",
-                "targets[0].webhook.headers.X-Line: is not a value that a header can have",
-                "targets[0].webhook.headers.bad name: is not the name of a header",
-                "targets[0].webhook.headersEnv.Webhook-Id: is set by the service; leave it out",
-                "targets[0].webhook.headersEnv.X-Lines: the environment variable LINES holds what a header cannot have",
-                "targets[0].webhook.headersEnv.X-Missing: the environment variable NOT_SET is not set; set it before the start",
-                "targets[0].webhook.headersEnv.X-Twice: is named twice; leave one out",
+                "targets[0].webhook.headers.X-Number: must be a string, not a number",
+                "targets[0].webhook.headers.Content-Length: is set by the service; remove it",
+                "targets[0].webhook.headers.X-Line: is not a valid header value",
+                "targets[0].webhook.headers.bad name: is not a valid header name",
+                "targets[0].webhook.headersEnv.Webhook-Id: is set by the service; remove it",
+                "targets[0].webhook.headersEnv.X-Lines: the environment variable LINES holds a value that a header cannot have",
+                "targets[0].webhook.headersEnv.X-Missing: the environment variable NOT_SET is not set; set it before you start the service",
+                "targets[0].webhook.headersEnv.X-Twice: is listed twice; remove one",
                 "targets[0].webhook.secretEnv: the environment variable SHORT holds a secret of 5 bytes; it must have 24 to 64",
-                "targets[0].webhook.retries: is not a field here; known are url, headers, headersEnv, secretEnv",
+                "targets[0].webhook.retries: unknown field; known fields are url, headers, headersEnv, secretEnv",
             ]
         );
         let unset = serde_json::json!({ "url": "https://x", "secretEnv": "NOT_SET" });
         assert_eq!(
             errors(&with_webhook(unset)),
-            ["targets[0].webhook.secretEnv: the environment variable NOT_SET is not set; set it before the start"]
+            [
+                "targets[0].webhook.secretEnv: the environment variable NOT_SET is not set; set it before you start the service"
+            ]
         );
-        assert_eq!(errors(&with_webhook(7.into())), ["targets[0].webhook: must be an object, this is a number"]);
+        assert_eq!(errors(&with_webhook(7.into())), ["targets[0].webhook: must be an object, not a number"]);
     }
 
     #[test]
-    fn webhooks_are_signed_unless_that_is_waived() {
+    fn webhooks_need_a_secret_unless_unsigned_ones_are_allowed() {
         let unsigned = serde_json::json!({ "url": "https://x" });
         assert_eq!(
             errors(&with_webhook(unsigned.clone())),
             [
                 "targets[0].webhook.secretEnv: is missing; name the environment variable that holds the secret, or write \
-              \"allowUnsignedWebhooks\": true at the top"
+              \"allowUnsignedWebhooks\": true at the top of the file"
             ]
         );
         let mut document: Value = with_webhook(unsigned).parse().unwrap();
@@ -335,11 +348,11 @@ mod tests {
         let webhook = targets[&TargetName::parse("t").unwrap()].snapshot.contract.webhook.clone().unwrap();
         assert_eq!((webhook.url.as_str(), webhook.secret_env), ("https://x/", None));
         document["allowUnsignedWebhooks"] = "yes".into();
-        assert_eq!(errors(&document.to_string())[0], "allowUnsignedWebhooks: must be true or false, this is a string");
+        assert_eq!(errors(&document.to_string())[0], "allowUnsignedWebhooks: must be true or false, not a string");
     }
 
     #[test]
-    fn a_snapshot_holds_names_of_variables_and_never_their_values() {
+    fn a_snapshot_contains_the_names_of_environment_variables_but_not_their_values() {
         let webhook = serde_json::json!({ "url": "https://x", "secretEnv": "SECRET", "headersEnv": { "A": "TOKEN" } });
         let targets = parse(&with_webhook(webhook)).unwrap();
         let json = &targets[&TargetName::parse("t").unwrap()].snapshot.json;
@@ -348,16 +361,16 @@ mod tests {
     }
 
     #[test]
-    fn documents_that_are_no_registry() {
-        assert_eq!(errors("[]"), ["must be a JSON object, this is a list"]);
+    fn documents_that_are_not_a_registry_are_rejected() {
+        assert_eq!(errors("[]"), ["must be a JSON object, not a list"]);
         assert_eq!(errors("{}"), ["targets: is missing; list the contracts there"]);
-        assert_eq!(errors(r#"{"targets": []}"#), ["targets: must hold at least one contract"]);
+        assert_eq!(errors(r#"{"targets": []}"#), ["targets: must list at least one contract"]);
         assert_eq!(errors("{\"targets\": [\n}"), ["line 2 column 1: not valid JSON: expected value"]);
         assert_eq!(errors("{} x"), ["line 1 column 4: not valid JSON: trailing characters"]);
     }
 
     #[test]
-    fn a_trailing_slash_and_blanks_are_harmless() {
+    fn a_trailing_slash_and_surrounding_blanks_are_removed() {
         let text = entry(|e| {
             e["gatewayUrl"] = "http://x/base/".into();
             e["submissionTarget"] = " t ".into();

@@ -1,5 +1,5 @@
-//! What this machine can do with the same libraries and no orchestration: the parts of a
-//! submission one by one, each as fast as it goes.
+//! Measures what this machine can do with the same libraries but without the service: each part of a submission on its own,
+//! as fast as possible.
 
 use std::fmt;
 use std::path::Path;
@@ -13,32 +13,45 @@ use serde_json::value::RawValue;
 
 use super::clients::{self, Load, Pace};
 use super::gateway::BenchGateway;
+use super::sqlserver::{self, Server};
 use crate::platform::clock::monotonic;
 use crate::store::sqlite::SqliteStore;
 
-/// For how long each is measured.
-const SPAN: Duration = Duration::from_secs(4);
-/// Rows in one commit: as many as there are clients by default, all of whom wait for it.
+/// How long each part is measured.
+const DURATION: Duration = Duration::from_secs(4);
+/// Intents in one commit: the default number of clients, who all wait for the commit.
 const ROWS: usize = 64;
 
-/// Each in intents a second.
+/// The results, in intents per second.
 #[derive(Clone, Copy, Debug)]
 pub struct Ceilings {
-    /// actix-web takes JSON in and answers with JSON.
+    /// actix-web receives JSON and responds with JSON.
     pub http_in: f64,
-    /// awc sends the payload to a gateway and reads the answer.
+    /// awc sends the payload to a gateway and reads the response.
     pub http_out: f64,
-    /// SQLite commits the rows of an accepted intent, in groups, each synced.
+    /// SQLite commits the rows of accepted intents in groups, and syncs each commit; or one connection does so on a SQL
+    /// Server.
     pub store: f64,
 }
 
 impl Ceilings {
-    pub async fn measure(payload: usize, clients: usize, place: Option<&Path>) -> Result<Self, String> {
-        eprintln!("ceilings: what this machine does without the service");
+    /// Measures all three parts, with the kind of store that the service is measured with: a file below `parent`, or a server.
+    pub async fn measure(
+        payload: usize,
+        clients: usize,
+        parent: Option<&Path>,
+        server: Option<&Server>,
+    ) -> Result<Self, String> {
+        eprintln!("measuring ceilings: what this machine can do without the service");
         let http_in = http_in(payload, clients).await?;
         let http_out = http_out(payload, clients).await?;
-        let directory = match place {
-            Some(place) => tempfile::tempdir_in(place),
+        if let Some(server) = server {
+            let store = sqlserver::measure_ceiling(server, payload, ROWS, DURATION).await;
+            let store = store.map_err(|error| format!("cannot measure the server: {error}"))?;
+            return Ok(Self { http_in, http_out, store });
+        }
+        let directory = match parent {
+            Some(parent) => tempfile::tempdir_in(parent),
             None => tempfile::tempdir(),
         }
         .map_err(|error| error.to_string())?;
@@ -48,11 +61,12 @@ impl Ceilings {
         Ok(Self { http_in, http_out, store })
     }
 
-    /// If one machine did one after the other for every intent.
+    /// The rate if the machine does all three parts for every intent, one after the other.
     pub fn composed(&self) -> f64 {
         1.0 / (1.0 / self.http_in + 1.0 / self.http_out + 1.0 / self.store)
     }
 
+    /// The ratio of an achieved rate to the composed rate.
     pub fn ratio(&self, achieved: f64) -> f64 {
         achieved / self.composed()
     }
@@ -102,7 +116,7 @@ async fn http_in(payload: usize, clients: usize) -> Result<f64, String> {
     let handle = server.handle();
     actix::spawn(server);
     let targets = vec!["ceiling".to_owned()];
-    let load = Load { url, targets, pace: Pace::Closed { clients }, payload, duration: SPAN };
+    let load = Load { url, targets, pace: Pace::Closed { clients }, payload, duration: DURATION };
     let submitted = clients::drive(load, |_| ()).await?;
     handle.stop(false).await;
     Ok(submitted.rate())
@@ -117,7 +131,7 @@ async fn http_out(payload: usize, clients: usize) -> Result<f64, String> {
         let (client, body, url) = (client.clone(), body.clone(), url.clone());
         async move {
             let mut calls = 0_usize;
-            while monotonic().duration_since(began) < SPAN {
+            while monotonic().duration_since(began) < DURATION {
                 let request = client.post(&url).content_type("application/json").send_body(body.clone());
                 let mut response = request.await.map_err(|error| error.to_string())?;
                 response.body().await.map_err(|error| error.to_string())?;
@@ -133,7 +147,7 @@ async fn http_out(payload: usize, clients: usize) -> Result<f64, String> {
     Ok(rate)
 }
 
-/// The rows of intents that were accepted at their first attempt, as they are in the end.
+/// Inserts the rows that intents have after they were accepted on their first attempt.
 fn store(path: &Path, payload: usize) -> Result<f64, rusqlite::Error> {
     SqliteStore::migrate(path).map_err(|error| rusqlite::Error::InvalidPath(error.path))?;
     let mut connection = Connection::open(path)?;
@@ -144,7 +158,7 @@ fn store(path: &Path, payload: usize) -> Result<f64, rusqlite::Error> {
     )?;
     let payload = vec![b'x'; payload];
     let (began, mut rows) = (monotonic(), 0_usize);
-    while monotonic().duration_since(began) < SPAN {
+    while monotonic().duration_since(began) < DURATION {
         let transaction = connection.transaction()?;
         for _ in 0..ROWS {
             rows += 1;

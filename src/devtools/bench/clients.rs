@@ -1,8 +1,7 @@
-//! The load: clients that submit intents and take down when each was due, answered and refused.
+//! The load: clients that submit intents and record when each was due and when its response arrived.
 //!
-//! In a closed loop the next intent is submitted when the one before is answered, which hides
-//! queueing. In an open loop intents are due at a fixed rate, and latency counts from when an
-//! intent was due, not from when a client got round to sending it.
+//! In a closed loop each client submits its next intent when it has the response to the last one, which hides queueing. In
+//! an open loop intents are due at a fixed rate, and latency counts from when an intent was due, not from when it was sent.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,18 +12,21 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::gateway::TermSubscription;
+use super::gateway::FirstArrivals;
 use crate::platform::clock::monotonic;
 
+/// How intents are submitted.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
     Closed { clients: usize },
     Open { rate: u32 },
 }
 
-/// Submissions under way at once in an open loop; what is due beyond that is late, and counts so.
+/// The maximum number of open requests in an open loop. An intent that is due beyond that is sent late, which counts as
+/// latency.
 const MAX_OUTSTANDING: u32 = 4096;
 
+/// What to submit, where and for how long.
 pub struct Load {
     pub url: String,
     pub targets: Vec<String>,
@@ -33,9 +35,9 @@ pub struct Load {
     pub duration: Duration,
 }
 
-/// What became of every submission.
+/// The result of every submission of a run.
 pub struct Submitted {
-    /// Marks the ids of this run.
+    /// A text that only the intent ids of this run contain.
     pub run: String,
     pub began: Instant,
     entries: Vec<Entry>,
@@ -45,11 +47,12 @@ pub struct Submitted {
 struct Entry {
     number: usize,
     due: Instant,
-    /// `None` if it was refused.
+    /// When the response arrived; `None` if the submission failed.
     answered: Option<Instant>,
 }
 
 impl Submitted {
+    /// The number of successful submissions.
     pub fn answered(&self) -> usize {
         self.entries.iter().filter(|entry| entry.answered.is_some()).count()
     }
@@ -58,19 +61,22 @@ impl Submitted {
         self.entries.len() - self.answered()
     }
 
+    /// Successful submissions per second.
     pub fn rate(&self) -> f64 {
         let last = self.entries.iter().filter_map(|entry| entry.answered).max().unwrap_or(self.began);
         self.answered() as f64 / last.duration_since(self.began).as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
+    /// The times from when each successful submission was due to its response.
     pub fn latencies(&self) -> Vec<Duration> {
         self.entries.iter().filter_map(|entry| Some(entry.answered?.duration_since(entry.due))).collect()
     }
 
-    /// From the answer to the arrival of the first attempt at the gateway. Often before the answer.
-    pub fn to_first_attempt(&self, arrivals: &TermSubscription) -> Vec<Duration> {
-        let span = |entry: &Entry| Some(arrivals.of(entry.number)?.saturating_duration_since(entry.answered?));
-        self.entries.iter().filter_map(span).collect()
+    /// The times from the response to the arrival of the first attempt at the gateway. They are zero if the attempt arrived
+    /// before the response.
+    pub fn to_first_attempt(&self, arrivals: &FirstArrivals) -> Vec<Duration> {
+        let delay = |entry: &Entry| Some(arrivals.of(entry.number)?.saturating_duration_since(entry.answered?));
+        self.entries.iter().filter_map(delay).collect()
     }
 }
 
@@ -132,7 +138,7 @@ async fn closed(client: Rc<Client>, shared: Rc<Shared>, until: Instant) {
 }
 
 async fn open(client: Rc<Client>, shared: Rc<Shared>, began: Instant, until: Instant, rate: u32) {
-    let places = Arc::new(Semaphore::new(MAX_OUTSTANDING as usize));
+    let slots = Arc::new(Semaphore::new(MAX_OUTSTANDING as usize));
     for number in 0.. {
         let due = began + Duration::from_secs_f64(f64::from(number) / f64::from(rate.max(1)));
         if due >= until {
@@ -141,14 +147,15 @@ async fn open(client: Rc<Client>, shared: Rc<Shared>, began: Instant, until: Ins
         if due > monotonic() {
             tokio::time::sleep_until(due).await;
         }
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { break };
         let (client, shared) = (Rc::clone(&client), Rc::clone(&shared));
         actix::spawn(async move {
             shared.submit(&client, due).await;
-            drop(place);
+            drop(slot);
         });
     }
-    let _all_are_back = places.acquire_many(MAX_OUTSTANDING).await;
+    // All slots are free again when the last response has arrived.
+    let _ignored = slots.acquire_many(MAX_OUTSTANDING).await;
 }
 
 struct Client {
@@ -169,7 +176,7 @@ impl Client {
     }
 
     async fn submit(&self, number: usize) -> Result<(), String> {
-        // Ids are spread over all ids there may be, as those of real clients are.
+        // Ids begin with random digits, so that they are spread over the index as those of real clients are.
         let id = format!("{:016x}-{}-{number}", fastrand::u64(..), self.run);
         let target = &self.targets[number % self.targets.len()];
         let body = format!(

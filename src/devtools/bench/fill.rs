@@ -1,4 +1,5 @@
-//! Fills an embedded store with intents that are there beforehand, as if they had come one by one.
+//! Fills a SQLite store with finished and waiting intents before a run, so that it looks as if they had been submitted one by
+//! one.
 
 use std::path::Path;
 
@@ -9,10 +10,11 @@ use crate::domain::contract::ContractSnapshot;
 use crate::platform::clock::WallClock;
 use crate::store::sqlite::SqliteStore;
 
-/// Rows in one statement: so that its journal stays small.
+/// Intents in one statement, so that its journal stays small.
 const STEP: u64 = 100_000;
 const DAY_MICROS: i64 = 24 * 3600 * 1_000_000;
 
+/// Creates the store and fills it.
 pub fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(), String> {
     let text = |error: rusqlite::Error| error.to_string();
     SqliteStore::migrate(path).map_err(|error| error.to_string())?;
@@ -23,16 +25,16 @@ pub fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(),
     connection
         .execute_batch("PRAGMA synchronous = OFF; PRAGMA cache_size = -262144; PRAGMA foreign_keys = OFF;")
         .map_err(text)?;
-    keep_contract(&connection, contract).map_err(text)?;
+    insert_contract(&connection, contract).map_err(text)?;
     let now = WallClock::system().now().micros();
     let total = fill.finished + fill.waiting;
     let mut from = 0;
     while from < total {
         let to = (from + STEP).min(total);
         eprint!("\r\x1b[K  filling the store: {from} of {total}");
-        // Ids are spread evenly over all ids there may be. Three of four come first and in order,
-        // which is quick; the others come between them, so that pages of their index are two thirds
-        // full, as they are when ids come in any order. Into full ones nothing fits without a split.
+        // Ids are spread evenly over the range of all ids. The first three quarters are inserted in order, which is fast. The
+        // others are inserted between them, so that the pages of the index are about two thirds full, as they are after
+        // insertions in random order. Full pages would have to be split by the next insertion.
         let spread = i64::MAX / i64::try_from(total + 16).unwrap_or(i64::MAX);
         let first_come = i64::try_from(total / 4 * 3).unwrap_or(i64::MAX);
         let intents = "
@@ -63,7 +65,7 @@ pub fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(),
                 params![first, behind],
             )
             .map_err(text)?;
-        // Under hashes of no particular id: what counts is how many there are.
+        // The hashes are random, because only their number matters.
         connection
             .execute(
                 "INSERT INTO submission_gateway_messages
@@ -75,14 +77,14 @@ pub fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(),
         from = to;
     }
     connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE);").map_err(text)?;
-    // What was filled in is on disk before anything is measured.
+    // Everything is on disk before anything is measured.
     std::fs::File::open(path).and_then(|file| file.sync_all()).map_err(|error| error.to_string())?;
-    eprintln!("\r\x1b[K  the store holds {} finished and {} waiting intents", fill.finished, fill.waiting);
+    eprintln!("\r\x1b[K  the store has {} finished and {} waiting intents", fill.finished, fill.waiting);
     Ok(())
 }
 
-/// The contract that all of them have.
-fn keep_contract(connection: &Connection, snapshot: &ContractSnapshot) -> Result<(), rusqlite::Error> {
+/// Inserts the contract that all these intents have.
+fn insert_contract(connection: &Connection, snapshot: &ContractSnapshot) -> Result<(), rusqlite::Error> {
     let (url, target) = (snapshot.contract.gateway_url.as_str(), snapshot.contract.target.as_str());
     connection.execute("INSERT INTO submission_gateways (gateway_id, gateway_url) VALUES (1, ?1)", [url])?;
     let contract = "INSERT INTO submission_contracts (contract_id, gateway_id, submission_target, snapshot)

@@ -1,4 +1,4 @@
-//! A gateway that answers after a given time and notes when each intent first reached it.
+//! A gateway that responds after a given time and records when the first attempt of each intent arrived.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,23 +9,24 @@ use tokio::time::Instant;
 
 use crate::platform::clock::monotonic;
 
-/// Where it takes webhooks, too.
+/// The path on which it also accepts webhooks.
 pub const RECEIVER_PATH: &str = "/webhook";
 
+/// A running gateway.
 pub struct BenchGateway {
     pub url: String,
-    pub arrivals: TermSubscription,
-    /// How long it took in truth: timers and a busy machine add to what was asked for.
+    pub arrivals: FirstArrivals,
+    /// The number of responses and their total duration, which is longer than configured because of timers and load.
     served: Arc<Mutex<(u32, Duration)>>,
     handle: ServerHandle,
 }
 
-/// When the first attempt of each intent came, by its number.
+/// When the first attempt of each intent arrived, by the number of the intent.
 #[derive(Clone, Default)]
-pub struct TermSubscription(Arc<Mutex<Vec<Option<Instant>>>>);
+pub struct FirstArrivals(Arc<Mutex<Vec<Option<Instant>>>>);
 
-impl TermSubscription {
-    fn note(&self, number: usize) {
+impl FirstArrivals {
+    fn record(&self, number: usize) {
         let mut moments = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if moments.len() <= number {
             moments.resize((number + 1).next_power_of_two(), None);
@@ -39,9 +40,9 @@ impl TermSubscription {
 }
 
 impl BenchGateway {
-    /// `retried`: so many percent of the intents fail at their first attempt.
+    /// Starts a gateway. The first attempt of `retried` percent of the intents fails.
     pub fn start(latency: Duration, retried: u32) -> Result<Self, String> {
-        let arrivals = TermSubscription::default();
+        let arrivals = FirstArrivals::default();
         let (noted, served) = (arrivals.clone(), Arc::<Mutex<(u32, Duration)>>::default());
         let spans = Arc::clone(&served);
         let server = HttpServer::new(move || {
@@ -73,7 +74,7 @@ impl BenchGateway {
         Ok(Self { url, arrivals, served, handle })
     }
 
-    /// How long an answer took on average.
+    /// The average duration of a response.
     pub fn mean_latency(&self) -> Duration {
         let (count, total) = *self.served.lock().unwrap_or_else(PoisonError::into_inner);
         total.checked_div(count).unwrap_or_default()
@@ -84,12 +85,12 @@ impl BenchGateway {
     }
 }
 
-async fn answer(request: &HttpRequest, arrivals: &TermSubscription, latency: Duration, retried: u32) -> HttpResponse {
+async fn answer(request: &HttpRequest, arrivals: &FirstArrivals, latency: Duration, retried: u32) -> HttpResponse {
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let number = header("Idempotency-Key").rsplit('-').next().and_then(|digits| digits.parse::<usize>().ok());
     let first = header("X-Submission-Attempt") == "1";
     if let Some(number) = number.filter(|_| first) {
-        arrivals.note(number);
+        arrivals.record(number);
     }
     if !latency.is_zero() {
         tokio::time::sleep(latency).await;
@@ -97,7 +98,7 @@ async fn answer(request: &HttpRequest, arrivals: &TermSubscription, latency: Dur
     if first && number.is_some_and(|number| number % 100 < retried as usize) {
         return HttpResponse::InternalServerError().finish();
     }
-    // As most gateways do: another id each time, in no order.
+    // Message ids are random, like those of most gateways.
     let id = format!(r#"{{"status":"accepted","gatewayMessageId":"{:016x}"}}"#, fastrand::u64(..));
     HttpResponse::Ok().content_type("application/json").body(id)
 }

@@ -1,8 +1,8 @@
-//! `bench`: drives a deployment, its own or one that is named, and says what it held.
+//! The `bench` command: puts load on a deployment, which it starts itself unless a URL is given, and reports throughput and
+//! latency.
 //!
-//! Speed is compared inside one run on one machine, never as an absolute number: next to what the
-//! service achieved stands what the same machine can do with the same libraries and no
-//! orchestration ([`ceilings`]), and the ratio. Nothing here is used by the service.
+//! Absolute numbers depend on the machine. The report therefore also shows what the same machine can do with the same
+//! libraries without the service ([`ceilings`]), measured in the same run, and the ratio.
 
 mod ceilings;
 mod clients;
@@ -12,6 +12,7 @@ mod pages;
 mod report;
 mod retention;
 mod service;
+mod sqlserver;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -23,78 +24,90 @@ use self::ceilings::Ceilings;
 use self::clients::{Load, Pace};
 use self::gateway::BenchGateway;
 use self::report::{Case, Held, Latencies};
-use self::service::{Deployment, Fill, Hung, Site};
+use self::service::{Deployment, Fill, Hung, Place, Site};
+use self::sqlserver::Server;
 use crate::config::settings::{duration, whole};
 use crate::platform::clock::monotonic;
 
-/// A shorter run measures nothing; a longer one fills the disk.
+/// A shorter run measures nothing, and a longer one would fill the disk.
 const LEAST_DURATION: Duration = Duration::from_millis(1);
 const MOST_DURATION: Duration = Duration::from_secs(24 * 3600);
-/// Each is a connection: more than the descriptors of one process.
+/// Each client needs a connection, and so a file descriptor.
 const MOST_CLIENTS: usize = 10_000;
-/// Far more than the service has ever taken.
+/// Far more than the service can accept.
 const MOST_PER_SECOND: u32 = 1_000_000;
-/// The largest payload that a service can be told to take.
+/// The largest value of `SM_MAX_PAYLOAD_BYTES`.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 /// Longer than any timeout of an attempt.
 const MOST_MILLIS: u64 = 600_000;
-/// About a terabyte of them.
+/// So many intents need about a terabyte.
 const MOST_INTENTS: u64 = 1_000_000_000;
 
 #[derive(Args)]
 pub struct BenchArgs {
-    /// Drive this deployment instead of starting one; its targets must lead to gateways that accept
+    /// Measure this deployment instead of starting one; the gateways of its targets must accept all messages
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// With --url: the target to submit to
     #[arg(long, value_name = "TARGET", requires = "url")]
     target: Option<String>,
-    /// For how long intents are submitted
+    /// Create the stores on this SQL Server instead of in files: its connection string without a Database. The login must be
+    /// allowed to create databases
+    // Checked later: an error of clap would repeat the value, which may hold a password.
+    #[arg(long, value_name = "STORE", conflicts_with_all = ["url", "suite", "directory"])]
+    store: Option<String>,
+    /// Replaces the password in that string, so that the string holds no secret
+    #[arg(long, env = "SM_STORE_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
+    store_password: Option<String>,
+    /// File with an access token to log in with, instead of a user and a password
+    #[arg(long, env = "SM_STORE_TOKEN_FILE", value_name = "FILE")]
+    store_token_file: Option<PathBuf>,
+    /// How long to submit intents
     #[arg(long, default_value = "8s", value_parser = duration(LEAST_DURATION, MOST_DURATION), value_name = "TIME")]
     duration: Duration,
-    /// Closed loop: so many clients, each submits when the one before is answered
+    /// Closed loop: the number of clients, each of which submits its next intent when it has the response to the last
     #[arg(long, default_value = "64", value_parser = whole(1, MOST_CLIENTS), value_name = "CLIENTS")]
     connections: usize,
-    /// Open loop: so many submissions a second, whether answered or not; latency counts from when each was due
+    /// Open loop: submit this many intents a second, without waiting for responses; latency counts from when each was due
     #[arg(long, value_parser = whole(1, MOST_PER_SECOND), value_name = "PER-SECOND")]
     rate: Option<u32>,
-    /// Bytes of payload
+    /// Size of each payload in bytes
     #[arg(long, default_value = "200", value_parser = whole(0, MOST_BYTES), value_name = "BYTES")]
     payload: usize,
-    /// How long the gateways take to answer
+    /// How long the gateways take to respond
     #[arg(long, default_value = "0", value_parser = whole(0, MOST_MILLIS), value_name = "MILLISECONDS")]
     gateway_millis: u64,
-    /// How many percent of the intents fail at their first attempt
+    /// Percentage of intents whose first attempt fails
     #[arg(long, default_value = "0", value_parser = whole(0_u32, 100), value_name = "PERCENT")]
     retried: u32,
-    /// Finished intents that are in the store beforehand
+    /// Number of finished intents in the store at the start
     #[arg(long, default_value = "0", value_parser = whole(0, MOST_INTENTS), value_name = "INTENTS")]
     finished: u64,
-    /// Intents that wait in the store, due tomorrow
+    /// Number of waiting intents in the store at the start, which are due a day later
     #[arg(long, default_value = "0", value_parser = whole(0, MOST_INTENTS), value_name = "INTENTS")]
     waiting: u64,
-    /// Targets in the registry, each with a gateway URL of its own
+    /// Number of targets, each with its own gateway URL
     #[arg(long, default_value = "2", value_name = "TARGETS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     targets: u32,
-    /// Give every target a webhook: to a receiver that takes events, or to one that never answers
+    /// Give every target a webhook, to a receiver that accepts events or to one that never responds
     #[arg(long, value_name = "RECEIVER")]
     webhook: Option<Receiver>,
-    /// Measure twice: with gateways that all answer, and beside so many that accept connections and never answer
+    /// Measure twice: without and with this many additional gateways that accept connections and never respond
     #[arg(long, default_value = "0", value_name = "GATEWAYS", conflicts_with_all = ["url", "suite"], value_parser = clap::value_parser!(u32).range(0..=1_000))]
     hung: u32,
-    /// Run all the mixes that docs/performance.md shows, one after the other
+    /// Run all cases of docs/performance.md, one after the other
     #[arg(long, conflicts_with_all = ["url", "rate"])]
     suite: bool,
-    /// Measure how purging old intents affects submissions, on a store with --finished old ones (a million by default)
+    /// Measure how purging affects submissions, on a store with --finished old intents (a million by default)
     #[arg(long, conflicts_with_all = ["url", "suite", "pages", "webhook"])]
     retention: bool,
-    /// Measure the pages of the console afterwards
+    /// Also measure the pages of the console
     #[arg(long, conflicts_with = "url")]
     pages: bool,
-    /// Leave out what this machine can do without the service
+    /// Do not measure what this machine can do without the service
     #[arg(long)]
     no_ceilings: bool,
-    /// Where stores are made; on the disk that is to be measured
+    /// Directory for the stores, on the disk to measure
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
     /// Save the results as JSON
@@ -102,7 +115,7 @@ pub struct BenchArgs {
     json: Option<PathBuf>,
 }
 
-/// Who gets the webhooks.
+/// The receiver of the webhooks.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Receiver {
     Alive,
@@ -111,15 +124,17 @@ pub enum Receiver {
 
 pub async fn run(args: BenchArgs) -> Result<(), String> {
     if cfg!(debug_assertions) {
-        eprintln!("this is a debug build: its numbers mean nothing; use cargo run --release -- bench");
+        eprintln!("this is a debug build, whose numbers mean nothing; use cargo run --release -- bench");
     }
     if args.retention {
         return retention::run(&args).await;
     }
+    let server = args.server()?;
     let ceilings = if args.no_ceilings || args.url.is_some() {
         None
     } else {
-        Some(Ceilings::measure(args.payload, args.connections, args.directory.as_deref()).await?)
+        let place = args.directory.as_deref();
+        Some(Ceilings::measure(args.payload, args.connections, place, server.as_ref()).await?)
     };
     if let Some(ceilings) = &ceilings {
         print!("{ceilings}");
@@ -147,15 +162,31 @@ fn cases_of(args: &BenchArgs) -> Vec<Case> {
         0 => vec![asked],
         hung => {
             let named = |name: &str, hung| Case { name: name.to_owned(), hung, ..asked.clone() };
-            vec![named("all gateways answer", 0), named("beside hung gateways", hung)]
+            vec![named("all gateways respond", 0), named("some gateways hang", hung)]
         }
+    }
+}
+
+impl BenchArgs {
+    /// The SQL Server that stores are made on, if there is one.
+    fn server(&self) -> Result<Option<Server>, String> {
+        let server = |text: &String| Server::new(text, self.store_password.clone(), self.store_token_file.clone());
+        self.store.as_ref().map(server).transpose()
+    }
+
+    /// Where stores are made.
+    fn place(&self) -> Result<Place, String> {
+        Ok(match self.server()? {
+            Some(server) => Place::Server(server),
+            None => Place::Directory(self.directory.clone()),
+        })
     }
 }
 
 impl Case {
     fn of(args: &BenchArgs) -> Self {
         Self {
-            name: "as asked".to_owned(),
+            name: "as requested".to_owned(),
             pace: args.rate.map_or(Pace::Closed { clients: args.connections }, |rate| Pace::Open { rate }),
             payload: args.payload,
             gateway_millis: args.gateway_millis,
@@ -167,7 +198,7 @@ impl Case {
     }
 }
 
-/// The mixes of docs/performance.md.
+/// The cases of docs/performance.md.
 fn suite(args: &BenchArgs) -> Vec<Case> {
     let base = Case::of(args);
     let case = |name: &str, change: &dyn Fn(&mut Case)| {
@@ -175,7 +206,7 @@ fn suite(args: &BenchArgs) -> Vec<Case> {
         change(&mut case);
         case
     };
-    // Nine tenths of what so slow gateways allow: a closed loop would only pile intents up.
+    // Offers nine tenths of what the slots allow with slow gateways. In a closed loop the backlog would only grow.
     let slow = |case: &mut Case, millis: u32| {
         case.gateway_millis = millis.into();
         case.pace = Pace::Open { rate: report::SLOTS as u32 * 900 / millis };
@@ -190,11 +221,11 @@ fn suite(args: &BenchArgs) -> Vec<Case> {
     ]
 }
 
-/// One case from start to end; and how long pages took, in words, if that was asked for.
+/// Runs one case. Also returns the times of the console pages as text, if they were requested.
 async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Result<(Held, String), String> {
     eprintln!("{}: {}", case.name, case.describe());
     let gateway = BenchGateway::start(Duration::from_millis(case.gateway_millis), case.retried)?;
-    // Takes connections as far as the kernel does that by itself, and says nothing.
+    // The kernel accepts connections for this listener, but nothing ever reads from them.
     let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;
     let silent_url = format!("http://{}", silent.local_addr().map_err(|error| error.to_string())?);
     let webhook = match case.webhook {
@@ -206,11 +237,11 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
         Some(url) => Deployment::at(url, args.target.as_deref().unwrap_or("sms.realtime")),
         None => {
             let hung = Hung { url: silent_url, gateways: case.hung };
-            let site = Site::fill(&gateway.url, webhook.as_deref(), hung, &case.fill, args.directory.as_deref())?;
+            let site = Site::fill(&gateway.url, webhook.as_deref(), hung, &case.fill, args.place()?).await?;
             Deployment::start(site, None).await?
         }
     };
-    let before = deployment.usage();
+    let (before, spent_before) = (deployment.usage(), deployment.spent().await?);
     let load = Load {
         url: deployment.url.clone(),
         targets: deployment.targets.clone(),
@@ -219,8 +250,9 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
         duration: args.duration,
     };
     let submitted = clients::drive(load, progress()).await?;
+    let ended_with_load = deployment.ended().await?;
     let end_to_end = deployment.until_terminal(&submitted, progress()).await?;
-    let usage = deployment.usage();
+    let (usage, spent) = (deployment.usage(), deployment.spent().await?);
     let to_terminal = deployment.times_to_terminal(&submitted).await?;
     let held = Held {
         case: case.clone(),
@@ -231,10 +263,17 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
         submit: Latencies::of(submitted.latencies()),
         first_attempt: args.url.is_none().then(|| Latencies::of(submitted.to_first_attempt(&gateway.arrivals))),
         to_terminal: Latencies::of(to_terminal),
+        ended_with_load,
+        spent: spent.zip(spent_before).map(|((after, round_trips), (before, round_trips_before))| {
+            after.since(&before, round_trips.saturating_sub(round_trips_before), submitted.answered())
+        }),
         cost: usage.zip(before).map(|(after, before)| after.since(&before, submitted.answered())),
         leader_ready: deployment.leader_ready,
         gateway_latency: (case.gateway_millis > 0).then(|| gateway.mean_latency()),
         ratio: ceilings.map(|ceilings| ceilings.ratio(submitted.answered() as f64 / end_to_end.as_secs_f64())),
+        store_ratio: ceilings
+            .filter(|_| args.store.is_some())
+            .map(|ceilings| submitted.answered() as f64 / end_to_end.as_secs_f64() / ceilings.store),
     };
     let pages = if args.pages { pages::text(&pages::measure(&deployment).await?) } else { String::new() };
     deployment.stop();
@@ -242,7 +281,7 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
     Ok((held, pages))
 }
 
-/// Says now and then how it goes, where somebody watches.
+/// Prints the progress twice a second, if standard error is a terminal.
 fn progress() -> impl FnMut(&dyn Fn() -> String) {
     let watched = std::io::stderr().is_terminal();
     let mut last = monotonic();
@@ -250,7 +289,7 @@ fn progress() -> impl FnMut(&dyn Fn() -> String) {
         if watched && monotonic().duration_since(last) >= Duration::from_millis(500) {
             last = monotonic();
             eprint!("\r\x1b[K  {}", say());
-            let _nobody_may_watch = std::io::stderr().flush();
+            let _ignored = std::io::stderr().flush();
         }
     }
 }

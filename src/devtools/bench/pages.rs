@@ -1,24 +1,24 @@
-//! How long the pages of the operator console take, on whatever is in the store.
+//! Measures how long the pages of the operator console take with the current content of the store.
 
 use std::time::Duration;
 
 use super::service::Deployment;
 use crate::platform::clock::monotonic;
 
-/// What operators ask for: a page each, with its name.
+/// The pages to measure, each with a name for the report.
 const PAGES: [(&str, &str); 13] = [
     ("overview", "/ui"),
     ("intents, newest", "/ui/intents"),
     ("accepted", "/ui/intents?status=accepted"),
     ("rejected", "/ui/intents?status=rejected"),
     ("pending", "/ui/intents?status=pending"),
-    ("of a target", "/ui/intents?submissionTarget=bench.0"),
-    ("of a target and rejected", "/ui/intents?submissionTarget=bench.0&status=rejected"),
-    ("of a target and pending", "/ui/intents?submissionTarget=bench.0&status=pending"),
-    ("of a time", "/ui/intents?createdBefore=2026-01-01T00:00:00Z"),
-    ("by how an id begins", "/ui/intents?q=0"),
-    ("by how an id begins, and rejected", "/ui/intents?q=0&status=rejected"),
-    ("by a gateway's id that is nowhere", "/ui/intents?q=no-such-message"),
+    ("one target", "/ui/intents?submissionTarget=bench.0"),
+    ("one target, rejected", "/ui/intents?submissionTarget=bench.0&status=rejected"),
+    ("one target, pending", "/ui/intents?submissionTarget=bench.0&status=pending"),
+    ("before a date", "/ui/intents?createdBefore=2026-01-01T00:00:00Z"),
+    ("id prefix", "/ui/intents?q=0"),
+    ("id prefix, rejected", "/ui/intents?q=0&status=rejected"),
+    ("unknown gateway message id", "/ui/intents?q=no-such-message"),
     ("targets", "/ui/targets"),
 ];
 const TIMES: usize = 20;
@@ -46,9 +46,12 @@ pub async fn measure(deployment: &Deployment) -> Result<Vec<PageTime>, String> {
 }
 
 pub fn text(times: &[PageTime]) -> String {
-    let millis = |span: Duration| span.as_secs_f64() * 1000.0;
+    let millis = |duration: Duration| duration.as_secs_f64() * 1000.0;
     let line = |page: &PageTime| {
-        format!("  {:<34} {:>6.1} ms, at most {:.1}\n", page.name, millis(page.median), millis(page.longest))
+        format!("  {:<34} {:>6.1} ms, max {:.1} ms\n", page.name, millis(page.median), millis(page.longest))
     };
-    format!("  pages of the console, {TIMES} times each\n{}", times.iter().map(line).collect::<String>())
+    format!(
+        "  pages of the console, {TIMES} requests each, median and maximum\n{}",
+        times.iter().map(line).collect::<String>()
+    )
 }

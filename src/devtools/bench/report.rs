@@ -1,4 +1,4 @@
-//! What was held, for people and as JSON.
+//! The report of a run, as text and as JSON.
 
 use std::time::Duration;
 
@@ -8,7 +8,9 @@ use super::Receiver;
 use super::ceilings::Ceilings;
 use super::clients::Pace;
 use super::service::{Cost, Fill};
+use super::sqlserver::Spent;
 
+/// One load that is measured.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub name: String,
@@ -17,12 +19,13 @@ pub struct Case {
     pub gateway_millis: u64,
     pub retried: u32,
     pub webhook: Option<Receiver>,
-    /// Gateways besides that never answer.
+    /// The number of additional gateways that never respond.
     pub hung: u32,
     pub fill: Fill,
 }
 
 impl Case {
+    /// A description of the load in one line.
     pub fn describe(&self) -> String {
         let pace = match self.pace {
             Pace::Closed { clients: 1 } => "one client".to_owned(),
@@ -38,7 +41,7 @@ impl Case {
             Some(Receiver::Dead) => ", a webhook each to a dead receiver",
         };
         if self.hung > 0 {
-            text += &format!(", beside {} gateways that never answer", self.hung);
+            text += &format!(", with {} gateways that never respond", self.hung);
         }
         if fill.finished + fill.waiting > 0 || fill.targets > 2 {
             let Fill { finished, waiting, targets } = fill;
@@ -73,19 +76,19 @@ impl Latencies {
     }
 
     pub fn text(&self) -> String {
-        let millis = |span: Duration| format!("{:.1}", span.as_secs_f64() * 1000.0);
+        let millis = |duration: Duration| format!("{:.1}", duration.as_secs_f64() * 1000.0);
         let Self { p50, p90, p99, max } = *self;
         format!("p50 {} p90 {} p99 {} max {} ms", millis(p50), millis(p90), millis(p99), millis(max))
     }
 
     pub fn json(&self) -> Value {
-        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let Self { p50, p90, p99, max } = *self;
         json!({ "p50Micros": micros(p50), "p90Micros": micros(p90), "p99Micros": micros(p99), "maxMicros": micros(max) })
     }
 }
 
-/// How much later attempts reach gateways that answer when others do not.
+/// How much longer attempts take when other gateways hang, as a line of text.
 pub fn beside_hung(without: &Held, with: &Held) -> String {
     let ratio = |of: fn(&Held) -> Option<Duration>| match (of(without), of(with)) {
         (Some(before), Some(after)) if !before.is_zero() => {
@@ -94,32 +97,38 @@ pub fn beside_hung(without: &Held, with: &Held) -> String {
         _ => "-".to_owned(),
     };
     format!(
-        "p99 beside {} hung gateways, as a multiple of that without: first attempt {}, to terminal {}\n",
+        "p99 with {} hung gateways, as a multiple of the p99 without: first attempt {}, to terminal {}\n",
         with.case.hung,
         ratio(|held| held.first_attempt.map(|latencies| latencies.p99)),
         ratio(|held| Some(held.to_terminal.p99))
     )
 }
 
-/// Attempts at once by default, which is what the service is started with.
+/// The default of `SM_MAX_IN_FLIGHT`, with which the service is started.
 pub const SLOTS: usize = 256;
 
-/// What a deployment did in one case.
+/// The results of one case.
 pub struct Held {
     pub case: Case,
     pub submitted: usize,
     pub errors: usize,
+    /// Had ended when the last one was submitted.
+    pub ended_with_load: Option<usize>,
     pub submit_rate: f64,
     pub end_to_end_rate: f64,
     pub submit: Latencies,
-    /// From the answer on.
+    /// Time from the response to the arrival of the first attempt.
     pub first_attempt: Option<Latencies>,
     pub to_terminal: Latencies,
     pub cost: Option<Cost>,
+    /// What a SQL Server had to do.
+    pub spent: Option<Spent>,
     pub leader_ready: Option<Duration>,
-    /// To the composed ceiling.
+    /// The ratio to the composed ceiling.
     pub ratio: Option<f64>,
-    /// How long the gateways took in truth, if that is what limits.
+    /// The ratio to what a SQL Server does without the service.
+    pub store_ratio: Option<f64>,
+    /// The measured duration of a gateway call, if the gateways are the bottleneck.
     pub gateway_latency: Option<Duration>,
 }
 
@@ -130,27 +139,42 @@ impl Held {
         let mut lines = vec![
             format!("{} ({})", case.name, case.describe()),
             format!(
-                "  {submitted} intents, {errors} errors; {submit_rate:.0} submitted and {end_to_end_rate:.0} ended a second"
+                "  {submitted} intents, {errors} errors; {submit_rate:.0} submitted and {end_to_end_rate:.0} finished per second"
             ),
             format!("  submit          {}", self.submit.text()),
         ];
-        lines.extend(self.first_attempt.map(|first| format!("  first attempt   {} after the answer", first.text())));
+        lines.extend(self.first_attempt.map(|first| format!("  first attempt   {} after the response", first.text())));
         lines.push(format!("  to terminal     {}", self.to_terminal.text()));
         lines.extend(self.cost.map(|cost| {
-            let (kib, idle, peak) =
-                (cost.disk_bytes / 1024.0, cost.idle_memory as f64 / MIB, cost.peak_memory as f64 / MIB);
+            let (idle, peak) = (cost.idle_memory as f64 / MIB, cost.peak_memory as f64 / MIB);
+            let disk = cost.disk_bytes.map(|bytes| format!(", {:.0} KiB of disk", bytes / 1024.0)).unwrap_or_default();
             let cpu = cost.cpu_seconds;
-            format!("  per thousand    {cpu:.3} CPU seconds, {kib:.0} KiB of disk; memory {idle:.0} MiB idle, {peak:.0} at most")
+            format!("  per thousand    {cpu:.3} CPU seconds{disk}; memory {idle:.0} MiB idle, {peak:.0} at most")
         }));
-        lines
-            .extend(self.leader_ready.map(|span| format!("  leader          ready {span:.0?} after taking the lease")));
+        lines.extend(self.spent.map(|spent| format!("  server          {} per thousand", spent.text())));
+        lines.extend(
+            self.share_ended_with_load()
+                .map(|share| format!("  keeps pace      {:.0}% had ended when the load ended", share * 100.0)),
+        );
+        lines.extend(
+            self.leader_ready.map(|time| format!("  leader          ready {time:.0?} after acquiring the lease")),
+        );
         lines.extend(self.gateway_latency.map(|latency| {
             let (most, millis) = (SLOTS as f64 / latency.as_secs_f64(), latency.as_secs_f64() * 1000.0);
             let share = end_to_end_rate / most;
-            format!("  gateways        {millis:.1} ms in truth: {SLOTS} at once allow {most:.0} a second; {share:.2} of that")
+            format!(
+                "  gateways        {millis:.1} ms measured: {SLOTS} slots allow {most:.0} per second; ratio {share:.2}"
+            )
         }));
         lines.extend(self.ratio.map(|ratio| format!("  ratio           {ratio:.2} of the composed ceiling")));
+        lines.extend(self.store_ratio.map(|ratio| format!("  ratio           {ratio:.2} of the server's own ceiling")));
         lines.join("\n") + "\n"
+    }
+
+    /// How much of what was submitted had ended with the load. The one that is sent before the others may be among them.
+    fn share_ended_with_load(&self) -> Option<f64> {
+        let ended = self.ended_with_load?.min(self.submitted);
+        (self.submitted > 0).then(|| ended as f64 / self.submitted as f64)
     }
 
     fn json(&self) -> Value {
@@ -168,11 +192,17 @@ impl Held {
             "submit": self.submit.json(), "firstAttemptAfterAnswer": self.first_attempt.map(|first| first.json()),
             "toTerminal": self.to_terminal.json(),
             "cpuSecondsPerThousand": self.cost.map(|cost| cost.cpu_seconds),
-            "diskBytesPerThousand": self.cost.map(|cost| cost.disk_bytes),
+            "diskBytesPerThousand": self.cost.and_then(|cost| cost.disk_bytes),
+            "endedWithLoad": self.ended_with_load,
+            "serverPerThousand": self.spent.map(|spent| json!({
+                "roundTrips": spent.round_trips, "statements": spent.statements, "transactions": spent.transactions,
+                "logWrites": spent.log_writes,
+            })),
             "idleMemoryBytes": self.cost.map(|cost| cost.idle_memory),
             "peakMemoryBytes": self.cost.map(|cost| cost.peak_memory),
-            "leaderReadyMillis": self.leader_ready.map(|span| span.as_millis() as u64),
+            "leaderReadyMillis": self.leader_ready.map(|time| time.as_millis() as u64),
             "ratioToComposedCeiling": self.ratio,
+            "ratioToServerCeiling": self.store_ratio,
             "gatewayMicrosInTruth": self.gateway_latency.map(|latency| latency.as_micros() as u64),
         })
     }
@@ -204,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_composed_ceiling_is_one_part_after_the_other() {
+    fn the_composed_ceiling_is_the_rate_of_all_parts_in_sequence() {
         let ceilings = Ceilings { http_in: 30_000.0, http_out: 30_000.0, store: 30_000.0 };
         assert!((ceilings.composed() - 10_000.0).abs() < 1e-6);
         assert!((ceilings.ratio(6_000.0) - 0.6).abs() < 1e-9);

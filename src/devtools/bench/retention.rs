@@ -1,7 +1,7 @@
-//! `bench --retention`: how purging affects submissions, measured on one store in one run.
+//! `bench --retention`: measures how purging affects submissions, on one store in one run.
 //!
-//! The same load is driven three times: without purging, with it, and without it again. So a machine that becomes slower or
-//! faster during the run shows as a difference between the first and the last.
+//! The same load runs three times: without purging, with it, and without it again. If the machine becomes slower or faster
+//! during the run, the first and the last results differ.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use super::service::{Deployment, Fill, Hung, Site};
 use super::{BenchArgs, progress};
 use crate::platform::clock::monotonic;
 
-/// Old intents in the store, unless `--finished` says another number.
+/// The number of old intents in the store if `--finished` is not given.
 const FINISHED: u64 = 1_000_000;
-/// The old intents were completed a day ago, those of the run just now.
+/// The old intents were completed a day ago, so all of them are purged, and none of this run.
 const RETENTION: &str = "1h";
 
-/// What one of the three did.
+/// The results of one of the three runs.
 struct Phase {
     submit_rate: f64,
     errors: usize,
     submit: Latencies,
-    /// Intents deleted a second while intents were submitted.
+    /// Intents purged per second while intents were submitted.
     purge_rate: f64,
 }
 
@@ -35,7 +35,7 @@ pub async fn run(args: &BenchArgs) -> Result<(), String> {
     }
     eprintln!("retention: {}", case.describe());
     let gateway = BenchGateway::start(Duration::from_millis(case.gateway_millis), case.retried)?;
-    let mut site = Site::fill(&gateway.url, None, Hung::none(), &case.fill, args.directory.as_deref())?;
+    let mut site = Site::fill(&gateway.url, None, Hung::none(), &case.fill, args.place()?).await?;
     let mut phases = Vec::new();
     for (name, retention) in [("without", None), ("with purging", Some(RETENTION)), ("without", None)] {
         let deployment = Deployment::start(site, retention).await?;

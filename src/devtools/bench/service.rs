@@ -1,5 +1,4 @@
-//! The deployment that is driven: a process of this same binary on a store of its own, or one that
-//! runs already.
+//! The deployment under test: a process of this binary with its own store, or one that already runs.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,13 +11,14 @@ use tokio::time::Instant;
 
 use super::clients::Submitted;
 use super::fill;
+use super::sqlserver::{self, BenchDatabase, Counters, Server};
 use crate::config::registry::Registry;
 use crate::config::variables::Variables;
 use crate::domain::intent::TargetName;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::monotonic;
 
-/// What is in the store beforehand.
+/// The content of the store and the registry before the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Fill {
     pub finished: u64,
@@ -26,7 +26,7 @@ pub struct Fill {
     pub targets: u32,
 }
 
-/// Gateways that accept connections and never answer, each with a backlog.
+/// Gateways that accept connections and never respond, each with a backlog of intents.
 pub struct Hung {
     pub url: String,
     pub gateways: u32,
@@ -38,13 +38,14 @@ impl Hung {
     }
 }
 
-/// Intents that wait for each hung gateway: more than it is ever given slots.
+/// Intents that wait for each hung gateway: more than the slots that it ever gets.
 const HUNG_BACKLOG: u32 = 20;
 
+/// A running deployment.
 pub struct Deployment {
     pub url: String,
     pub targets: Vec<String>,
-    /// From taking the lease to being ready to execute.
+    /// The time from acquiring the lease to being ready to execute.
     pub leader_ready: Option<Duration>,
     own: Option<Own>,
     http: awc::Client,
@@ -56,38 +57,48 @@ struct Own {
     site: Site,
 }
 
-/// Killed when dropped.
+/// A process that is killed when this is dropped.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _already_gone = self.0.kill();
-        let _already_waited_for = self.0.wait();
+        // Both fail only if the process has already ended.
+        let _ignored = self.0.kill();
+        let _ignored = self.0.wait();
     }
 }
 
-/// A directory with a registry and a filled store, removed when dropped.
+/// Where a store is created.
+pub enum Place {
+    /// A file in this directory, or in the directory for temporary files.
+    Directory(Option<PathBuf>),
+    Server(Server),
+}
+
+/// A directory with a registry, and a filled store in it or on a server; both removed when dropped.
 pub struct Site {
     directory: TempDir,
+    /// The store, unless it is a file.
+    database: Option<BenchDatabase>,
     targets: Vec<String>,
-    /// Targets besides whose gateways hang.
+    /// The number of additional targets whose gateways hang.
     hung: u32,
 }
 
 impl Site {
-    pub fn fill(
+    pub async fn fill(
         gateway: &str,
         webhook: Option<&str>,
         hung: Hung,
         fill: &Fill,
-        place: Option<&Path>,
+        place: Place,
     ) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut builder = tempfile::Builder::new();
         builder.prefix("submission-manager-bench-");
-        let directory = match place {
-            Some(place) => builder.tempdir_in(place),
-            None => builder.tempdir(),
+        let directory = match &place {
+            Place::Directory(Some(parent)) => builder.tempdir_in(parent),
+            Place::Directory(None) | Place::Server(_) => builder.tempdir(),
         }
         .map_err(text)?;
         let targets: Vec<_> = (0..fill.targets).map(|number| format!("bench.{number}")).collect();
@@ -107,18 +118,41 @@ impl Site {
                 "terminalOutcomes": ["invalid_recipient"] })
         }));
         let registry = json!({ "allowUnsignedWebhooks": true, "targets": entries });
-        let site = Self { directory, targets, hung: hung.gateways };
+        let mut site = Self { directory, database: None, targets, hung: hung.gateways };
         std::fs::write(site.registry(), registry.to_string()).map_err(text)?;
         let contracts =
-            Registry::parse(&registry.to_string(), &Variables::of_process()).map_err(|faults| format!("{faults:?}"))?;
+            Registry::parse(&registry.to_string(), &Variables::of_process()).map_err(|errors| format!("{errors:?}"))?;
         let first = TargetName::parse(&site.targets[0]).ok().and_then(|name| contracts.contract(&name));
         let contract = first.ok_or("the registry has no target")?;
-        fill::fill(&site.store(), fill, &contract).map_err(|error| format!("cannot fill the store: {error}"))?;
+        let unfilled = |error: String| format!("cannot fill the store: {error}");
+        match place {
+            Place::Directory(_) => fill::fill(&site.file(), fill, &contract).map_err(unfilled)?,
+            Place::Server(server) => {
+                let database = server.create().await.map_err(unfilled)?;
+                sqlserver::fill(&database, fill, &contract).await.map_err(unfilled)?;
+                site.database = Some(database);
+            }
+        }
         Ok(site)
     }
 
-    fn store(&self) -> PathBuf {
+    fn file(&self) -> PathBuf {
         self.directory.path().join("bench.db")
+    }
+
+    /// Tells a service which store it has.
+    fn name_store(&self, command: &mut Command) {
+        let Some(database) = &self.database else {
+            command.env("SM_STORE", format!("sqlite:{}", self.file().display()));
+            return;
+        };
+        command.env("SM_STORE", database.connection_string());
+        if let Some(password) = &database.server.password {
+            command.env("SM_STORE_PASSWORD", password);
+        }
+        if let Some(file) = &database.server.token_file {
+            command.env("SM_STORE_TOKEN_FILE", file);
+        }
     }
 
     fn registry(&self) -> PathBuf {
@@ -127,19 +161,19 @@ impl Site {
 }
 
 impl Deployment {
+    /// A deployment that already runs at this URL.
     pub fn at(url: &str, target: &str) -> Self {
         let url = url.trim_end_matches('/').to_owned();
         Self { url, targets: vec![target.to_owned()], leader_ready: None, own: None, http: client() }
     }
 
-    /// Starts the service on a site; purges what is older than `retention`, if given.
+    /// Starts the service on a site, with `SM_RETENTION` set to `retention` if it is given.
     pub async fn start(site: Site, retention: Option<&str>) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut command = Command::new(std::env::current_exe().map_err(text)?);
         command
             .arg("serve")
             .env("SM_LISTEN", "127.0.0.1:0")
-            .env("SM_STORE", format!("sqlite:{}", site.store().display()))
             .env("SM_REGISTRY", site.registry())
             .env_remove("RUST_LOG")
             .env_remove("SM_API_CLIENTS")
@@ -147,6 +181,7 @@ impl Deployment {
             .env_remove("SM_RETENTION")
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
+        site.name_store(&mut command);
         if let Some(retention) = retention {
             command.env("SM_RETENTION", retention);
         }
@@ -170,13 +205,16 @@ impl Deployment {
             let request = self.http.post(format!("{}/v1/intents", self.url)).send_json(&intent);
             let response = request.await.map_err(|error| format!("cannot submit to a hung gateway: {error}"))?;
             if !response.status().is_success() {
-                return Err(format!("cannot submit to a hung gateway: the service answered {}", response.status()));
+                return Err(format!(
+                    "cannot submit to a hung gateway: the service responded with {}",
+                    response.status()
+                ));
             }
         }
         Ok(())
     }
 
-    /// Ends the process and leaves its files for another one.
+    /// Ends the process and keeps its files for another one.
     pub fn into_site(self) -> Option<Site> {
         self.own.map(|own| own.site)
     }
@@ -185,20 +223,37 @@ impl Deployment {
         self.own = None;
     }
 
-    /// What the process has used so far; `None` if it is not ours.
+    /// What the process has used so far; `None` if the bench did not start it.
     pub fn usage(&self) -> Option<Usage> {
         let own = self.own.as_ref()?;
-        Usage::of(own.child.0.id(), own.site.directory.path())
+        let files = own.site.database.is_none().then(|| own.site.directory.path());
+        Usage::of(own.child.0.id(), files)
     }
 
-    /// Waits until everything that was answered has ended; how long that was from the beginning.
+    /// What its SQL Server has counted so far, and the round trips to it; `None` if it has none.
+    pub async fn spent(&self) -> Result<Option<(Counters, usize)>, String> {
+        // Each call waits for a connection once.
+        const ROUND_TRIPS: &str = "submission_store_connection_wait_seconds_count";
+        let Some(database) = self.own.as_ref().and_then(|own| own.site.database.as_ref()) else { return Ok(None) };
+        Ok(Some((Counters::read(database).await?, self.total(ROUND_TRIPS).await?)))
+    }
+
+    /// How many intents have ended by now; `None` if the process is not ours and may have others.
+    pub async fn ended(&self) -> Result<Option<usize>, String> {
+        match self.own {
+            Some(_) => self.terminal_total().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until all submitted intents have ended, and returns the time since the start of the run.
     pub async fn until_terminal(
         &self,
         submitted: &Submitted,
         mut progress: impl FnMut(&dyn Fn() -> String),
     ) -> Result<Duration, String> {
         const PATIENCE: Duration = Duration::from_secs(600);
-        let wanted = submitted.answered() + 1; // And the one that was sent before the others.
+        let wanted = submitted.answered() + 1; // One more intent was submitted before the others.
         loop {
             let ended = match self.own {
                 Some(_) => self.terminal_total().await?,
@@ -233,7 +288,7 @@ impl Deployment {
         Ok(page["intents"].as_array().is_some_and(|intents| !intents.is_empty()))
     }
 
-    /// From creation to end by the store's clock, of every intent of the run.
+    /// The times from creation to end of all intents of the run, by the store's clock.
     pub async fn times_to_terminal(&self, submitted: &Submitted) -> Result<Vec<Duration>, String> {
         let wanted = submitted.answered();
         let mut times = Vec::with_capacity(wanted);
@@ -260,7 +315,7 @@ impl Deployment {
         let mut response = request.send().await.map_err(|error| format!("GET {path}: {error}"))?;
         let body = response.body().limit(64 * 1024 * 1024).await.map_err(|error| format!("GET {path}: {error}"))?;
         if !response.status().is_success() {
-            return Err(format!("GET {path}: the service answered {}", response.status()));
+            return Err(format!("GET {path}: the service responded with {}", response.status()));
         }
         String::from_utf8(body.to_vec()).map_err(|error| error.to_string())
     }
@@ -274,8 +329,8 @@ fn parsed(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("not JSON ({error}): {text}"))
 }
 
-/// Reads the log until the service leads: its URL, and how long it took to get ready. Goes on
-/// reading afterwards, so that the service never waits for somebody to read.
+/// Reads the log until the service leads. Returns its URL, and how long it took from acquiring the lease until it was ready.
+/// A thread continues to read the log, so that the service never blocks on a full pipe.
 fn watch_start(log: impl std::io::Read + Send + 'static) -> Result<(String, Duration), String> {
     let mut lines = BufReader::new(log).lines();
     let (mut url, mut acquired) = (None, None::<Instant>);
@@ -297,18 +352,18 @@ fn watch_start(log: impl std::io::Read + Send + 'static) -> Result<(String, Dura
     Err(format!("the service did not start: {seen}"))
 }
 
-/// What a process and its files have taken.
+/// The resources that a process and its files, if it keeps any, use.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub cpu: Duration,
     pub peak_memory: u64,
     pub memory: u64,
-    pub disk: u64,
+    pub disk: Option<u64>,
 }
 
 impl Usage {
-    fn of(pid: u32, directory: &Path) -> Option<Self> {
-        /// What the kernel counts in, on Linux.
+    fn of(pid: u32, directory: Option<&Path>) -> Option<Self> {
+        /// The unit of CPU time in `/proc` on Linux.
         const TICKS_PER_SECOND: u64 = 100;
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -318,8 +373,8 @@ impl Usage {
             let line = status.lines().find(|line| line.starts_with(name))?;
             line.split_whitespace().nth(1)?.parse::<u64>().ok()
         };
-        let files = std::fs::read_dir(directory).ok()?;
-        let disk = files.filter_map(|file| file.ok()?.metadata().ok()).map(|file| file.len()).sum();
+        let files = directory.and_then(|directory| std::fs::read_dir(directory).ok());
+        let disk = files.map(|files| files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum());
         Some(Self {
             cpu: Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND),
             peak_memory: kib("VmHWM:")? * 1024,
@@ -328,23 +383,27 @@ impl Usage {
         })
     }
 
-    /// What `intents` cost from `before` on.
+    /// The cost of `intents` since `before`.
     pub fn since(&self, before: &Self, intents: usize) -> Cost {
         let thousands = (intents as f64 / 1000.0).max(f64::MIN_POSITIVE);
         Cost {
             cpu_seconds: (self.cpu.saturating_sub(before.cpu)).as_secs_f64() / thousands,
-            disk_bytes: self.disk.saturating_sub(before.disk) as f64 / thousands,
+            disk_bytes: self
+                .disk
+                .zip(before.disk)
+                .map(|(after, before)| after.saturating_sub(before) as f64 / thousands),
             idle_memory: before.memory,
             peak_memory: self.peak_memory,
         }
     }
 }
 
-/// Per thousand intents, but for memory.
+/// What a thousand intents cost; the two memory figures are totals.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     pub cpu_seconds: f64,
-    pub disk_bytes: f64,
+    /// `None` if the store is not a file.
+    pub disk_bytes: Option<f64>,
     pub idle_memory: u64,
     pub peak_memory: u64,
 }

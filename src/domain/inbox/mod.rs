@@ -1,6 +1,7 @@
-//! Inbound submissions: what a client of the inbox has, what a raw row becomes, and when to try again.
+//! Inbox submissions: the clients of the inbox, how a raw payload becomes a message, and when processing is retried.
 //!
-//! Pure. Intake keeps what came; only here is it read, and whatever cannot be read is a cause and a text.
+//! The API stores payloads without reading them. This module reads them later; a payload that cannot be processed becomes a
+//! [`Failure`] with a cause and a text.
 
 mod payload;
 mod people;
@@ -22,7 +23,7 @@ uuid_id! {
     InboxSubmissionId
 }
 
-/// How something came in.
+/// How an inbox submission was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Channel {
     Form,
@@ -48,7 +49,7 @@ impl Channel {
     }
 }
 
-/// Where in a payload things stand: a name, or names joined by dots.
+/// The names of the fields in a payload. A name can be a path, with names joined by dots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldNames {
     pub email: String,
@@ -70,30 +71,31 @@ pub struct InboxClient {
     pub slug: String,
     /// Its channels, each with its field names.
     pub channels: Vec<(Channel, FieldNames)>,
-    /// Where numbers without a country code are from.
+    /// The country of phone numbers that have no country code.
     pub country: Option<country::Id>,
-    /// The variable that holds the secrets of signed hooks.
+    /// The environment variable that holds the secrets of signed hooks.
     pub hook_secret_env: Option<String>,
 }
 
 impl InboxClient {
+    /// The field names of a channel; `None` if the client does not use the channel.
     pub fn fields(&self, channel: Channel) -> Option<&FieldNames> {
         self.channels.iter().find(|(known, _)| *known == channel).map(|(_, fields)| fields)
     }
 }
 
-/// What a raw row becomes: somebody, and what they said. There is an email or a phone, or both.
+/// The contact and the message that were read from an inbox submission. There is an email address, a phone number, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
-    /// In lower case and NFC: contacts are told apart by it.
+    /// In lower case and NFC, because contacts are compared by it.
     pub email: Option<String>,
-    /// E.164 where it can be.
+    /// In E.164 if the number is valid.
     pub phone: Option<String>,
     pub name: Option<String>,
     pub body: String,
 }
 
-/// Why a row could not be processed.
+/// Why an inbox submission could not be processed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub cause: Cause,
@@ -112,18 +114,18 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The label of failures.
+/// The kind of a failure, as the metrics label it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Not JSON, or not an object.
+    /// The payload is not JSON, or not an object.
     Unreadable,
-    /// A field holds what it cannot.
+    /// A field is not a text.
     WrongType,
-    /// Neither an email nor a phone, or not exactly one address where the email should be.
+    /// There is neither an email address nor a phone number, or the email field does not contain exactly one address.
     NoContact,
-    /// The client or its channel is not in the registry any more.
+    /// The client or its channel is no longer in the registry.
     UnknownClient,
-    /// The store said no to it.
+    /// The store rejected the message.
     Store,
 }
 
@@ -141,7 +143,7 @@ impl Cause {
     }
 }
 
-/// Reads a payload: the fields that matter, whatever else is in it.
+/// Reads the contact and the message from a payload. Other fields are ignored.
 pub fn draft(
     fields: &FieldNames,
     country: Option<country::Id>,
@@ -153,13 +155,13 @@ pub fn draft(
     let phone = document.text(&fields.phone)?.and_then(|text| people::phone(&text, country));
     let name = document.text(&fields.name)?.and_then(|text| people::name(&text));
     let body = document.text(&fields.message)?.unwrap_or_default();
-    // Not processed by the phone alone: whoever it is, that address was meant to say so.
-    let email = email.map_err(|why| {
-        let what = match why {
+    // An invalid email address is an error even if there is a phone number: the sender meant to give the address.
+    let email = email.map_err(|error| {
+        let problem = match error {
             NoAddress::Missing => "no email address",
             NoAddress::Several => "more than one email address",
         };
-        Failure::new(Cause::NoContact, format!("{:?} holds {what}", fields.email))
+        Failure::new(Cause::NoContact, format!("{:?} holds {problem}", fields.email))
     })?;
     if email.is_none() && phone.is_none() {
         let text = format!("there is no {:?} and no usable {:?}", fields.email, fields.phone);
@@ -168,10 +170,10 @@ pub fn draft(
     Ok(Draft { email, phone, name, body: body.replace('\0', "\u{fffd}") })
 }
 
-/// Tries in all; then a row waits for a person.
+/// The number of tries to process an inbox submission. After that it is parked until an operator retries it.
 pub const MAX_TRIES: u32 = 8;
 
-/// When a row that has failed so often is tried again; `None` if it is parked.
+/// When an inbox submission that has failed `tries` times is tried again; `None` if it is parked.
 pub fn next_try(tries: u32, now: Timestamp) -> Option<Timestamp> {
     const SECONDS: [u64; 7] = [10, 30, 120, 600, 1800, 3600, 3600];
     let index = usize::try_from(tries.checked_sub(1)?).ok()?;
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_become_people_and_what_they_said() {
+    fn payloads_become_contacts_and_messages() {
         let cases: [(&str, Option<&str>, Option<&str>, &str); 9] = [
             (r#"{"email":" Ann@Example.COM ","message":"Hi"}"#, Some("ann@example.com"), None, "Hi"),
             (r#"{"phone":"070-174 06 05","message":"Hi"}"#, None, Some("+46701740605"), "Hi"),
@@ -208,7 +210,7 @@ mod tests {
             let draft = read(payload).unwrap();
             assert_eq!((draft.email.as_deref(), draft.phone.as_deref(), draft.body.as_str()), (email, phone, body));
         }
-        // What nobody asks for may be anything.
+        // Other fields may contain anything.
         let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
         let odd = format!(r#"{{"x":{deep},"y":1e999,"z":"\ud83d","email":"\ufeffa@b\u200b","message":"cut \ud83d"}}"#);
         let draft = read(&odd).unwrap();
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_may_stand_elsewhere() {
+    fn fields_can_have_other_names_and_paths() {
         let names = FieldNames {
             phone: "From".to_owned(),
             message: "data.text".to_owned(),
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_fields_are_compared_in_nfc() {
+    fn field_names_are_compared_in_nfc() {
         let names = FieldNames {
             phone: "te\u{301}l".to_owned(),
             message: "data.me\u{301}l".to_owned(),
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_read_as_fields() {
+    fn form_encoded_payloads_are_read_like_json() {
         let names = FieldNames {
             phone: "From".to_owned(),
             message: "Body".to_owned(),
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn a_payload_that_cannot_be_read_says_why() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         for (payload, cause, text) in [
             ("", Cause::Unreadable, "not JSON"),
@@ -296,8 +298,8 @@ mod tests {
             (r#"{"email":"n/a","phone":"+46701740605"}"#, Cause::NoContact, "\"email\" holds no email address"),
             (r#"{"email":"a@b, c@d","phone":"+46701740605"}"#, Cause::NoContact, "more than one email address"),
             (r#"{"phone":"---"}"#, Cause::NoContact, "no usable \"phone\""),
-            (r#"{"email":"a@b","message":{"x":1}}"#, Cause::WrongType, "\"message\" must be text, this is an object"),
-            (r#"{"email":["a@b"]}"#, Cause::WrongType, "\"email\" must be text, this is a list"),
+            (r#"{"email":"a@b","message":{"x":1}}"#, Cause::WrongType, "\"message\" must be text, not an object"),
+            (r#"{"email":["a@b"]}"#, Cause::WrongType, "\"email\" must be text, not a list"),
         ] {
             let failure = read(payload).unwrap_err();
             assert_eq!(failure.cause, cause, "{failure}");

@@ -1,4 +1,4 @@
-//! Reading the payload of a row: the fields that are asked for, whatever else is in it.
+//! Reads single fields from the payload of an inbox submission, and ignores the others.
 
 use std::collections::HashMap;
 
@@ -10,12 +10,12 @@ use super::people::nfc;
 use super::{Cause, Failure};
 use crate::domain::raw_json::{self, Lossy};
 
-/// How a payload is written. The bytes are kept as they came; this says how to read them.
+/// The format of a payload. The payload is stored byte for byte, and this says how to parse it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PayloadFormat {
     #[default]
     Json,
-    /// `application/x-www-form-urlencoded`, as many providers post hooks.
+    /// `application/x-www-form-urlencoded`, which many providers use for hooks.
     Form,
 }
 
@@ -33,14 +33,14 @@ impl PayloadFormat {
         Self::ALL.into_iter().find(|format| format.as_str() == text)
     }
 
-    /// That of a body with this content type; JSON unless it says otherwise.
+    /// The format of a body with this content type: form if it says so, else JSON.
     pub fn of_content_type(content_type: &str) -> Self {
         let essence = content_type.split(';').next().unwrap_or_default().trim();
         if essence.eq_ignore_ascii_case("application/x-www-form-urlencoded") { Self::Form } else { Self::Json }
     }
 }
 
-/// A payload whose fields can be asked for. Of several fields with one name the last counts.
+/// A parsed payload. If a field occurs several times, the last one counts.
 pub enum Document<'a> {
     Json(Object<'a>),
     Form(HashMap<String, String>),
@@ -64,7 +64,8 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The text at a name, or in JSON at names joined by dots; `None` if there is none, or it is blank or null.
+    /// The text of a field. In JSON, the name can also be a path of names joined by dots. `None` if the field is absent,
+    /// blank or null.
     pub fn text(&self, name: &str) -> Result<Option<String>, Failure> {
         let text = match self {
             Self::Json(object) => match object.get(name).or_else(|| at_path(object, name)) {
@@ -77,7 +78,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The fields of a JSON object, each as it is written: what nobody asks for is not looked into.
+/// The fields of a JSON object, whose values are not parsed before they are used.
 #[derive(Deserialize)]
 #[serde(transparent)]
 pub struct Object<'a>(#[serde(borrow)] HashMap<FieldName, &'a RawValue>);
@@ -119,9 +120,10 @@ fn text_of(raw: &RawValue, name: &str) -> Result<Option<String>, Failure> {
         Some(b'[') => "a list",
         _ => "true or false",
     };
-    Err(Failure::new(Cause::WrongType, format!("{name:?} must be text, this is {kind}")))
+    Err(Failure::new(Cause::WrongType, format!("{name:?} must be text, not {kind}")))
 }
 
+/// The value at a path of names joined by dots.
 fn at_path<'a>(document: &Object<'a>, path: &str) -> Option<&'a RawValue> {
     let (first, rest) = path.split_once('.')?;
     let inner = Object::of(document.get(first)?)?;

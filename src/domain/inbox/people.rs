@@ -1,6 +1,7 @@
-//! Who somebody is: email addresses, phone numbers and names as contacts are compared by them.
+//! Normalizes email addresses, phone numbers and names, by which contacts are compared.
 //!
-//! Whatever is returned here is read as the same again, or one person would become two contacts.
+//! Each function is idempotent: normalizing its result again gives the same result. Otherwise one person could become two
+//! contacts.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -9,29 +10,30 @@ use icu_normalizer::ComposingNormalizerBorrowed;
 use percent_encoding::percent_decode_str;
 use phonenumber::{Mode, country};
 
-/// Longest of what is kept of a person, in characters.
+/// The maximum lengths of stored values, in characters.
 const MAX_EMAIL_CHARS: usize = 320;
 const MAX_PHONE_CHARS: usize = 40;
 const MAX_NAME_CHARS: usize = 200;
 
-/// A text in Unicode's normalization form C: one writing for what looks the same.
+/// A text in Unicode normalization form C, in which texts that look the same are equal.
 pub fn nfc(text: &str) -> Cow<'_, str> {
     const NORMALIZER: ComposingNormalizerBorrowed<'static> = ComposingNormalizerBorrowed::new_nfc();
     NORMALIZER.normalize(text)
 }
 
-/// Why a text does not name one email address.
+/// Why a text does not contain exactly one email address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAddress {
     Missing,
     Several,
 }
 
-/// The one address in a text: alone, in angle brackets behind a name, or as a `mailto:` link. In lower case.
+/// The only email address in a text, in lower case. It can stand alone, in angle brackets after a name, or in a `mailto:`
+/// link.
 pub fn email(text: &str) -> Result<String, NoAddress> {
-    // Behind the question mark of a link there are subject and copies, with commas of their own.
+    // The query of a link contains the subject and copies, which can contain commas.
     let text = trimmed(text);
-    let text = if behind_link(text).is_some() { text.split('?').next().unwrap_or_default() } else { text };
+    let text = if strip_mailto(text).is_some() { text.split('?').next().unwrap_or_default() } else { text };
     let entries: Vec<_> = entries(text).into_iter().filter(|entry| entry.contains('@')).collect();
     let addresses: BTreeSet<_> = entries.iter().map(|entry| address(entry)).collect();
     let mut addresses = addresses.into_iter();
@@ -42,7 +44,7 @@ pub fn email(text: &str) -> Result<String, NoAddress> {
     }
 }
 
-/// The parts of a list, which commas and semicolons separate outside of quotes and angle brackets.
+/// The entries of a list that is separated by commas and semicolons outside of quotes and angle brackets.
 fn entries(text: &str) -> Vec<&str> {
     let (mut quoted, mut bracketed) = (false, false);
     let separates = |c: char| {
@@ -57,22 +59,22 @@ fn entries(text: &str) -> Vec<&str> {
     text.split(separates).collect()
 }
 
-/// The address of one entry, if it is one.
+/// The address in one entry of a list.
 fn address(entry: &str) -> Option<String> {
     let entry = trimmed(entry);
     let written = match entry.rsplit_once('<') {
-        // With another bracket before it there are two of them.
+        // An entry with another opening bracket contains two addresses.
         Some((name, _)) if name.contains('<') => return None,
-        Some((_, behind)) => trimmed(behind.strip_suffix('>')?),
+        Some((_, bracketed)) => trimmed(bracketed.strip_suffix('>')?),
         None => entry,
     };
-    let written = match behind_link(written).and_then(|behind| behind.split('?').next()) {
+    let written = match strip_mailto(written).and_then(|link| link.split('?').next()) {
         Some(encoded) => percent_decode_str(encoded).decode_utf8().ok()?,
         None => Cow::Borrowed(written),
     };
     let address = nfc(&nfc(trimmed(&written)).to_lowercase()).into_owned();
     let (local, domain) = address.split_once('@')?;
-    // What would need quotes, or belongs to the list around an address.
+    // Characters that would need quotes, or that separate the addresses of a list.
     let odd = |c: char| c.is_whitespace() || c.is_control() || "@<>()[],;:\\\"".contains(c);
     let fine = !local.is_empty()
         && !local.contains(odd)
@@ -82,22 +84,22 @@ fn address(entry: &str) -> Option<String> {
     fine.then_some(address)
 }
 
-/// What stands behind `mailto:`, if a text begins with that.
-fn behind_link(text: &str) -> Option<&str> {
+/// The rest of a text that begins with `mailto:`.
+fn strip_mailto(text: &str) -> Option<&str> {
     const SCHEME: &str = "mailto:";
-    let (scheme, behind) = text.split_at_checked(SCHEME.len())?;
-    scheme.eq_ignore_ascii_case(SCHEME).then_some(behind)
+    let (scheme, rest) = text.split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME).then_some(rest)
 }
 
-/// Without blanks, and without marks that nobody sees, which come along when an address is copied.
+/// The text without surrounding white space and invisible characters, which are often copied along with an address.
 fn trimmed(text: &str) -> &str {
     text.trim_matches(|c: char| {
         c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}' | '\u{feff}')
     })
 }
 
-/// E.164 if it is a number, else what was written without what only separates; `None` without digits. The country is
-/// where a number belongs that brings no code of its own.
+/// A phone number in E.164 if it is valid, else its letters, digits and plus signs; `None` if it has no digit. `country`
+/// applies to numbers without a country code.
 pub fn phone(text: &str, country: Option<country::Id>) -> Option<String> {
     let text: String = text.chars().map(plain_digit).collect();
     let first = text.chars().find(|c| c.is_numeric() || *c == '+');
@@ -111,9 +113,9 @@ pub fn phone(text: &str, country: Option<country::Id>) -> Option<String> {
     kept.chars().any(|c| c.is_ascii_digit()).then_some(kept)
 }
 
-/// Digits and the plus sign as keyboards of other scripts write them, in ASCII.
+/// Converts digits and the plus sign of other scripts to ASCII.
 fn plain_digit(c: char) -> char {
-    /// Full-width, Arabic-Indic and Eastern Arabic.
+    /// The zero of full-width, Arabic-Indic and Eastern Arabic digits.
     const ZEROES: [char; 3] = ['\u{ff10}', '\u{660}', '\u{6f0}'];
     const FULL_WIDTH_PLUS: char = '\u{ff0b}';
     if c == FULL_WIDTH_PLUS {
@@ -123,7 +125,7 @@ fn plain_digit(c: char) -> char {
     value.and_then(|value| char::from_digit(value, 10)).unwrap_or(c)
 }
 
-/// The beginning of a name, on one line; `None` if it is blank.
+/// A name on one line, cut to its maximum length; `None` if it is blank.
 pub fn name(text: &str) -> Option<String> {
     let text = nfc(text).replace(char::is_control, " ");
     let kept: String = text.trim().chars().take(MAX_NAME_CHARS).collect();
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn several_addresses_or_none_are_no_address() {
+    fn a_text_without_exactly_one_address_is_rejected() {
         for text in
             ["", "n/a", "ann", "@", "@x", "a@", "a b@x", "<a@x", "a@x>", "a@.x", "a@x..y", "a@x.", "a:b@x", "mailto:"]
         {
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_of_other_scripts_are_digits() {
+    fn digits_of_other_scripts_are_read_as_digits() {
         for text in [
             "070-174 06 05",
             "\u{ff10}\u{ff17}\u{ff10}\u{ff0d}\u{ff11}\u{ff17}\u{ff14}\u{ff10}\u{ff16}\u{ff10}\u{ff15}",
@@ -192,11 +194,11 @@ mod tests {
         ] {
             assert_eq!(phone(text, Some(country::SE)).as_deref(), Some("+46701740605"), "{text}");
         }
-        assert_eq!(phone("\u{ff11}\u{ff12}", None).as_deref(), Some("12"), "also where it is no number");
+        assert_eq!(phone("\u{ff11}\u{ff12}", None).as_deref(), Some("12"), "also if the number is not valid");
     }
 
     #[test]
-    fn names_have_one_writing() {
+    fn names_are_normalized_trimmed_and_cut() {
         assert_eq!(name(" Zoe\u{308}\tLee ").as_deref(), Some("Zo\u{eb} Lee"));
         assert_eq!(name(" \n ").as_deref(), None);
         assert_eq!(name(&"\u{958}".repeat(300)).map(|name| name.chars().count()), Some(MAX_NAME_CHARS));

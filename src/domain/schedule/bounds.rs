@@ -1,41 +1,42 @@
-//! What keeps attempts from starting though they are due: a gateway's slots and its wish to be left alone, a
-//! target's own limits.
+//! What can keep a due attempt from starting: the slots and the hold of its gateway, and the limits of its target.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::sharing::Responsiveness;
-use super::{AHEAD, Call, Ended, LaneId, Limits, Listed, Place, QUICK};
+use super::{AHEAD, Call, Ended, LaneId, LanePosition, Limits, Listed, QUICK};
 use crate::domain::limits::{Rate, TargetLimits};
 use crate::domain::time::Timestamp;
 
-/// What all lanes of one gateway share.
+/// The state that all lanes of one gateway share.
 #[derive(Default)]
 pub struct GatewayBounds {
-    /// Both kinds: taken from a lane, and begun at once.
+    /// Attempts in flight, including those that were started on insert.
     in_flight: usize,
-    /// The last call was quick.
+    /// Whether the last call was quick.
     quick: bool,
     responsiveness: Responsiveness,
     hold: Hold,
-    /// First place of every lane whose target lets it start.
-    pub heads: BTreeSet<(Place, LaneId)>,
-    /// How the gateway stands among others.
+    /// The first position of every lane whose target allows a start.
+    pub heads: BTreeSet<(LanePosition, LaneId)>,
+    /// How the gateway is listed among the others.
     pub listed: Listed,
 }
 
-/// A gateway that said when it wants to be asked again. After that one attempt tries it; only when that has ended
-/// without another such wish do the others follow, so that a crowd does not spend its attempts on finding out.
+/// Whether a gateway is on hold because it sent `Retry-After`. When the time has passed, a single attempt tries the gateway.
+/// The others start only when that attempt finished without another `Retry-After`, so that they do not all fail.
 #[derive(Clone, Copy, Default)]
 enum Hold {
     #[default]
     None,
+    /// Nothing starts before this moment, and then one attempt.
     Until(Timestamp),
-    /// One attempt is under way, and had to wait until then.
+    /// That one attempt is in flight. The hold lasted until this moment.
     Trying(Timestamp),
 }
 
 impl GatewayBounds {
+    /// Whether the gateway's own limit allows another attempt.
     pub fn has_slot(&self, limits: &Limits) -> bool {
         let ahead = if self.quick { limits.in_flight_per_gateway / AHEAD } else { 0 };
         match self.hold {
@@ -45,7 +46,7 @@ impl GatewayBounds {
         }
     }
 
-    /// When it may be asked again, if it wanted to be left alone.
+    /// The end of the hold, if the gateway is on hold.
     pub fn not_before(&self) -> Option<Timestamp> {
         match self.hold {
             Hold::None => None,
@@ -57,12 +58,13 @@ impl GatewayBounds {
         self.in_flight
     }
 
-    /// Whether the slots that all gateways share have one for this gateway, of `all` attempts in flight.
+    /// Whether this gateway may take one of the slots that all gateways share, while `all` attempts are in flight.
     pub fn may_start(&self, all: usize, limits: &Limits, now: Timestamp) -> bool {
         let ahead = if self.quick { limits.in_flight / AHEAD } else { 0 };
         self.responsiveness.may_start(self.in_flight, all, ahead, limits, now)
     }
 
+    /// Takes a slot.
     pub fn start(&mut self, now: Timestamp) {
         self.in_flight += 1;
         self.responsiveness.started(now);
@@ -71,6 +73,7 @@ impl GatewayBounds {
         }
     }
 
+    /// Releases a slot, and learns from the call how the gateway responds.
     pub fn end(&mut self, ended: Ended, now: Timestamp) {
         self.in_flight = self.in_flight.saturating_sub(1);
         match ended {
@@ -90,7 +93,7 @@ impl GatewayBounds {
 }
 
 impl Hold {
-    /// What holds after a call.
+    /// The hold after a call.
     fn after(self, call: Call) -> Self {
         match (self, call.hold_until) {
             (Self::Until(before), Some(moment)) => Self::Until(moment.max(before)),
@@ -101,59 +104,63 @@ impl Hold {
     }
 }
 
-/// What all lanes of one target share.
+/// The state that all lanes of one target share.
 pub struct TargetBounds {
     pub limits: TargetLimits,
     in_flight: usize,
-    /// When the next may start by the target's rate.
+    /// When the rate of the target allows the next start.
     next_start: Option<Timestamp>,
     pub lanes: BTreeSet<LaneId>,
 }
 
-/// Attempts are handed out this much before their turn, because a timer is never on time; the executor
-/// makes them wait for it.
-const AHEAD_OF_TURN: Duration = Duration::from_millis(50);
+/// Attempts of a target with a rate are started this much before the rate allows their call, because timers are late. The
+/// rate limiter of the executor makes them wait for the exact moment.
+const EARLY_START: Duration = Duration::from_millis(50);
 
 impl TargetBounds {
     pub fn new(limits: TargetLimits) -> Self {
         Self { limits, in_flight: 0, next_start: None, lanes: BTreeSet::new() }
     }
 
+    /// Whether the target's `maxInFlight` allows another attempt.
     pub fn has_slot(&self) -> bool {
         self.limits.max_in_flight.is_none_or(|most| self.in_flight < most.get() as usize)
     }
 
+    /// When the rate of the target allows the next start, if it has a rate.
     pub fn not_before(&self) -> Option<Timestamp> {
         self.next_start.filter(|_| self.limits.rate.is_some())
     }
 
+    /// Takes a slot, and a turn of the rate.
     pub fn start(&mut self, now: Timestamp) {
         self.in_flight += 1;
         if let Some(rate) = self.limits.rate {
-            let lagging = now - AHEAD_OF_TURN;
-            let turn = self.next_start.map_or(lagging, |start| start.max(lagging));
-            self.next_start = Some(turn + rate.interval());
+            let earliest = now - EARLY_START;
+            let start = self.next_start.map_or(earliest, |start| start.max(earliest));
+            self.next_start = Some(start + rate.interval());
         }
     }
 
+    /// Releases a slot. If nothing was called, also gives the turn of the rate back.
     pub fn end(&mut self, ended: Ended) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let next_turn = match ended {
             Ended::Called(call) => call.next_turn,
             Ended::NotCalled { next_turn } => {
-                // Nothing was called, so the next one need not wait for it.
+                // Nothing was called, so the next attempt can use this turn.
                 let interval = self.limits.rate.map(Rate::interval).unwrap_or_default();
                 self.next_start = self.next_start.map(|start| start - interval);
                 next_turn
             }
         };
-        // Attempts that were started and have not left yet go first.
-        if let Some(turn) = next_turn {
-            self.next_start = self.next_start.max(Some(turn - AHEAD_OF_TURN));
+        // Attempts that already wait in the rate limiter go first.
+        if let Some(moment) = next_turn {
+            self.next_start = self.next_start.max(Some(moment - EARLY_START));
         }
     }
 
-    /// Other limits hold from now on.
+    /// Sets the limits of the target.
     pub fn limit(&mut self, limits: TargetLimits) {
         if limits.rate != self.limits.rate {
             self.next_start = None;

@@ -1,57 +1,58 @@
-//! How gateways share the slots, so that those that do not answer cannot take them from those that do.
+//! How gateways share the slots, so that gateways that do not respond cannot take all of them.
 //!
-//! A call that hangs keeps its slot until it times out, and nothing can take it back. So a gateway gets slots by how it
-//! has answered, and never all of them:
+//! A call that hangs uses its slot until it times out. A gateway therefore gets slots according to how it has responded so
+//! far, and never all of them. "Left" is the number of free slots outside the reserve, which is an eighth of all slots:
 //!
-//! | gateway | may start another attempt while |
+//! | gateway | it may start another attempt while |
 //! | --- | --- |
-//! | has answered | it has fewer in flight than twice what it answered before, or fewer than are left for all |
-//! | has never been called | it has fewer in flight than are left for all |
-//! | does not answer | four times what it has in flight fits into what is left, less a quarter |
-//! | has answered, and has few in flight | the reserve is not used up; no other gateway may touch the reserve |
+//! | responded before | it has fewer in flight than twice the number that it recently handled, or fewer than are left |
+//! | was never called | it has fewer in flight than are left |
+//! | does not respond | four times its number in flight, plus a quarter of the shared slots, is less than are left |
+//! | responded before and has few in flight | the reserve is not used up; other gateways cannot use the reserve |
 //!
-//! The second rule leaves something free however many new gateways hang: each takes at most as much as it leaves. The
-//! third keeps gateways that are known to hang to a few slots together. The reserve is for gateways that answered until
-//! now, so that they go on when busy neighbours hang at the same moment. Pure.
+//! The second rule leaves slots free however many new gateways hang, because each takes at most as many as it leaves. The
+//! third rule limits all gateways that are known to hang to a few slots together. The reserve is for gateways that responded
+//! until now: their attempts continue to start even if busy gateways hang at the same moment.
 
 use std::time::Duration;
 
 use super::Limits;
 use crate::domain::time::Timestamp;
 
-/// One slot in eight is reserved for gateways that answer and have few attempts in flight.
+/// One slot in eight is reserved for gateways that respond and have few attempts in flight.
 const RESERVED_SHARE: usize = 8;
-/// Attempts in flight that a gateway may always have while it answers.
+/// The number of attempts in flight that a gateway may always have while it responds.
 const FIRST_WINDOW: usize = 4;
-/// A gateway that has calls in flight and answers none of them for this long does not answer, unless its answers usually
-/// take longer.
+/// A gateway counts as not responding if it has calls in flight and responds to none of them for this long, or for twice the
+/// duration of its last response, if that is longer.
 const SILENCE: Duration = Duration::from_secs(1);
-/// With every answer a window shrinks by this part, down to what is used: about a hundred answers halve it.
+/// With every response the window shrinks by this fraction, down to what is used. About a hundred responses halve it.
 const WINDOW_DECAY: usize = 128;
 
 impl Limits {
-    /// Slots that only gateways that answer, and have few attempts in flight, may take.
+    /// The number of slots that only gateways that respond and have few attempts in flight can use.
     pub fn reserve(&self) -> usize {
         self.in_flight / RESERVED_SHARE
     }
 
-    /// What few means: eight such gateways fit into the reserve.
+    /// The number of attempts in flight that counts as few: eight such gateways fit into the reserve.
     pub fn few(&self) -> usize {
         (self.reserve() / 8).max(1)
     }
 }
 
-/// How a gateway has answered so far in this term.
+/// How a gateway has responded so far in this term.
 #[derive(Debug)]
 pub struct Responsiveness {
-    /// Attempts it may have in flight whatever others leave free: twice the most that it recently answered.
+    /// The number of attempts that it may have in flight however few slots are left: twice the most that were recently in
+    /// flight when it responded.
     window: usize,
     answered_before: bool,
-    /// The last call ended without an answer.
+    /// Whether the last call got no response.
     failing: bool,
-    /// Since when calls have been in flight without an answer to any of them.
+    /// Since when calls are in flight without a response to any of them.
     silent_since: Option<Timestamp>,
-    /// How long the last answer took.
+    /// The duration of the last call that got a response.
     usual: Duration,
 }
 
@@ -62,8 +63,8 @@ impl Default for Responsiveness {
 }
 
 impl Responsiveness {
-    /// Whether a gateway with `own` attempts in flight may start another one, of `all` in flight. `ahead` is how many
-    /// may be written down ahead of their call.
+    /// Whether a gateway with `own` attempts in flight may start another one, while `all` are in flight at all gateways.
+    /// `ahead` is the number of attempts that may be started before there is a slot for their call.
     pub fn may_start(&self, own: usize, all: usize, ahead: usize, limits: &Limits, now: Timestamp) -> bool {
         let reserve = limits.reserve();
         let shared = limits.in_flight - reserve;
@@ -80,11 +81,12 @@ impl Responsiveness {
         self.failing || self.silent_since.is_some_and(|since| now.since(since) > patience)
     }
 
+    /// Records that a call started.
     pub fn started(&mut self, now: Timestamp) {
         self.silent_since.get_or_insert(now);
     }
 
-    /// A call ended; `left` are still in flight.
+    /// Records that a call finished, with or without a response. `left` calls are still in flight.
     pub fn ended(&mut self, answered: bool, took: Duration, left: usize, now: Timestamp) {
         self.failing = !answered;
         if answered {
@@ -97,7 +99,7 @@ impl Responsiveness {
         self.idle_if_none(left);
     }
 
-    /// Nothing is in flight any more, so nothing is waited for.
+    /// If no call is in flight any more, the gateway is not silent.
     pub fn idle_if_none(&mut self, left: usize) {
         if left == 0 {
             self.silent_since = None;

@@ -1,4 +1,5 @@
-//! What is started when, within which bounds; and that nothing is lost or started twice, against a model.
+//! Tests of the schedule: what starts when and within which limits; and, with random histories, that no intent is lost or
+//! started twice.
 
 use proptest::prelude::*;
 
@@ -37,16 +38,16 @@ fn called(took: Duration) -> Ended {
 }
 
 impl Schedule {
-    /// Over, at the latest moment that the schedule was told.
-    fn is_over(&mut self, taken: &Waiting, ended: Ended) {
-        self.over(taken, ended, self.now);
+    /// Finishes an attempt at the latest time that the schedule was given.
+    fn finish_now(&mut self, taken: &Waiting, ended: Ended) {
+        self.finish(taken, ended, self.now);
     }
 
-    fn is_over_at_once(&mut self, lane: &Arc<Lane>) -> bool {
+    fn finish_on_insert_now(&mut self, lane: &Arc<Lane>) -> bool {
         self.release_on_insert(lane, NOT_CALLED, self.now)
     }
 
-    /// Lets a gateway answer so many attempts at once, so that it may have as many again.
+    /// Lets a gateway respond to `count` attempts that are in flight together, so that its window is at least twice that.
     fn has_answered(&mut self, lane: &Arc<Lane>, count: usize) {
         (0..count).for_each(|_| self.start(lane, self.now));
         (0..count).for_each(|_| self.end(lane, called(QUICK), self.now));
@@ -73,40 +74,43 @@ fn due_attempts_start_in_order_of_due_time() {
 }
 
 #[test]
-fn of_a_gateway_that_is_quick_a_few_are_begun_ahead() {
+fn a_quick_gateway_gets_a_few_attempts_started_ahead() {
     let mut schedule = Schedule::new(limits(16, 16));
     schedule.has_answered(&lane(1), 16);
     (0..60).for_each(|seq| schedule.merge(waiting(seq, 1, seq)));
     let first = schedule.take_due(at(100));
     assert_eq!(first.len(), 14, "two of the sixteen are reserved");
-    schedule.is_over(&first[0], called(Duration::from_millis(50)));
-    assert_eq!(schedule.take_due(at(100)).len(), 3, "its own slot, and two ahead");
+    schedule.finish_now(&first[0], called(Duration::from_millis(50)));
+    assert_eq!(schedule.take_due(at(100)).len(), 3, "the released slot, and two ahead");
     for (taken, left) in first[1..].iter().zip([0, 0, 1, 1, 1]) {
-        schedule.is_over(taken, called(QUICK));
-        assert_eq!(schedule.take_due(at(100)).len(), left, "slow again: what is ahead is not made up for");
+        schedule.finish_now(taken, called(QUICK));
+        assert_eq!(schedule.take_due(at(100)).len(), left, "slow again: nothing is started ahead");
     }
 }
 
 #[test]
-fn a_new_intent_is_begun_at_once_unless_another_is_due_or_no_slot_is_free() {
+fn a_new_intent_starts_on_insert_unless_another_is_due_or_no_slot_is_free() {
     let mut schedule = Schedule::new(Limits { capacity: MIN_LANE, ..limits(3, 2) });
     for seq in 0..9 {
         schedule.merge(waiting(seq, 1, 100 + seq));
     }
     let gateway = &lane(1);
-    assert!(schedule.take_on_insert(gateway, at(99)), "the others are due later, also those not in memory");
+    assert!(
+        schedule.take_on_insert(gateway, at(99)),
+        "the others are due later, including those that are not in memory"
+    );
     assert!(!schedule.take_on_insert(gateway, at(100)), "one is due");
     assert!(schedule.take_on_insert(gateway, at(99)));
     assert!(!schedule.take_on_insert(gateway, at(99)), "the gateway is full");
     assert!(schedule.take_on_insert(&lane(2), at(99)));
     assert!(!schedule.take_on_insert(&lane(3), at(99)), "all slots are taken");
     assert!(schedule.take_due(at(100)).is_empty());
-    schedule.is_over_at_once(&lane(2));
-    assert!(schedule.is_over_at_once(gateway), "one waits for that");
+    schedule.finish_on_insert_now(&lane(2));
+    assert!(schedule.finish_on_insert_now(gateway), "one waits for the slot");
     assert_eq!(seqs(&schedule.take_due(at(100))), [0]);
     schedule.close();
     assert!(!schedule.take_on_insert(&lane(2), at(99)));
-    schedule.is_over_at_once(gateway);
+    schedule.finish_on_insert_now(gateway);
     assert!(schedule.take_due(at(200)).is_empty());
 }
 
@@ -120,50 +124,54 @@ fn a_full_gateway_does_not_hold_up_others() {
     let first = schedule.take_due(at(100));
     assert_eq!(seqs(&first), [1, 2, 6], "two for gateway 1, then gateway 2");
     assert_eq!(schedule.next_due_in(at(100)), None, "all slots are taken");
-    schedule.is_over(&first[2], NOT_CALLED);
+    schedule.finish_now(&first[2], NOT_CALLED);
     assert_eq!(schedule.next_due_in(at(100)), None, "gateway 1 is still full");
-    schedule.is_over(&first[0], NOT_CALLED);
+    schedule.finish_now(&first[0], NOT_CALLED);
     assert_eq!(seqs(&schedule.take_due(at(100))), [3]);
 }
 
 #[test]
-fn seen_twice_is_started_once_and_a_later_state_replaces_an_earlier_one() {
+fn an_intent_that_is_read_twice_starts_once_and_a_later_state_replaces_an_earlier_one() {
     let mut schedule = Schedule::new(limits(10, 10));
     schedule.merge(waiting(1, 1, 10));
     schedule.merge(waiting(1, 1, 10));
     let taken = schedule.take_due(at(10));
     assert_eq!(taken.len(), 1);
     schedule.merge(waiting(1, 1, 10));
-    assert!(schedule.take_due(at(10)).is_empty(), "a stale sight of a started intent");
+    assert!(schedule.take_due(at(10)).is_empty(), "a stale read of a started intent");
     let retry = Waiting { attempt_count: 1, ..waiting(1, 1, 20) };
     schedule.merge(retry.clone());
-    assert!(schedule.take_due(at(30)).is_empty(), "not before the attempt before it is over");
-    schedule.is_over(&taken[0], NOT_CALLED);
+    assert!(schedule.take_due(at(30)).is_empty(), "not before the previous attempt is finished");
+    schedule.finish_now(&taken[0], NOT_CALLED);
     schedule.merge(waiting(1, 1, 10));
-    assert_eq!(schedule.take_due(at(20)), [retry], "the retry was kept although seen before the end");
+    assert_eq!(
+        schedule.take_due(at(20)),
+        [retry],
+        "the retry was kept although it was read before the previous attempt finished"
+    );
 }
 
 #[test]
-fn a_lane_that_was_cut_while_its_page_was_loading_asks_again() {
+fn a_lane_that_was_shortened_while_its_page_was_loading_asks_again() {
     let mut schedule = Schedule::new(Limits { in_flight: 10, in_flight_per_gateway: 10, capacity: MIN_LANE });
     schedule.has_answered(&lane(1), 10);
     let page = |from, limit| LanePage { lane: lane(1), from, limit };
     let all: Vec<_> = (0..20).map(|n| waiting(n, 1, 100 + n)).collect();
-    schedule.merge_page(&LoadedPage { page: page(Place::START, 8), waiting: all[..8].to_vec() });
+    schedule.merge_page(&LoadedPage { page: page(LanePosition::START, 8), waiting: all[..8].to_vec() });
     for taken in schedule.take_due(at(104)) {
-        schedule.is_over(&taken, NOT_CALLED);
+        schedule.finish_now(&taken, NOT_CALLED);
     }
     let wanted = schedule.wanted_pages();
-    assert_eq!(wanted, [page(Place { due: at(107), seq: IntentSeq(8) }, 5)]);
+    assert_eq!(wanted, [page(LanePosition { due: at(107), seq: IntentSeq(8) }, 5)]);
     for n in 50..60 {
         schedule.merge(waiting(n, 1, 50));
     }
     schedule.merge_page(&LoadedPage { page: wanted[0].clone(), waiting: all[8..13].to_vec() });
     assert_eq!(schedule.held(), MIN_LANE);
     for taken in schedule.take_due(at(60)) {
-        schedule.is_over(&taken, NOT_CALLED);
+        schedule.finish_now(&taken, NOT_CALLED);
     }
-    assert_eq!(schedule.wanted_pages(), [page(Place { due: at(50), seq: IntentSeq(58) }, 8)]);
+    assert_eq!(schedule.wanted_pages(), [page(LanePosition { due: at(50), seq: IntentSeq(58) }, 8)]);
 }
 
 fn names(names: &[&str]) -> BTreeSet<TargetName> {
@@ -179,7 +187,7 @@ fn rate(per_second: f64) -> TargetLimits {
 }
 
 #[test]
-fn a_paused_target_waits_and_holds_up_nobody() {
+fn a_paused_target_waits_and_delays_no_other_target() {
     let mut schedule = Schedule::new(Limits { capacity: MIN_LANE, ..limits(10, 2) });
     let (one, other) = (lane_of(1, 1, "one"), lane_of(2, 1, "other"));
     (0..20).for_each(|seq| schedule.merge(waiting_in(&one, seq, seq)));
@@ -187,19 +195,19 @@ fn a_paused_target_waits_and_holds_up_nobody() {
     schedule.pause_targets(names(&["one"]));
     assert!(!schedule.take_on_insert(&one, at(60)), "paused");
     let taken = schedule.take_due(at(60));
-    assert_eq!(seqs(&taken), [50], "of the same gateway, and due later than all that are paused");
-    schedule.is_over(&taken[0], NOT_CALLED);
+    assert_eq!(seqs(&taken), [50], "an intent of the same gateway that is due later than all paused ones");
+    schedule.finish_now(&taken[0], NOT_CALLED);
     assert_eq!(schedule.next_due_in(at(60)), None);
     assert!(schedule.take_on_insert(&other, at(60)));
     schedule.pause_targets(names(&[]));
-    assert_eq!(seqs(&schedule.take_due(at(60))), [0], "goes on where it was");
+    assert_eq!(seqs(&schedule.take_due(at(60))), [0], "continues with the first intent");
     schedule.pause_target(&one.target);
-    schedule.is_over_at_once(&other);
+    schedule.finish_on_insert_now(&other);
     assert!(schedule.take_due(at(60)).is_empty());
 }
 
 #[test]
-fn a_target_may_have_fewer_slots_than_its_gateway() {
+fn a_target_can_have_fewer_slots_than_its_gateway() {
     let mut schedule = Schedule::new(limits(10, 10));
     let most = TargetLimits { max_in_flight: std::num::NonZeroU32::new(2), ..TargetLimits::default() };
     // Two contracts of one target, and another target, at one gateway.
@@ -212,14 +220,14 @@ fn a_target_may_have_fewer_slots_than_its_gateway() {
     schedule.merge(waiting_in(&other, 20, 20));
     let taken = schedule.take_due(at(100));
     assert_eq!(seqs(&taken), [0, 1, 20]);
-    assert!(!schedule.take_on_insert(&new, at(0)), "also what comes new");
-    schedule.is_over(&taken[0], called(Duration::ZERO));
+    assert!(!schedule.take_on_insert(&new, at(0)), "the limit also applies to new intents");
+    schedule.finish_now(&taken[0], called(Duration::ZERO));
     let taken = schedule.take_due(at(100));
-    assert_eq!(seqs(&taken), [2], "nothing ahead, though the gateway is quick");
-    schedule.is_over(&taken[0], NOT_CALLED);
+    assert_eq!(seqs(&taken), [2], "nothing is started ahead, although the gateway is quick");
+    schedule.finish_now(&taken[0], NOT_CALLED);
     assert_eq!(seqs(&schedule.take_due(at(100))), [10], "the other contract shares the limit");
     schedule.limit_targets(HashMap::new());
-    assert_eq!(seqs(&schedule.take_due(at(100))), [11, 12], "a new registry applies to what waits");
+    assert_eq!(seqs(&schedule.take_due(at(100))), [11, 12], "a new registry applies to waiting intents");
 }
 
 #[test]
@@ -232,28 +240,36 @@ fn a_rate_spaces_the_starts_of_its_target() {
     }
     let slow = |taken: Vec<Waiting>| taken.iter().filter(|waiting| waiting.seq.0 < 1000).count();
     assert_eq!(slow(schedule.take_due(at(0))), 1);
-    assert_eq!(schedule.next_due_in(at(0)), Some(Duration::from_millis(50)), "a little ahead of its turn");
+    assert_eq!(
+        schedule.next_due_in(at(0)),
+        Some(Duration::from_millis(50)),
+        "a little before the rate allows the call"
+    );
     let mut started = 1;
     for step in 1..=1000 {
         started += slow(schedule.take_due(at(step * 7_000)));
     }
     assert_eq!(started, 71, "seven seconds, and one at the start");
     let before = schedule.next_due_in(at(7_000_000)).unwrap();
-    assert!(!schedule.take_on_insert(&lane(1), at(7_000_000)), "{before:?}: neither does what comes new overtake it");
+    assert!(!schedule.take_on_insert(&lane(1), at(7_000_000)), "{before:?}: a new intent does not overtake");
 }
 
 #[test]
-fn attempts_that_queue_for_their_turn_hold_back_those_behind_them() {
+fn attempts_that_wait_in_the_rate_limiter_delay_later_ones() {
     let mut schedule = Schedule::new(limits(100, 100));
     schedule.limit_targets(limited("t1", rate(10.0)));
     (0..100).for_each(|seq| schedule.merge(waiting(seq, 1, 0)));
     let first = schedule.take_due(at(0));
-    // Others like it are still to leave, until then.
+    // Until then, the rate limiter is busy with other attempts of the target.
     let late = Call { next_turn: Some(at(1_100_000)), ..call(QUICK) };
-    schedule.is_over(&first[0], Ended::Called(late));
+    schedule.finish_now(&first[0], Ended::Called(late));
     assert!(schedule.take_due(at(1_049_000)).is_empty());
     assert_eq!(schedule.next_due_in(at(1_049_000)), Some(Duration::from_millis(1)));
-    assert_eq!(schedule.take_due(at(1_050_000)).len(), 1, "when those have left, ahead of its turn as ever");
+    assert_eq!(
+        schedule.take_due(at(1_050_000)).len(),
+        1,
+        "when those have left, and a little before the rate allows the call"
+    );
 }
 
 #[test]
@@ -270,14 +286,14 @@ fn a_target_with_a_rate_does_not_starve_behind_the_backlog_of_another() {
         // Every call takes 100 ms.
         for taken in schedule.take_due(at(1_000_000 + step * 100_000)) {
             started += usize::from(taken.lane == rated);
-            schedule.is_over(&taken, called(QUICK));
+            schedule.finish_now(&taken, called(QUICK));
         }
     }
-    assert_eq!(started, 100, "it was due before all others, as often as its rate lets it");
+    assert_eq!(started, 100, "it was due before all others, so it starts as often as its rate allows");
 }
 
 #[test]
-fn another_rate_holds_from_when_it_is_known() {
+fn a_changed_rate_applies_immediately() {
     let mut schedule = Schedule::new(limits(10, 10));
     schedule.limit_targets(limited("t1", rate(0.01)));
     (0..9).for_each(|seq| schedule.merge(waiting(seq, 1, 0)));
@@ -288,7 +304,7 @@ fn another_rate_holds_from_when_it_is_known() {
 }
 
 #[test]
-fn a_gateway_that_asks_for_it_is_left_alone_and_then_tried_by_one() {
+fn a_gateway_on_hold_is_not_called_and_then_tried_by_one_attempt() {
     let mut schedule = Schedule::new(limits(20, 4));
     let (one, two, elsewhere) = (lane_of(1, 1, "one"), lane_of(2, 1, "two"), lane_of(3, 3, "elsewhere"));
     for seq in 0..9 {
@@ -297,26 +313,29 @@ fn a_gateway_that_asks_for_it_is_left_alone_and_then_tried_by_one() {
     let taken = schedule.take_due(at(0));
     assert_eq!(taken.len(), 4);
     let busy = |until| Ended::Called(Call { hold_until: Some(at(until)), ..call(Duration::ZERO) });
-    schedule.is_over(&taken[0], busy(1_000));
+    schedule.finish_now(&taken[0], busy(1_000));
     assert_eq!((schedule.gateways_on_hold(at(999)), schedule.gateways_on_hold(at(1_000))), (1, 0));
-    schedule.is_over(&taken[1], called(Duration::ZERO));
-    schedule.is_over(&taken[2], busy(500));
-    assert!(schedule.take_due(at(999)).is_empty(), "not one of either target, and no earlier because of another");
-    assert!(schedule.take_on_insert(&elsewhere, at(999)), "other gateways are not concerned");
+    schedule.finish_now(&taken[1], called(Duration::ZERO));
+    schedule.finish_now(&taken[2], busy(500));
+    assert!(
+        schedule.take_due(at(999)).is_empty(),
+        "no intent of either target, and the shorter hold does not replace the longer one"
+    );
+    assert!(schedule.take_on_insert(&elsewhere, at(999)), "other gateways are not affected");
     assert!(!schedule.take_on_insert(&one, at(999)));
-    assert!(schedule.take_due(at(1_000)).is_empty(), "one is still there from before");
-    schedule.is_over(&taken[3], called(Duration::ZERO));
-    assert_eq!(schedule.gateways_on_hold(at(999)), 1, "the later wish holds");
+    assert!(schedule.take_due(at(1_000)).is_empty(), "an earlier attempt is still in flight");
+    schedule.finish_now(&taken[3], called(Duration::ZERO));
+    assert_eq!(schedule.gateways_on_hold(at(999)), 1, "the longer hold applies");
     let trying = schedule.take_due(at(1_000));
-    assert_eq!(trying.len(), 1, "one tries it");
-    schedule.is_over(&trying[0], busy(2_000));
+    assert_eq!(trying.len(), 1, "one attempt tries the gateway");
+    schedule.finish_now(&trying[0], busy(2_000));
     assert_eq!(schedule.next_due_in(at(1_000)), Some(Duration::from_micros(1_000)));
     let trying = schedule.take_due(at(2_000));
     assert_eq!(trying.len(), 1);
-    schedule.is_over(&trying[0], NOT_CALLED);
+    schedule.finish_now(&trying[0], NOT_CALLED);
     let trying = schedule.take_due(at(2_000));
-    assert_eq!(trying.len(), 1, "that one was not sent, so another has to try");
-    schedule.is_over(&trying[0], called(QUICK));
+    assert_eq!(trying.len(), 1, "that one was not sent, so another one tries");
+    schedule.finish_now(&trying[0], called(QUICK));
     assert_eq!((schedule.take_due(at(2_000)).len(), schedule.gateways_on_hold(at(0))), (2, 0), "all that are left");
 }
 
@@ -326,24 +345,24 @@ fn a_turn_of_the_rate_that_was_not_used_is_given_back() {
     schedule.limit_targets(limited("t1", rate(1.0)));
     (0..100).for_each(|seq| schedule.merge(waiting(seq, 1, 0)));
     for _ in 0..50 {
-        // Nothing is called: what was first had ended meanwhile.
+        // Nothing is called, because the intent had ended meanwhile.
         let taken = schedule.take_due(at(0));
         assert_eq!(taken.len(), 1);
-        schedule.is_over(&taken[0], NOT_CALLED);
+        schedule.finish_now(&taken[0], NOT_CALLED);
     }
     let taken = schedule.take_due(at(0));
-    schedule.is_over(&taken[0], called(QUICK));
+    schedule.finish_now(&taken[0], called(QUICK));
     assert!(schedule.take_due(at(900_000)).is_empty(), "that one was called");
     assert_eq!(schedule.take_due(at(950_000)).len(), 1);
-    // One that queues in the executor says when the next could leave.
+    // An attempt that waited in the rate limiter reports when the next call is allowed.
     let taken = schedule.take_due(at(1_950_000));
-    schedule.is_over(&taken[0], Ended::NotCalled { next_turn: Some(at(9_000_000)) });
+    schedule.finish_now(&taken[0], Ended::NotCalled { next_turn: Some(at(9_000_000)) });
     assert!(schedule.take_due(at(8_949_000)).is_empty());
     assert_eq!(schedule.take_due(at(8_950_000)).len(), 1);
 }
 
 #[test]
-fn what_the_store_has_ended_is_not_started() {
+fn an_intent_that_ended_in_the_store_is_not_started() {
     let mut schedule = Schedule::new(limits(2, 2));
     (0..4).for_each(|seq| schedule.merge(waiting(seq, 1, seq)));
     schedule.forget_ended([IntentSeq(0), IntentSeq(2), IntentSeq(77)]);
@@ -360,26 +379,26 @@ fn gateways_take_turns_when_slots_are_few() {
     (50..60).for_each(|seq| schedule.merge(waiting(seq, 2, seq)));
     let first = schedule.take_due(at(100));
     assert_eq!(seqs(&first), [0, 1, 2, 3, 50, 51, 52], "not the seven that are due first");
-    schedule.is_over(&first[0], called(QUICK));
+    schedule.finish_now(&first[0], called(QUICK));
     assert_eq!(seqs(&schedule.take_due(at(100))), [4], "each has three");
-    schedule.is_over(&first[1], called(QUICK));
-    schedule.is_over(&first[2], called(QUICK));
+    schedule.finish_now(&first[1], called(QUICK));
+    schedule.finish_now(&first[2], called(QUICK));
     assert_eq!(seqs(&schedule.take_due(at(100))), [5, 6], "the first has two, then as many as the other");
 }
 
 #[test]
-fn a_gateway_gets_more_slots_as_it_answers_and_few_while_it_does_not() {
+fn a_gateway_gets_more_slots_while_it_responds_and_few_while_it_does_not() {
     let mut schedule = Schedule::new(limits(256, 128));
     (0..2_000).for_each(|seq| schedule.merge(waiting(seq, 1, 0)));
     let second = |n: i64| at(n * 1_000_000);
     let first = schedule.take_due(second(0));
     assert_eq!(first.len(), 112, "half of what is not reserved, before it has ever answered");
-    schedule.is_over(&first[0], called(QUICK));
+    schedule.finish_now(&first[0], called(QUICK));
     assert_eq!(schedule.take_due(second(1)).len(), 128 - 111, "as many as a gateway may have");
-    // From here on it is silent: what times out is replaced by far fewer.
+    // From here on it does not respond: calls that time out are replaced by far fewer.
     for taken in &first[1..] {
         let timed_out = Call { answered: false, ..call(QUICK) };
-        schedule.over(taken, Ended::Called(timed_out), second(36));
+        schedule.finish(taken, Ended::Called(timed_out), second(36));
     }
     assert_eq!(schedule.in_flight(), 17);
     assert_eq!(schedule.take_due(second(36)).len(), 17, "four times that, and a quarter, fit into what is free");
@@ -387,7 +406,7 @@ fn a_gateway_gets_more_slots_as_it_answers_and_few_while_it_does_not() {
 }
 
 #[test]
-fn busy_gateways_that_hang_together_leave_the_reserve_to_those_that_answer() {
+fn busy_gateways_that_hang_together_leave_the_reserve_to_gateways_that_respond() {
     let mut schedule = Schedule::new(limits(256, 128));
     let healthy = lane(3);
     schedule.has_answered(&healthy, 1);
@@ -397,19 +416,19 @@ fn busy_gateways_that_hang_together_leave_the_reserve_to_those_that_answer() {
     }
     assert_eq!(schedule.take_due(at(0)).len(), 224);
     for _ in 0..schedule.limits.few() {
-        assert!(schedule.take_on_insert(&healthy, at(1)), "what is reserved is for this one");
+        assert!(schedule.take_on_insert(&healthy, at(1)), "it can use the reserve");
     }
-    assert!(!schedule.take_on_insert(&healthy, at(1)), "and not only for this one");
-    assert!(!schedule.take_on_insert(&lane(4), at(1)), "a gateway that nothing is known of has to wait");
+    assert!(!schedule.take_on_insert(&healthy, at(1)), "but not all of the reserve");
+    assert!(!schedule.take_on_insert(&lane(4), at(1)), "a gateway that was never called cannot use the reserve");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// However many gateways hang, whatever waits for them and however long that lasts: an intent of a gateway that
-    /// answers starts when it is due, and no gateway is given more than it may have.
+    /// However many gateways hang, how many intents wait for them and how long they hang: an intent of a gateway that
+    /// responds starts when it is due, and no limit is exceeded.
     #[test]
-    fn hung_gateways_delay_nobody_else(
+    fn hung_gateways_do_not_delay_others(
         in_flight in 8_usize..300,
         hung in 1_i64..400,
         joins in 10_i64..60,
@@ -420,29 +439,29 @@ proptest! {
         let mut schedule = Schedule::new(Limits { capacity: 100_000, ..limits(in_flight, per_gateway) });
         let healthy = lane(-1);
         schedule.has_answered(&healthy, 1);
-        let mut under_way: Vec<(i64, Waiting)> = Vec::new();
+        let mut in_flight_now: Vec<(i64, Waiting)> = Vec::new();
         for second in 0..50_i64 {
             let now = at(second * 1_000_000);
-            // Some more begin to hang each second, each with a backlog that was due long ago.
+            // Each second some more gateways hang, each with a backlog that was due long ago.
             for gateway in (second * joins).min(hung)..((second + 1) * joins).min(hung) {
                 for number in 0..backlog {
                     schedule.merge(waiting(1_000_000 + gateway * 1_000 + number, gateway, 0));
                 }
             }
-            let (over, left) = under_way.into_iter().partition(|(since, _)| second - since >= timeout);
-            under_way = left;
+            let (over, left) = in_flight_now.into_iter().partition(|(since, _)| second - since >= timeout);
+            in_flight_now = left;
             for (_, taken) in over {
-                schedule.over(&taken, Ended::Called(Call { answered: false, ..call(QUICK) }), now);
+                schedule.finish(&taken, Ended::Called(Call { answered: false, ..call(QUICK) }), now);
                 schedule.merge(Waiting { attempt_count: taken.attempt_count + 1, ..taken });
             }
-            under_way.extend(schedule.take_due(now).into_iter().map(|taken| (second, taken)));
+            in_flight_now.extend(schedule.take_due(now).into_iter().map(|taken| (second, taken)));
             prop_assert!(schedule.in_flight() <= in_flight, "{}", schedule.in_flight());
             prop_assert!(schedule.gateways.values().all(|gateway| gateway.in_flight() <= per_gateway));
             schedule.merge(waiting(second, -1, second * 1_000_000));
             let taken = schedule.take_due(now);
-            prop_assert_eq!(seqs(&taken), [second], "the healthy one starts at once, and nothing else does");
-            schedule.over(&taken[0], called(Duration::from_millis(5)), now);
-            prop_assert!(schedule.take_on_insert(&healthy, now), "so does what is new");
+            prop_assert_eq!(seqs(&taken), [second], "only the intent of the healthy gateway starts");
+            schedule.finish(&taken[0], called(Duration::from_millis(5)), now);
+            prop_assert!(schedule.take_on_insert(&healthy, now), "a new intent starts on insert");
             schedule.release_on_insert(&healthy, called(Duration::from_millis(5)), now);
         }
     }
@@ -450,9 +469,9 @@ proptest! {
 }
 
 proptest! {
-    /// A store with more rows than fit into memory, contracts, targets and gateways of every size, rows that
-    /// arrive while others run and are reported twice, targets that are paused and resumed, that have a rate or
-    /// few slots, gateways that ask to be left alone: each row starts exactly once, and no limit is ever passed.
+    /// The store has more intents than fit into memory, in several lanes, targets and gateways. Some are added while others
+    /// run, and each of those is merged twice. Targets are paused and resumed, and have a rate or few slots; gateways go on
+    /// hold. Each intent starts exactly once, and no limit is ever exceeded.
     #[test]
     fn every_waiting_intent_starts_once(
         rows in prop::collection::vec((0_i64..6, 0_i64..200), 1..300),
@@ -469,8 +488,8 @@ proptest! {
         let rows: Vec<_> = rows.iter().enumerate()
             .map(|(seq, (lane, due))| waiting_in(&lanes[*lane as usize], i64::try_from(seq).unwrap(), *due)).collect();
         let (early, late) = rows.split_at(split.min(rows.len()));
-        let mut store: BTreeMap<(LaneId, Place), Waiting> = BTreeMap::new();
-        let keyed = |row: &Waiting| ((row.lane.id, row.place()), row.clone());
+        let mut store: BTreeMap<(LaneId, LanePosition), Waiting> = BTreeMap::new();
+        let keyed = |row: &Waiting| ((row.lane.id, row.position()), row.clone());
         store.extend(early.iter().map(keyed));
         let load = |store: &BTreeMap<_, Waiting>, page: LanePage| LoadedPage {
             waiting: store.range((page.lane.id, page.from)..)
@@ -482,10 +501,10 @@ proptest! {
         let most = TargetLimits { max_in_flight: std::num::NonZeroU32::new(most), ..TargetLimits::default() };
         schedule.limit_targets(limited("a", most).into_iter().chain(limited("b", rate(1_000.0))).collect());
         for lane in &lanes {
-            schedule.merge_page(&load(&store, LanePage { lane: Arc::clone(lane), from: Place::START, limit: 10 }));
+            schedule.merge_page(&load(&store, LanePage { lane: Arc::clone(lane), from: LanePosition::START, limit: 10 }));
         }
         let mut started = Vec::new();
-        let mut under_way: Vec<Waiting> = Vec::new();
+        let mut in_flight_now: Vec<Waiting> = Vec::new();
         let mut late = late.iter();
         for round in 0..10_000_usize {
             if let Some(row) = late.next() {
@@ -503,16 +522,16 @@ proptest! {
                 prop_assert!(!paused.contains(&row.lane.target), "{:?} is paused", row.lane.target);
                 store.remove(&keyed(&row).0);
                 started.push(row.seq);
-                under_way.push(row.clone());
-                let same = |alike: &dyn Fn(&Lane) -> bool| under_way.iter().filter(|other| alike(&other.lane)).count();
+                in_flight_now.push(row.clone());
+                let same = |alike: &dyn Fn(&Lane) -> bool| in_flight_now.iter().filter(|other| alike(&other.lane)).count();
                 prop_assert!(same(&|lane| lane.gateway == row.lane.gateway) <= per_gateway);
                 prop_assert!(same(&|lane| lane.target.as_str() == "a") <= most.max_in_flight.unwrap().get() as usize);
             }
-            prop_assert_eq!(schedule.in_flight(), under_way.len());
-            if !under_way.is_empty() && round % 3 != 0 {
+            prop_assert_eq!(schedule.in_flight(), in_flight_now.len());
+            if !in_flight_now.is_empty() && round % 3 != 0 {
                 let hold_until = (round % holds == 0).then_some(now + Duration::from_millis(2));
                 let ended = Ended::Called(Call { hold_until, ..call(QUICK) });
-                schedule.is_over(&under_way.swap_remove(round % under_way.len()), ended);
+                schedule.finish_now(&in_flight_now.swap_remove(round % in_flight_now.len()), ended);
             }
             for page in schedule.wanted_pages() {
                 schedule.merge_page(&load(&store, page));

@@ -7,7 +7,7 @@ use crate::domain::contract::{GatewayType, TerminalOutcomes};
 use crate::domain::intent::Payload;
 use crate::domain::job::SubmissionId;
 use crate::domain::job::fixtures::{command, submission_id};
-use crate::store::actor::MAX_OPTIONAL_READS;
+use crate::store::actor::{MAX_OPTIONAL_READS, MAX_READS};
 use crate::store::{JobFacts, NewIntent, NewJob, StoreError};
 
 fn overloads(instance: &Instance) -> String {
@@ -37,6 +37,26 @@ async fn clients_that_wait_leave_room_for_others_and_are_no_store_errors() {
     let refused = needed.iter().filter(|answer| **answer == Err(StoreError::Overloaded)).count();
     assert!(refused > 0);
     assert_eq!(overloads(&instance), refused.to_string());
+}
+
+/// Answers that their callers have not taken yet are in memory, so they count as reads under way.
+#[actix::test]
+async fn answers_that_nobody_has_taken_count_as_reads() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.submit("a", &one_shot()).await;
+    instance.end("a").await;
+    let store = &instance.engine.store;
+    let mut asked: Vec<_> = (0..MAX_READS).map(|_| Box::pin(store.find(intent_id("a")))).collect();
+    for read in &mut asked {
+        assert!(futures_util::poll!(read).is_pending());
+    }
+    // They are answered meanwhile, and nobody looks.
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(store.find(intent_id("a")).await, Err(StoreError::Overloaded));
+    drop(asked.split_off(1));
+    assert!(store.find(intent_id("a")).await.unwrap().is_some(), "what nobody wants any more takes no room");
+    assert!(asked.remove(0).await.unwrap().is_some());
 }
 
 fn job(number: u8, contract: &Contract) -> NewIntent {

@@ -12,7 +12,7 @@ use crate::domain::inbox::{Channel, Draft, PayloadFormat};
 use crate::domain::lease::Term;
 use crate::store::{
     Contact, DueInboxSubmission, FailedInboxTry, FencedError, InboxQuery, InboxSubmission, InboxSubmissionState,
-    NewInboxSubmission, ProcessedInboxSubmission, Received, Reprocess, Store, WriteBatch,
+    NewInboxSubmission, ProcessedInboxSubmission, Received, Reprocess, SHOWN_CHARS, Store, WriteBatch,
 };
 
 pub(super) fn new(number: u8, client_slug: &str, payload: &[u8]) -> NewInboxSubmission {
@@ -247,4 +247,27 @@ pub async fn lists_of_the_inbox_are_paged(fixture: Fixture) {
     let look = fixture.store.due_inbox(1).await.unwrap();
     assert_eq!(look.due.len(), 1);
     assert!(look.backlog.oldest.is_some_and(|age| age >= Duration::from_secs(1)));
+}
+
+/// By characters and not by halves of them.
+pub async fn a_long_message_is_shown_up_to_a_whole_character(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let bodies = [
+        "a".repeat(SHOWN_CHARS),
+        format!("{}😀", "a".repeat(SHOWN_CHARS)),
+        format!("a{}", "😀".repeat(SHOWN_CHARS)),
+        format!("{}é", "😀".repeat(SHOWN_CHARS - 1)),
+    ];
+    for (number, body) in (1_u8..).zip(&bodies) {
+        receive(&*fixture.store, vec![new(number, "acme", b"{}")]).await;
+        let due = due(&fixture).await;
+        process(&fixture, &term, vec![said(&due[0], Some("a@b.test"), None, body)]).await;
+    }
+    let messages = fixture.store.list_messages(of("acme")).await.unwrap().rows;
+    assert_eq!(messages.len(), bodies.len());
+    for (message, body) in messages.iter().rev().zip(&bodies) {
+        let shown: String = body.chars().take(SHOWN_CHARS).collect();
+        assert!(message.body.text == shown, "{} characters", message.body.text.chars().count());
+        assert_eq!(message.body.cut, *body != shown);
+    }
 }

@@ -148,6 +148,7 @@ macro_rules! for_store {
                 what_fails_is_tried_again_then_parked_then_processed,
                 only_the_leader_processes,
                 lists_of_the_inbox_are_paged,
+                a_long_message_is_shown_up_to_a_whole_character,
             }
             contacts {
                 a_contact_is_found_by_email_first,

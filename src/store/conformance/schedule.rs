@@ -6,7 +6,7 @@ use super::{Fixture, accepted, new_intent, submit_to, writes};
 use crate::domain::contract::fixtures::{max_attempts, one_shot};
 use crate::domain::contract::{Contract, GatewayUrl};
 use crate::domain::outcome::Outcome;
-use crate::domain::schedule::{LanePage, Place};
+use crate::domain::schedule::{LanePage, LanePosition};
 use crate::store::{FencedWrites, RefreshRequest, WriteBatch};
 
 fn at_gateway(host: &str) -> Contract {
@@ -28,7 +28,7 @@ pub async fn the_first_look_shows_every_lane(fixture: Fixture) {
     let build = fixture.store.schedule_snapshot(2).await.unwrap();
     assert_eq!(build.lanes.len(), 3);
     for lane in &build.lanes {
-        assert_eq!((lane.page.from, lane.page.limit, lane.waiting.len()), (Place::START, 2, 2));
+        assert_eq!((lane.page.from, lane.page.limit, lane.waiting.len()), (LanePosition::START, 2, 2));
         assert!(lane.waiting.iter().all(|waiting| waiting.lane == lane.page.lane));
         assert!(lane.waiting[0].due <= lane.waiting[1].due);
     }
@@ -49,7 +49,7 @@ pub async fn pages_of_a_lane_follow_one_another(fixture: Fixture) {
     loop {
         seen.extend(page.waiting.iter().map(|waiting| waiting.seq));
         let Some(last) = page.waiting.last().filter(|_| page.waiting.len() == 10) else { break };
-        let from = Place { due: last.due, seq: last.seq }.next();
+        let from = LanePosition { due: last.due, seq: last.seq }.next();
         let pages = vec![LanePage { lane: last.lane.clone(), from, limit: 10 }];
         let request = RefreshRequest { cursor: build.cursor.clone(), limit: 1, pages };
         page = fixture.store.refresh_schedule(request).await.unwrap().pages.remove(0);

@@ -121,7 +121,7 @@ pub async fn a_try_is_written_down_and_recorded_once(fixture: Fixture) {
     let open = fixture.begin_try(&term).await;
     assert_eq!((open.intent.clone(), open.number, open.round.tries), (intent.clone(), 1, 1));
     assert_eq!(open.contract.webhook, hooked(one_shot()).webhook);
-    assert!(open.round.owed_since <= open.started_at);
+    assert!(open.round.pending_since <= open.started_at);
     assert!(fixture.begin_tries(&term).await.is_empty());
     let again = fixture.store.start_webhooks(term.clone(), vec![intent.seq]).await.unwrap();
     assert!(again.is_empty(), "begun twice");
@@ -225,7 +225,7 @@ pub async fn an_event_may_be_asked_for_again(fixture: Fixture) {
     assert!(fixture.finish_try(&term, &first, answered(410), Verdict::Failed).await);
     let second = fixture.begin_try(&term).await;
     assert_eq!((second.number, second.round.tries), (2, 1), "asked for meanwhile: a round of its own, due at once");
-    assert!(second.round.owed_since > first.round.owed_since);
+    assert!(second.round.pending_since > first.round.pending_since);
     assert!(fixture.finish_try(&term, &second, answered(410), Verdict::Failed).await);
     assert!(fixture.due().await.is_empty());
     assert_eq!(redeliver("pending").await, Redelivery::Owed);

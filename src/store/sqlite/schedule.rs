@@ -9,7 +9,7 @@ use super::read::parsed;
 use super::targets::{self, Lanes};
 use crate::domain::contract::Contract;
 use crate::domain::intent::{IntentId, IntentSeq};
-use crate::domain::schedule::{Lane, LanePage, LoadedPage, Place, Waiting};
+use crate::domain::schedule::{Lane, LanePage, LanePosition, LoadedPage, Waiting};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::{Backlog, ChangeCursor, OpenAttempt, Refresh, RefreshRequest, ScheduleSnapshot};
@@ -70,7 +70,7 @@ pub fn build(
     let mut known = Lanes::new(&snapshot);
     let mut lanes = Vec::new();
     for contract in contracts {
-        let page = LanePage { lane: known.of(contract)?, from: Place::START, limit: page_limit };
+        let page = LanePage { lane: known.of(contract)?, from: LanePosition::START, limit: page_limit };
         let loaded = load(&snapshot, page)?;
         if !loaded.waiting.is_empty() {
             lanes.push(loaded);

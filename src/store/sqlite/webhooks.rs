@@ -125,7 +125,7 @@ fn opened(
     );
     let row = |row: &Row<'_>| {
         let (tries, before): (u32, u32) = (row.get(12)?, row.get(13)?);
-        let round = Round { owed_since: Timestamp::from_micros(row.get(14)?), tries: tries.saturating_sub(before) };
+        let round = Round { pending_since: Timestamp::from_micros(row.get(14)?), tries: tries.saturating_sub(before) };
         Ok((read::intent_of(row)?, row.get::<_, i64>(10)?, ReceiverId(row.get(11)?), tries, round))
     };
     let (intent, contract_id, receiver, number, round) = transaction.prepare_cached(&sql)?.query_row([seq.0], row)?;
@@ -185,7 +185,7 @@ pub fn finish(
                 open.number,
                 verdict.status().as_str(),
                 next_try_at,
-                open.round.owed_since.micros(),
+                open.round.pending_since.micros(),
                 now.micros()
             ])?;
         if updated == 1 {

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::database::{Batch, Database, Value};
-use super::{rows, statements};
+use super::database::{Batch, Database};
+use super::rows;
+use super::script::Values;
 use crate::domain::contract::{Contract, ContractSnapshot, Policy};
+use crate::domain::schedule::{GatewayId, Lane, LaneId};
 use crate::store::StoreError;
 
 #[derive(Clone, Default)]
@@ -21,10 +22,10 @@ struct Known {
     by_id: HashMap<i64, Arc<Contract>>,
 }
 
-#[derive(Clone, Copy)]
+/// A contract in the database. Its number is that of its lane.
+#[derive(Clone)]
 pub struct ContractRow {
-    pub contract_id: i64,
-    pub gateway_id: i64,
+    pub lane: Arc<Lane>,
 }
 
 impl Contracts {
@@ -32,10 +33,18 @@ impl Contracts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes note of a contract as if it were in the database.
+    #[cfg(test)]
+    pub fn learn(&self, snapshot: &ContractSnapshot, row: ContractRow) {
+        let mut known = self.lock();
+        known.by_id.insert(row.lane.id.0, Arc::clone(&snapshot.contract));
+        known.ids.insert(Arc::clone(&snapshot.json), row);
+    }
+
     /// The row of a snapshot, made if it is new.
     pub async fn row(&self, database: &Database, snapshot: &ContractSnapshot) -> Result<ContractRow, StoreError> {
         if let Some(row) = self.lock().ids.get(&snapshot.json) {
-            return Ok(*row);
+            return Ok(row.clone());
         }
         let contract = &snapshot.contract;
         let limit = match contract.policy {
@@ -43,25 +52,17 @@ impl Contracts {
             Policy::MaxAttempts { max_attempts } => i64::from(max_attempts.get()),
             Policy::OneShot => 1,
         };
-        let hash = |text: &str| Value::Bytes(Bytes::copy_from_slice(&Sha256::digest(text.as_bytes())));
-        let values = vec![
-            hash(contract.gateway_url.as_str()),
-            Value::Text(contract.gateway_url.to_string()),
-            hash(&snapshot.json),
-            Value::Text(contract.target.to_string()),
-            Value::Number(limit),
-            Value::Text(snapshot.json.to_string()),
-        ];
-        let results = database.run(Batch { sql: statements::ENSURE_CONTRACT.into(), values }).await?;
+        let url = contract.gateway_url.as_str();
+        let batch = ensure_contract(url, &snapshot.json, contract.target.as_str(), limit);
+        let results = database.run(batch).await?;
         let row = results.iter().flatten().next().ok_or_else(|| missing("contract"))?;
-        let row =
-            ContractRow { contract_id: rows::need(row, "contract_id")?, gateway_id: rows::need(row, "gateway_id")? };
+        let id = rows::need(row, "contract_id")?;
+        let gateway = GatewayId(rows::need(row, "gateway_id")?);
         if let Some(webhook) = &contract.webhook {
-            let origin = webhook.url.origin();
-            let values = vec![hash(origin), Value::Text(origin.to_owned()), Value::Number(row.contract_id)];
-            database.run(Batch { sql: statements::ENSURE_RECEIVER.into(), values }).await?;
+            database.run(ensure_receiver(webhook.url.origin(), id)).await?;
         }
-        self.lock().ids.insert(Arc::clone(&snapshot.json), row);
+        let row = ContractRow { lane: Arc::new(Lane { id: LaneId(id), gateway, target: contract.target.clone() }) };
+        self.lock().ids.insert(Arc::clone(&snapshot.json), row.clone());
         Ok(row)
     }
 
@@ -79,8 +80,7 @@ impl Contracts {
         let unknown: Vec<_> =
             wanted.iter().filter(|(_, known)| known.is_none()).map(|(id, _)| json!({ "id": id })).collect();
         if !unknown.is_empty() {
-            let values = vec![Value::Text(serde_json::Value::Array(unknown).to_string())];
-            let results = database.run(Batch { sql: statements::CONTRACTS.into(), values }).await?;
+            let results = database.run(contracts(unknown)).await?;
             let mut known = self.lock();
             for row in results.iter().flatten() {
                 let id: i64 = rows::need(row, "contract_id")?;
@@ -96,6 +96,54 @@ impl Contracts {
         }
         Ok(wanted.into_iter().filter_map(|(id, contract)| Some((id, contract?))).collect())
     }
+}
+
+/// A contract by its hash, made if it is not there. Harmless outside the transaction that needs it.
+pub fn ensure_contract(url: &str, snapshot: &str, target: &str, attempt_limit: i64) -> Batch {
+    let mut values = Values::default();
+    let (url_hash, hash) = (values.hash(&sha256(url)), values.hash(&sha256(snapshot)));
+    let (url, snapshot, target) = (values.text(url), values.text(snapshot), values.text(target));
+    let limit = values.number(attempt_limit);
+    values.batch(format!(
+        "
+INSERT INTO submission_gateways (url_sha256, gateway_url)
+SELECT {url_hash}, {url} WHERE NOT EXISTS (SELECT 1 FROM submission_gateways WHERE url_sha256 = {url_hash});
+INSERT INTO submission_contracts (snapshot_sha256, gateway_id, submission_target, attempt_limit, snapshot)
+SELECT {hash}, g.gateway_id, {target}, NULLIF({limit}, 0), {snapshot} FROM submission_gateways AS g
+WHERE g.url_sha256 = {url_hash} AND NOT EXISTS (SELECT 1 FROM submission_contracts WHERE snapshot_sha256 = {hash});
+SELECT contract_id, gateway_id FROM submission_contracts WHERE snapshot_sha256 = {hash};"
+    ))
+}
+
+/// The receiver of a contract, made if it is not there.
+pub fn ensure_receiver(origin: &str, contract_id: i64) -> Batch {
+    let mut values = Values::default();
+    let hash = values.hash(&sha256(origin));
+    let (origin, contract) = (values.text(origin), values.number(contract_id));
+    values.batch(format!(
+        "
+INSERT INTO submission_webhook_receivers (origin_sha256, origin)
+SELECT {hash}, {origin} WHERE NOT EXISTS (SELECT 1 FROM submission_webhook_receivers WHERE origin_sha256 = {hash});
+INSERT INTO submission_contract_receivers (contract_id, receiver_id)
+SELECT {contract}, r.receiver_id FROM submission_webhook_receivers AS r
+WHERE r.origin_sha256 = {hash}
+    AND NOT EXISTS (SELECT 1 FROM submission_contract_receivers WHERE contract_id = {contract});"
+    ))
+}
+
+/// Contracts by their numbers.
+pub fn contracts(ids: Vec<serde_json::Value>) -> Batch {
+    let mut values = Values::default();
+    let ids = values.json(ids);
+    values.batch(format!(
+        "
+SELECT c.contract_id, c.snapshot FROM OPENJSON({ids}) WITH (id BIGINT) AS j
+JOIN submission_contracts AS c ON c.contract_id = j.id;"
+    ))
+}
+
+fn sha256(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
 }
 
 fn missing(what: &str) -> StoreError {

@@ -29,6 +29,33 @@ use crate::telemetry::metrics::Metrics;
 pub struct Batch {
     pub sql: Cow<'static, str>,
     pub values: Vec<Value>,
+    pub repeat: Repeat,
+    /// Not one of the store's statements.
+    #[cfg(test)]
+    pub of_test: bool,
+}
+
+impl Batch {
+    /// A batch that does no harm when it runs twice.
+    pub fn new(sql: impl Into<Cow<'static, str>>, values: Vec<Value>) -> Self {
+        Self {
+            sql: sql.into(),
+            values,
+            repeat: Repeat::IfFailed,
+            #[cfg(test)]
+            of_test: false,
+        }
+    }
+}
+
+/// When a batch that failed for a passing reason may be sent once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Whenever the server reports such a reason, also if the batch may have taken effect: running it twice does no harm.
+    IfFailed,
+    /// Only if the server rolled it back for certain. A batch that starts attempts is such: run a second time it finds them
+    /// started, by nobody, and nobody would make them.
+    IfRolledBack,
 }
 
 #[derive(Clone, Debug)]
@@ -52,7 +79,7 @@ pub struct Database {
     budget: Duration,
 }
 
-/// Tries of a batch that the server threw back whole (deadlock victim, a transient fault).
+/// Tries of a batch that the server rolled back or refused for a passing reason.
 const TRIES: u32 = 5;
 /// A connection that was used this recently is taken to be alive without asking.
 const FRESH: Duration = Duration::from_secs(1);
@@ -62,8 +89,7 @@ impl Database {
     /// used.
     pub fn new(settings: &Settings, name: &'static str, size: u32, metrics: Arc<Metrics>) -> Self {
         let faults = watch::Sender::default();
-        let (config, timeout) = (settings.config().clone(), settings.pool.timeout);
-        let manager = Manager { config, timeout, faults: faults.clone() };
+        let manager = Manager { settings: settings.clone(), faults: faults.clone() };
         let pool = Pool::builder()
             .max_size(size)
             .connection_timeout(settings.pool.timeout)
@@ -76,8 +102,12 @@ impl Database {
         Self { name, pool, faults, metrics, budget: settings.budget }
     }
 
-    /// Runs a batch to its end. What the server rolled back for a passing reason is tried again.
+    /// Runs a batch to its end. One that fails for a passing reason is repeated, if that is safe.
     pub async fn run(&self, batch: Batch) -> Result<ResultSets, StoreError> {
+        #[cfg(test)]
+        if !batch.of_test {
+            super::tests::catalogue::assert_listed(&batch.sql);
+        }
         let database = self.clone();
         let task = tokio::spawn(async move { database.run_with_patience(&batch).await });
         match task.await {
@@ -91,17 +121,17 @@ impl Database {
         let started = monotonic();
         loop {
             tried += 1;
-            match self.run_once(batch).await {
-                Err(Failure::RolledBack(error) | Failure::KeyExists(error))
-                    if tried < TRIES && monotonic().duration_since(started) < self.budget =>
-                {
-                    log::debug!("batch_repeated tried={tried} store_error={error:?}");
-                    let pause = Duration::from_millis(10 << tried).mul_f64(0.5 + fastrand::f64());
-                    tokio::time::sleep(pause).await;
-                }
-                Err(failure) => return Err(failure.into()),
+            let failure = match self.run_once(batch).await {
                 Ok(results) => return Ok(results),
+                Err(failure) => failure,
+            };
+            let pause = failure.pause(tried);
+            let in_time = monotonic().duration_since(started) + pause < self.budget;
+            if tried >= TRIES || !in_time || !failure.allows(batch.repeat) {
+                return Err(failure.into());
             }
+            log::debug!("batch_repeated tried={tried} store_error={:?}", failure.text());
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -118,7 +148,8 @@ impl Database {
                 connection.used = monotonic();
                 Ok(results)
             }
-            Err(error) => Err(Failure::of(error, &mut connection).await),
+            Err(QueryError { error, answered: true }) => Err(Failure::InDoubt(error.to_string())),
+            Err(QueryError { error, answered: false }) => Err(Failure::of(error, &mut connection).await),
         }
     }
 
@@ -155,7 +186,14 @@ impl Database {
     }
 }
 
-async fn query(client: &mut Tds, batch: &Batch) -> Result<ResultSets, Error> {
+/// Why a batch did not run to its end.
+struct QueryError {
+    error: Error,
+    /// A result set had arrived. Batches that write answer after their commit, so they have taken effect.
+    answered: bool,
+}
+
+async fn query(client: &mut Tds, batch: &Batch) -> Result<ResultSets, QueryError> {
     let mut query = Query::new(batch.sql.as_ref());
     for value in &batch.values {
         match value {
@@ -164,14 +202,21 @@ async fn query(client: &mut Tds, batch: &Batch) -> Result<ResultSets, Error> {
             Value::Number(number) => query.bind(*number),
         }
     }
-    query.query(client).await?.into_results().await
+    // Returns with the first result set, or at the end if there is none.
+    let stream = query.query(client).await.map_err(|error| QueryError { error, answered: false })?;
+    stream.into_results().await.map_err(|error| QueryError { error, answered: true })
 }
 
+#[derive(Debug, PartialEq, Eq)]
 enum Failure {
     /// No connection, or it broke: whether a write took effect may be unknown.
     Unreachable(String),
+    /// The server had begun to answer: a write has taken effect, and what became of it is not known.
+    InDoubt(String),
     /// The server undid the whole batch for a reason that passes.
     RolledBack(String),
+    /// The server refused the batch or gave it up for a reason that passes; it may have taken effect.
+    Passing { code: u32, text: String },
     /// A key was there already: another transaction was first, or it is in the batch itself.
     KeyExists(String),
     /// The server said no.
@@ -181,51 +226,96 @@ enum Failure {
 impl Failure {
     async fn of(error: Error, connection: &mut Connection) -> Self {
         let text = error.to_string();
-        match &error {
-            Error::Server(token) if is_passing(token.code()) => Self::RolledBack(text),
-            Error::Server(token) if matches!(token.code(), 2601 | 2627) => Self::KeyExists(text),
+        let Error::Server(token) = &error else { return Self::Unreachable(text) };
+        match Self::of_code(token.code(), text) {
+            Ok(known) => known,
             // A server that goes away says so before it closes; what it says then is no verdict.
-            Error::Server(token) if token.class() < 17 && connection.answers().await => Self::Refused(text),
-            _ => Self::Unreachable(text),
+            Err(text) if token.class() < 17 && connection.answers().await => Self::Refused(text),
+            Err(text) => Self::Unreachable(text),
+        }
+    }
+
+    /// What an error number of the server says by itself, if it says enough.
+    fn of_code(code: u32, text: String) -> Result<Self, String> {
+        match code {
+            // Deadlock victim, a lock that took too long, a conflict of snapshots.
+            1205 | 1222 | 3960 => Ok(Self::RolledBack(text)),
+            2601 | 2627 => Ok(Self::KeyExists(text)),
+            // Limits and reconfigurations of Azure SQL. Some of them may come after a commit (40143, 40197, 40540, 40613).
+            615 | 926 | 4060 | 4221 | 10_928 | 10_929 | 40_143 | 40_197 | BUSY | 40_540 | 40_613 | 49_918 | 49_919
+            | 49_920 => Ok(Self::Passing { code, text }),
+            // This replica is not the primary any more. A new connection finds the one that is.
+            976 | 983 | 3906 => Ok(Self::Unreachable(text)),
+            _ => Err(text),
+        }
+    }
+
+    fn allows(&self, repeat: Repeat) -> bool {
+        match self {
+            Self::RolledBack(_) => true,
+            Self::Passing { .. } | Self::KeyExists(_) => repeat == Repeat::IfFailed,
+            Self::Unreachable(_) | Self::InDoubt(_) | Self::Refused(_) => false,
+        }
+    }
+
+    /// How long to wait before try number `tried + 1`.
+    fn pause(&self, tried: u32) -> Duration {
+        const ASKED_FOR: Duration = Duration::from_secs(10);
+        match self {
+            Self::Passing { code: BUSY, .. } => ASKED_FOR,
+            _ => Duration::from_millis(10 << tried).mul_f64(0.5 + fastrand::f64()),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::Unreachable(text)
+            | Self::InDoubt(text)
+            | Self::RolledBack(text)
+            | Self::Passing { text, .. }
+            | Self::KeyExists(text)
+            | Self::Refused(text) => text,
         }
     }
 }
 
+/// "The service is currently busy. Retry the request after 10 seconds."
+const BUSY: u32 = 40_501;
+
 impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Unreachable(text) | Failure::RolledBack(text) => Self::Unavailable(text),
+            Failure::InDoubt(text) => {
+                Self::Unavailable(format!("the answer to a batch was lost, which has taken effect: {text}"))
+            }
+            Failure::Unreachable(text) | Failure::RolledBack(text) | Failure::Passing { text, .. } => {
+                Self::Unavailable(text)
+            }
             Failure::Refused(text) | Failure::KeyExists(text) => Self::Unexpected(text),
         }
     }
 }
 
-/// Deadlock victim, a lock that took too long, and the transient faults of Azure SQL.
-fn is_passing(code: u32) -> bool {
-    const CODES: [u32; 17] = [
-        1205, 1222, 3960, 615, 926, 4060, 4221, 10_928, 10_929, 40_143, 40_197, 40_501, 40_540, 40_613, 49_918, 49_919,
-        49_920,
-    ];
-    CODES.contains(&code)
-}
-
-type Tds = Client<Compat<TcpStream>>;
+/// A connection as the driver has it.
+pub type Tds = Client<Compat<TcpStream>>;
 
 pub struct Manager {
-    config: Config,
-    timeout: Duration,
+    settings: Settings,
     faults: watch::Sender<String>,
 }
 
 impl Manager {
     async fn make(&self) -> Result<Connection, Error> {
-        let mut client = connect(self.config.clone()).await?;
-        // Errors undo the whole batch, nobody waits for a lock for ever, counts are not wanted.
-        let millis = self.timeout.as_millis();
-        let setup = format!("SET XACT_ABORT ON; SET NOCOUNT ON; SET LOCK_TIMEOUT {millis};");
-        client.simple_query(setup).await?.into_results().await?;
+        let mut client = connect(&self.settings).await?;
+        client.simple_query(setup(self.settings.lock_timeout)).await?.into_results().await?;
         Ok(Connection { client, dirty: false, used: monotonic() })
     }
+}
+
+/// What every connection is told first: errors undo the whole batch, counts are not wanted, nobody waits for a lock for
+/// ever.
+fn setup(lock_timeout: Duration) -> String {
+    format!("SET XACT_ABORT ON; SET NOCOUNT ON; SET LOCK_TIMEOUT {};", lock_timeout.as_millis())
 }
 
 pub struct Connection {
@@ -238,7 +328,7 @@ pub struct Connection {
 impl Connection {
     /// Whether it answers and has no transaction open; gives one up that a failure left behind.
     async fn answers(&mut self) -> bool {
-        let check = Batch { sql: "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION".into(), values: Vec::new() };
+        let check = Batch::new("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION", Vec::new());
         query(&mut self.client, &check).await.is_ok()
     }
 }
@@ -249,7 +339,7 @@ impl ManageConnection for Manager {
 
     async fn connect(&self) -> Result<Connection, Error> {
         // A little less than whoever waits for it has, so that they hear of it.
-        let timeout = self.timeout * 9 / 10;
+        let timeout = self.settings.pool.timeout * 9 / 10;
         let late = |_| {
             let message = format!("the server did not answer within {timeout:?}");
             Err(Error::Io { kind: std::io::ErrorKind::TimedOut, message })
@@ -276,7 +366,8 @@ impl ManageConnection for Manager {
 }
 
 /// Connects, following the one redirection that Azure SQL may ask for.
-async fn connect(config: Config) -> Result<Tds, Error> {
+pub async fn connect(settings: &Settings) -> Result<Tds, Error> {
+    let config = settings.config().await?;
     match connect_to(config.clone()).await {
         Err(Error::Routing { host, port }) => {
             let mut redirected = config;
@@ -292,4 +383,33 @@ async fn connect_to(config: Config) -> Result<Tds, Error> {
     let stream = TcpStream::connect_named(&config).await?;
     stream.set_nodelay(true)?;
     Client::connect(config, stream.compat_write()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_repeated_only_where_that_is_safe() {
+        let of = |code| Failure::of_code(code, String::new());
+        let kinds = |code: u32| {
+            let failure = of(code).unwrap();
+            (failure.allows(Repeat::IfRolledBack), failure.allows(Repeat::IfFailed))
+        };
+        for rolled_back in [1205, 1222, 3960] {
+            assert_eq!(kinds(rolled_back), (true, true), "{rolled_back}");
+        }
+        for may_have_happened in [40_143, 40_197, 40_540, 40_613, BUSY, 2627] {
+            assert_eq!(kinds(may_have_happened), (false, true), "{may_have_happened}");
+        }
+        for former_primary in [976, 983, 3906] {
+            let failure = of(former_primary).unwrap();
+            assert_eq!(kinds(former_primary), (false, false));
+            assert!(matches!(StoreError::from(failure), StoreError::Unavailable(_)), "{former_primary}");
+        }
+        assert!(of(8152).is_err(), "whether that is a verdict is for the connection to say");
+        assert!(!Failure::InDoubt(String::new()).allows(Repeat::IfFailed));
+        assert!(of(BUSY).unwrap().pause(1) >= Duration::from_secs(10), "as long as the server asks for");
+        assert!(of(1205).unwrap().pause(1) < Duration::from_secs(1));
+    }
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tiberius::Row;
 
-use super::database::{Database, Value};
-use super::read::{all, first, need_first, run, set};
-use super::statements::THIS_MINUTE;
+use super::counts::THIS_MINUTE;
+use super::database::{Batch, Database};
+use super::read::{all, first, need_first, set};
+use super::script::Values;
 use super::targets::{self, PAUSED};
 use super::{read, rows, statements};
 use crate::domain::intent::{IntentId, Status, TargetName};
@@ -17,20 +18,26 @@ use crate::store::{
 };
 
 /// After the history, which is four result sets.
-pub fn detail_statement() -> String {
-    format!(
+pub fn detail_batch(id: &IntentId) -> Batch {
+    let mut values = Values::default();
+    let id = values.text(id.as_str());
+    values.batch(format!(
         "{}
 SELECT c.snapshot, i.next_attempt_at, i.open_started_at, p.paused_at, SYSUTCDATETIME() AS now_at
 FROM submission_intents AS i JOIN submission_contracts AS c ON c.contract_id = i.contract_id
-LEFT JOIN submission_target_pauses AS p ON p.submission_target = c.submission_target WHERE i.intent_id = @P1;",
-        statements::history()
-    )
+LEFT JOIN submission_target_pauses AS p ON p.submission_target = c.submission_target WHERE i.intent_id = {id};",
+        statements::history_sql(&id)
+    ))
 }
 
-pub const PAYLOAD: &str = "SELECT payload FROM submission_intents WHERE intent_id = @P1;";
+pub fn payload_batch(id: &IntentId) -> Batch {
+    let mut values = Values::default();
+    let id = values.text(id.as_str());
+    values.batch(format!("SELECT payload FROM submission_intents WHERE intent_id = {id};"))
+}
 
-pub fn overview_statement() -> String {
-    format!(
+pub fn overview_batch() -> Batch {
+    let sql = format!(
         "
 SELECT TOP (1) holder_id, lease_epoch, acquired_at, expires_at FROM submission_manager_leases ORDER BY lease_epoch DESC;
 SELECT COUNT_BIG(*) AS in_flight, SYSUTCDATETIME() AS now_at FROM submission_intents WHERE open_lease_epoch IS NOT NULL;
@@ -42,11 +49,12 @@ FROM submission_minutes AS m JOIN submission_contracts AS c ON c.contract_id = m
 WHERE m.minute > {THIS_MINUTE} - {RECENT_MINUTES} AND m.outcome IN ('rejected', 'error')
 GROUP BY c.submission_target, m.outcome, m.cause
 ORDER BY SUM(m.attempts) DESC, c.submission_target, m.outcome, m.cause;{PAUSED}"
-    )
+    );
+    Batch::new(sql, Vec::new())
 }
 
-pub fn health_statement() -> String {
-    format!(
+pub fn health_batch() -> Batch {
+    let sql = format!(
         "
 SELECT c.submission_target, COUNT_BIG(*) AS waiting FROM submission_intents AS i
 JOIN submission_contracts AS c ON c.contract_id = i.contract_id
@@ -54,11 +62,12 @@ WHERE i.next_attempt_at IS NOT NULL GROUP BY c.submission_target;
 SELECT c.submission_target, m.outcome, CAST(SUM(m.attempts) AS BIGINT) AS attempts, CAST(SUM(m.micros) AS BIGINT) AS micros
 FROM submission_minutes AS m JOIN submission_contracts AS c ON c.contract_id = m.contract_id
 WHERE m.minute > {THIS_MINUTE} - {RECENT_MINUTES} GROUP BY c.submission_target, m.outcome;"
-    )
+    );
+    Batch::new(sql, Vec::new())
 }
 
 pub async fn detail(database: &Database, id: IntentId) -> Result<Option<IntentDetail>, StoreError> {
-    let results = run(database, detail_statement(), vec![Value::Text(id.to_string())]).await?;
+    let results = database.run(detail_batch(&id)).await?;
     let (Some(history), Some(row)) = (read::history_of(&results)?, set(&results, 4).first()) else {
         return Ok(None);
     };
@@ -73,13 +82,13 @@ pub async fn detail(database: &Database, id: IntentId) -> Result<Option<IntentDe
 }
 
 pub async fn payload(database: &Database, id: IntentId) -> Result<Option<Bytes>, StoreError> {
-    let results = run(database, PAYLOAD, vec![Value::Text(id.to_string())]).await?;
+    let results = database.run(payload_batch(&id)).await?;
     first(&results).map(|row| Ok(rows::bytes(row, "payload")?.unwrap_or_default())).transpose()
 }
 
 pub async fn overview(database: &Database) -> Result<Overview, StoreError> {
     let backlog = read::backlog(database).await?;
-    let results = run(database, overview_statement(), Vec::new()).await?;
+    let results = database.run(overview_batch()).await?;
     let leader = set(&results, 0).first().map(|row| {
         Ok::<_, StoreError>(LeaderRow {
             holder_id: rows::need::<&str>(row, "holder_id")?.to_owned(),
@@ -121,7 +130,7 @@ pub async fn overview(database: &Database) -> Result<Overview, StoreError> {
 }
 
 pub async fn target_health(database: &Database) -> Result<Vec<TargetHealth>, StoreError> {
-    let results = run(database, health_statement(), Vec::new()).await?;
+    let results = database.run(health_batch()).await?;
     let mut targets: BTreeMap<TargetName, TargetHealth> = BTreeMap::new();
     for row in set(&results, 0) {
         let target = target_of(row)?;

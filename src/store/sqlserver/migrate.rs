@@ -5,7 +5,7 @@ use super::rows;
 use crate::store::StoreError;
 
 /// Each one batch, each safe to run again.
-pub const MIGRATIONS: [&str; 8] = [
+pub const MIGRATIONS: [&str; 9] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
     include_str!("../../../schema/sqlserver/0003_minutes.sql"),
@@ -14,6 +14,7 @@ pub const MIGRATIONS: [&str; 8] = [
     include_str!("../../../schema/sqlserver/0006_inbox.sql"),
     include_str!("../../../schema/sqlserver/0007_targets.sql"),
     include_str!("../../../schema/sqlserver/0009_inbox_forms.sql"),
+    include_str!("../../../schema/sqlserver/0010_fence.sql"),
 ];
 
 pub const VERSION: &str = "
@@ -43,7 +44,7 @@ pub enum SchemaState {
 }
 
 pub async fn state(database: &Database) -> Result<SchemaState, StoreError> {
-    let results = database.run(Batch { sql: VERSION.into(), values: Vec::new() }).await?;
+    let results = database.run(Batch::new(VERSION, Vec::new())).await?;
     let row = results.iter().flatten().next();
     let row = row.ok_or_else(|| StoreError::Unavailable("the server did not say the schema's version".to_owned()))?;
     let version = usize::try_from(rows::need::<i64>(row, "version")?).unwrap_or(usize::MAX);
@@ -61,7 +62,7 @@ pub async fn run(database: &Database, patient: &Database) -> Result<usize, Store
     while let SchemaState::Behind(missing) = state(database).await? {
         let number = MIGRATIONS.len() - missing;
         let version = Value::Number(i64::try_from(number + 1).unwrap_or(i64::MAX));
-        let results = patient.run(Batch { sql: migration(number).into(), values: vec![version] }).await?;
+        let results = patient.run(Batch::new(migration(number), vec![version])).await?;
         let row = results.iter().flatten().next();
         let applied = row.map(|row| rows::need::<i64>(row, "applied")).transpose()?.unwrap_or(0);
         ran += usize::try_from(applied).unwrap_or(0);
@@ -74,7 +75,7 @@ async fn make_versions(database: &Database) -> Result<(), StoreError> {
     const TRIES: usize = 5;
     let mut result = Ok(());
     for _ in 0..TRIES {
-        result = database.run(Batch { sql: MAKE_VERSIONS.into(), values: Vec::new() }).await.map(drop);
+        result = database.run(Batch::new(MAKE_VERSIONS, Vec::new())).await.map(drop);
         if !matches!(result, Err(StoreError::Unexpected(_))) {
             break;
         }
@@ -88,7 +89,7 @@ pub fn migration(number: usize) -> String {
     format!(
         "DECLARE @applied BIGINT = 0;
 BEGIN TRANSACTION;
-UPDATE submission_schema_versions SET applied_at = applied_at WHERE version = 0;
+UPDATE submission_schema_versions SET applied_at = DATEADD(MICROSECOND, 1, applied_at) WHERE version = 0;
 IF NOT EXISTS (SELECT 1 FROM submission_schema_versions WHERE version = @P1) SET @applied = 1;
 {script}
 INSERT INTO submission_schema_versions (version, applied_at) SELECT @P1, SYSUTCDATETIME() WHERE @applied = 1;

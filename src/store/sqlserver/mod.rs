@@ -5,7 +5,11 @@
 //! schema is looked after by the first call that reaches it, and until then every call is
 //! `Unavailable`.
 
+mod attempts;
+mod checks;
+mod connection_string;
 mod contracts;
+mod counts;
 mod database;
 mod inbox;
 mod insight;
@@ -14,8 +18,10 @@ mod migrate;
 mod purge;
 mod read;
 mod rows;
+mod script;
 mod settings;
 mod statements;
+mod submit;
 mod targets;
 mod webhooks;
 mod write;
@@ -27,11 +33,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 
+pub use checks::Warning;
+pub use database::{Tds, connect};
 pub use settings::{PoolSettings, Settings};
 
 use self::contracts::Contracts;
 use self::database::Database;
 use self::migrate::SchemaState;
+use self::write::Writer;
 use super::error::fenced;
 use super::{
     Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FinishWebhookTry, FoundJob,
@@ -46,6 +55,7 @@ use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
+use crate::platform::clock::StoreTime;
 use crate::telemetry::metrics::Metrics;
 
 /// A commit, a look of the scheduler, a renewal of the lease, a readiness check.
@@ -61,6 +71,8 @@ pub struct SqlServerStore {
     /// For changes of the schema.
     migrations: Database,
     contracts: Contracts,
+    /// The database's time, as far as its answers tell.
+    time: StoreTime,
     /// Set once the schema was found to be the right one.
     ready: Arc<OnceCell<()>>,
     migrate: bool,
@@ -78,6 +90,7 @@ impl SqlServerStore {
             readers: Database::new(settings, "lookups", (settings.pool.size - reserved).max(1), Arc::clone(&metrics)),
             migrations: Database::new(&settings.for_migrations(), "migrations", 1, metrics),
             contracts: Contracts::default(),
+            time: StoreTime::unset(),
             ready: Arc::default(),
             migrate,
             patience: settings.pool.timeout,
@@ -86,27 +99,37 @@ impl SqlServerStore {
 
     /// Runs the migrations that are missing; how many that were.
     pub async fn migrate(&self) -> Result<usize, StoreError> {
+        checks::level(&self.database).await?;
         self.refuse_newer(migrate::state(&self.database).await?)?;
         migrate::run(&self.database, &self.migrations).await
     }
 
-    /// Whether the schema is the one this program was made for; migrates first if told to.
+    /// Whether the server and the schema can be used; migrates first if told to. Done once, and what is not as it
+    /// should be is logged then.
     pub async fn prepare(&self) -> Result<(), StoreError> {
         let prepare = async || {
             if self.migrate {
                 let ran = self.migrate().await?;
                 log::info!("schema_ready store={} migrations_run={ran}", self.name);
-                return Ok(());
             }
-            match migrate::state(&self.database).await? {
-                SchemaState::Current => Ok(()),
-                SchemaState::Behind(missing) => Err(StoreError::Unexpected(format!(
-                    "the schema lacks {missing} migrations; run 'submission-manager migrate' first"
-                ))),
-                newer => self.refuse_newer(newer),
+            for Warning { name, text } in self.examine().await? {
+                log::warn!("{name} store={} next={text:?}", self.name);
             }
+            Ok(())
         };
         self.ready.get_or_try_init(prepare).await.copied()
+    }
+
+    /// Whether the server and the schema can be used as they are, and what is not as it should be.
+    pub async fn examine(&self) -> Result<Vec<Warning>, StoreError> {
+        checks::level(&self.database).await?;
+        match migrate::state(&self.database).await? {
+            SchemaState::Current => checks::warnings(&self.database).await,
+            SchemaState::Behind(missing) => Err(StoreError::Unexpected(format!(
+                "the schema lacks {missing} migrations; run 'submission-manager migrate' first"
+            ))),
+            newer => self.refuse_newer(newer).map(|()| Vec::new()),
+        }
     }
 
     fn refuse_newer(&self, state: SchemaState) -> Result<(), StoreError> {
@@ -138,7 +161,10 @@ impl SqlServerStore {
 
 impl WriteStore for SqlServerStore {
     fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults> {
-        self.call(move |store| async move { write::commit(&store.database, &store.contracts, batch).await })
+        self.call(move |store| async move {
+            let writer = Writer { database: &store.database, contracts: &store.contracts, time: &store.time };
+            writer.commit(batch).await
+        })
     }
 
     fn budget(&self) -> Duration {
@@ -148,11 +174,17 @@ impl WriteStore for SqlServerStore {
 
 impl LeaseStore for SqlServerStore {
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
-        self.call(move |store| async move { read::acquire_lease(&store.database, name, holder, duration).await })
+        self.call(move |store| async move {
+            read::acquire_lease(&store.database, &store.time, name, holder, duration).await
+        })
     }
 
     fn renew_lease(&self, term: Term, duration: Duration) -> FencedFuture<Lease> {
-        fenced(self.call(move |store| async move { read::renew_lease(&store.database, term, duration).await }))
+        fenced(
+            self.call(
+                move |store| async move { read::renew_lease(&store.database, &store.time, term, duration).await },
+            ),
+        )
     }
 
     fn release_lease(&self, term: Term) -> StoreFuture<()> {

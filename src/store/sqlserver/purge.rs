@@ -1,10 +1,10 @@
 //! Deletes old terminal intents, a few in each transaction.
 
-use super::database::{Database, Value};
-use super::read::{clamped, need_first, number, run, set};
-use super::rows::{self, json_moment};
-use super::statements::{FENCE, TICK};
-use super::write::term_values;
+use super::database::{Batch, Database};
+use super::read::{need_first, set};
+use super::rows;
+use super::script::{Fence, Values};
+use super::statements::TICK;
 use crate::domain::intent::IntentSeq;
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
@@ -13,20 +13,27 @@ use crate::store::{PurgeCursor, PurgeRequest, Purged, StoreError};
 
 /// Terminal intents older than so many seconds, the oldest first, behind the cursor; those whose webhook event is
 /// pending are examined and kept. Every deletion seeks by the first column of a primary key.
-pub fn statement() -> String {
+pub fn batch(term: &Term, request: &PurgeRequest) -> Batch {
     const DOOMED: &str = "SELECT o.intent_seq FROM @old AS o WHERE o.owed = 0";
-    format!(
+    let after = request.after.unwrap_or(PurgeCursor { completed_at: Timestamp::from_micros(0), seq: IntentSeq(0) });
+    let mut values = Values::default();
+    let Fence { sql: fence, .. } = values.fence(term);
+    // DATEADD takes an INT.
+    let age = values.number(-i64::from(i32::try_from(request.older_than.as_secs()).unwrap_or(i32::MAX)));
+    let limit = values.count(request.limit);
+    let (at, seq) = (values.moment(after.completed_at), values.number(after.seq.0));
+    values.batch(format!(
         "DECLARE @now DATETIME2(6), @held BIGINT = 0, @deleted BIGINT = 0;
 DECLARE @old TABLE (intent_seq BIGINT NOT NULL PRIMARY KEY, completed_at DATETIME2(6) NOT NULL, owed BIGINT NOT NULL);
-BEGIN TRANSACTION;{FENCE}{TICK}
+BEGIN TRANSACTION;{fence}{TICK}
 IF @held = 1
 BEGIN
     INSERT INTO @old (intent_seq, completed_at, owed)
-    SELECT TOP (@P5) i.intent_seq, i.completed_at, CASE WHEN EXISTS (SELECT 1 FROM submission_webhook_events AS w
+    SELECT TOP ({limit}) i.intent_seq, i.completed_at, CASE WHEN EXISTS (SELECT 1 FROM submission_webhook_events AS w
         WHERE w.intent_seq = i.intent_seq AND w.status = 'pending') THEN 1 ELSE 0 END
     FROM submission_intents AS i
-    WHERE i.completed_at < DATEADD(SECOND, @P4, @now) AND i.completed_at >= @P6
-        AND (i.completed_at > @P6 OR i.intent_seq > @P7)
+    WHERE i.completed_at < DATEADD(SECOND, {age}, @now) AND i.completed_at >= {at}
+        AND (i.completed_at > {at} OR i.intent_seq > {seq})
     ORDER BY i.completed_at, i.intent_seq;
     DELETE FROM submission_jobs WHERE intent_seq IN ({DOOMED});
     DELETE FROM submission_traces WHERE intent_seq IN ({DOOMED});
@@ -40,18 +47,12 @@ END;
 COMMIT TRANSACTION;
 SELECT @held AS held, @deleted AS deleted, (SELECT COUNT_BIG(*) FROM @old) AS examined;
 SELECT TOP (1) o.intent_seq, o.completed_at FROM @old AS o ORDER BY o.completed_at DESC, o.intent_seq DESC;"
-    )
+    ))
 }
 
 pub async fn purge(database: &Database, term: Term, request: PurgeRequest) -> Result<Option<Purged>, StoreError> {
-    let after = request.after.unwrap_or(PurgeCursor { completed_at: Timestamp::from_micros(0), seq: IntentSeq(0) });
-    let mut values = term_values(Some(&term));
-    values.push(Value::Number(-clamped(u128::from(request.older_than.as_secs()))));
-    values.push(number(request.limit));
-    values.push(Value::Text(json_moment(after.completed_at)));
-    values.push(Value::Number(after.seq.0));
     let started = monotonic();
-    let results = run(database, statement(), values).await?;
+    let results = database.run(batch(&term, &request)).await?;
     let took = monotonic().duration_since(started);
     let row = need_first(&results)?;
     if rows::need::<i64>(row, "held")? != 1 {

@@ -1,20 +1,28 @@
-//! The connection string of a SQL Server, as ADO.NET writes it.
+//! How to reach a SQL Server: its address, the login, and how long anything may take.
 //!
 //! Knows the password and never shows it: no error of this module repeats what it was given.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tiberius::{AuthMethod, Config};
+use tiberius::error::Error;
+use tiberius::{AuthMethod, Config, EncryptionLevel};
+
+use super::connection_string::{ConnectionString, Key};
 
 /// How to reach the database. `Debug` shows server and database only.
 #[derive(Clone)]
 pub struct Settings {
     config: Config,
     name: String,
+    /// Holds the access token to log in with, if that is how.
+    token_file: Option<PathBuf>,
     pub pool: PoolSettings,
     /// How long a batch may take in all, with being tried again.
     pub budget: Duration,
+    /// How long a statement may wait for a lock.
+    pub lock_timeout: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,56 +33,86 @@ pub struct PoolSettings {
     pub timeout: Duration,
 }
 
+/// How a migration waits for locks: longer than any transaction of the service takes, and not for ever, because whoever
+/// needs a table waits behind a change of it that waits.
+const MIGRATION_LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a migration may run: an index on a large table takes its time.
+const MIGRATION_BUDGET: Duration = Duration::from_secs(4 * 3600);
+
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
 }
 
+/// What proves who logs in.
+enum Login<'a> {
+    /// A SQL login; the password may be in the connection string.
+    Password(Option<&'a str>),
+    TokenFile(&'a Path),
+}
+
 impl Settings {
-    /// Parses a connection string; `password` replaces the one in it.
+    /// Parses a connection string with a SQL login; `password` replaces the one in it.
     pub fn parse(text: &str, password: Option<&str>, pool: PoolSettings) -> Result<Self, String> {
-        const EXAMPLE: &str = "Server=tcp:host,1433;Database=submissions;User Id=submission;Password='…'";
-        let fault =
-            |what: &str| Err(format!("is not a connection string that can be used ({what}), such as {EXAMPLE}"));
-        let pairs = pairs(text);
-        let value =
-            |names: &[&str]| pairs.iter().find(|(key, _)| names.contains(&key.as_str())).map(|(_, value)| value);
-        if value(&["server", "data source", "address", "addr", "network address"]).is_none() {
-            return fault("it names no Server");
-        }
-        let Some(database) = value(&["database", "initial catalog"]).filter(|name| !name.is_empty()) else {
-            return fault("it names no Database");
-        };
-        // The driver's own message may repeat a piece of the string, and that piece may be a secret.
-        let Ok(mut config) = Config::from_ado_string(text) else {
-            return fault("a value may need quotes around it, or a key is unknown");
-        };
-        let user = value(&["user id", "uid", "user", "username", "user name"]).cloned();
-        match (user, password) {
-            (Some(user), Some(password)) => config.authentication(AuthMethod::sql_server(user, password)),
-            (None, Some(_)) => return fault("a password is given, but no User Id"),
-            (None, None) => return fault("it names no User Id; only SQL logins are supported"),
-            (Some(_), None) => {}
-        }
-        config.application_name("submission-manager");
-        config.command_timeout(Some(pool.timeout));
-        config.handshake_timeout(Some(pool.timeout));
-        let name = format!("{}/{database}", config.get_addr());
-        Ok(Self { config, name, pool, budget: pool.timeout })
+        Self::of(text, &Login::Password(password), pool)
     }
 
-    /// The same for migrations: an index on a large table takes its time.
+    /// Parses a connection string without a login. The file holds an access token of Entra ID and is read again for
+    /// each new connection.
+    pub fn parse_with_token_file(text: &str, file: &Path, pool: PoolSettings) -> Result<Self, String> {
+        Self::of(text, &Login::TokenFile(file), pool)
+    }
+
+    fn of(text: &str, login: &Login<'_>, pool: PoolSettings) -> Result<Self, String> {
+        const EXAMPLE: &str = "Server=tcp:host,1433;Database=submissions;User Id=submission;Password='…'";
+        let unusable = |errors: Vec<String>| {
+            format!("is not a connection string that can be used ({}), such as {EXAMPLE}", errors.join("; "))
+        };
+        let read = ConnectionString::parse(text).map_err(unusable)?;
+        let (config, credentials) = (read.config(), credentials(&read, login));
+        let (mut config, authentication) = match (config, credentials) {
+            (Ok(config), Ok(authentication)) => (config, authentication),
+            (config, credentials) => {
+                let of_config = config.err().unwrap_or_default();
+                return Err(unusable(of_config.into_iter().chain(credentials.err()).collect()));
+            }
+        };
+        config.authentication(authentication);
+        config.command_timeout(Some(pool.timeout));
+        config.handshake_timeout(Some(pool.timeout));
+        // A text that a statement cuts may end within a pair of surrogates. That must not make its row unreadable.
+        config.lossy_utf16_decoding(true);
+        let name = format!("{}/{}", config.get_addr(), read.get(Key::Database).unwrap_or_default());
+        let token_file = match login {
+            Login::Password(_) => None,
+            Login::TokenFile(file) => Some(file.to_path_buf()),
+        };
+        // A lock that is not granted must end as the server's own error, which says that nothing was done, before the
+        // command times out, which says nothing.
+        Ok(Self { config, name, token_file, pool, budget: pool.timeout, lock_timeout: pool.timeout / 2 })
+    }
+
+    /// The same for migrations, which wait longer: for locks, and for the server.
     pub fn for_migrations(&self) -> Self {
-        const HOURS: Duration = Duration::from_secs(4 * 3600);
         let mut settings = self.clone();
-        settings.budget = HOURS.max(self.pool.timeout);
+        settings.budget = MIGRATION_BUDGET.max(self.pool.timeout);
+        settings.lock_timeout = MIGRATION_LOCK_TIMEOUT.max(self.pool.timeout);
         settings.config.command_timeout(Some(settings.budget));
         settings
     }
 
-    pub fn config(&self) -> &Config {
-        &self.config
+    /// What the driver is told for one new connection. Reads the access token, because tokens expire within hours and
+    /// whoever provides the file replaces it.
+    pub async fn config(&self) -> Result<Config, Error> {
+        let mut config = self.config.clone();
+        if let Some(file) = self.token_file.clone() {
+            let token = tokio::task::spawn_blocking(move || read_token(&file)).await;
+            let token = token.unwrap_or_else(|died| Err(format!("reading the access token failed: {died}")));
+            let token = token.map_err(|message| Error::Io { kind: std::io::ErrorKind::NotFound, message })?;
+            config.authentication(AuthMethod::aad_token(token));
+        }
+        Ok(config)
     }
 
     /// Server and database, for messages.
@@ -83,24 +121,49 @@ impl Settings {
     }
 }
 
-/// Keys in lower case with their values, quotes taken off; enough to see what is there.
-fn pairs(text: &str) -> Vec<(String, String)> {
-    let mut pairs = Vec::new();
-    let mut rest = text;
-    while let Some((key, after)) = rest.split_once('=') {
-        let after = after.trim_start();
-        let (value, next) = match after.chars().next() {
-            Some(quote @ ('\'' | '"')) => after[1..].split_once(quote).unwrap_or((&after[1..], "")),
-            Some('{') => after[1..].split_once('}').unwrap_or((&after[1..], "")),
-            _ => match after.split_once(';') {
-                Some((value, next)) => (value.trim_end(), next),
-                None => (after.trim_end(), ""),
-            },
-        };
-        pairs.push((key.trim().to_ascii_lowercase(), value.to_owned()));
-        rest = next.trim_start().trim_start_matches(';');
+/// What the driver logs in with; an access token is set later, for each connection.
+fn credentials(read: &ConnectionString, login: &Login<'_>) -> Result<AuthMethod, String> {
+    let (user, password) = (read.get(Key::UserId), read.get(Key::Password));
+    match (login, user) {
+        (Login::TokenFile(_), None) if password.is_some() => {
+            Err("Password is not used with SM_STORE_TOKEN_FILE: leave one of them out".to_owned())
+        }
+        (Login::TokenFile(_), None) => match read.encrypt() {
+            Ok(EncryptionLevel::Off | EncryptionLevel::NotSupported) => {
+                Err("Encrypt must be true or strict with SM_STORE_TOKEN_FILE: a token is sent as it is".to_owned())
+            }
+            _ => Ok(AuthMethod::aad_token("")),
+        },
+        (Login::TokenFile(_), Some(_)) => {
+            Err("User Id is not used with SM_STORE_TOKEN_FILE: leave one of them out".to_owned())
+        }
+        (Login::Password(given), Some(user)) => {
+            Ok(AuthMethod::sql_server(user, given.or(password).unwrap_or_default()))
+        }
+        (Login::Password(Some(_)), None) => Err("a password is given, but no User Id".to_owned()),
+        (Login::Password(None), None) => {
+            Err("it names no User Id: write the one of a SQL login, or name a file with an access token in \
+             SM_STORE_TOKEN_FILE"
+                .to_owned())
+        }
     }
-    pairs
+}
+
+/// The token in a file, without the blanks around it. Errors name the file and say nothing of what is in it.
+fn read_token(file: &Path) -> Result<String, String> {
+    let place = file.display();
+    let text = std::fs::read_to_string(file).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => format!("the file of SM_STORE_TOKEN_FILE, {place}, is not text"),
+        _ => format!("cannot read the file of SM_STORE_TOKEN_FILE, {place}: {error}"),
+    })?;
+    let token = text.trim();
+    match token {
+        "" => Err(format!("the file of SM_STORE_TOKEN_FILE, {place}, is empty: write an access token to it")),
+        token if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(token.to_owned()),
+        _ => Err(format!(
+            "the file of SM_STORE_TOKEN_FILE, {place}, must hold one access token and nothing else, not JSON"
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +180,16 @@ mod tests {
             ("Server=tcp:db,1434;Database=s;User Id=u;Password=p", None, Ok("db:1434/s")),
             ("server=db;initial catalog=s;uid=u;pwd='p;=x';Encrypt=true", None, Ok("db:1433/s")),
             ("Server=db;Database=s;User Id=u", Some("p"), Ok("db:1433/s")),
+            (
+                // As the portal of Azure shows it, without the timeout.
+                "Server=tcp:x.database.windows.net,1433;Initial Catalog=s;Persist Security Info=False;User ID=u;\
+                 Password={p};MultipleActiveResultSets=False;Encrypt=True;TrustServerCertificate=False;",
+                None,
+                Ok("x.database.windows.net:1433/s"),
+            ),
+            ("Address=db;Database=s;User Id=u;Password=p", None, Err("Address is not supported: write Server")),
+            ("Server=db;Database=s;User Name=u;Password=p", None, Err("User Name is not supported: write User Id")),
+            ("Server=db;Database=s;Authentication=x", None, Err("SM_STORE_TOKEN_FILE")),
             ("Server=db\\inst;Database=s;User Id=u;Password={a;b};TrustServerCertificate=true", None, Ok("db:1434/s")),
             ("Database=s;User Id=u;Password=p", None, Err("names no Server")),
             ("Server=db;User Id=u;Password=p", None, Err("names no Database")),
@@ -129,6 +202,53 @@ mod tests {
                 (got, _) => panic!("{text}: {got:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_lock_times_out_before_the_command_and_later_in_migrations() {
+        let settings = Settings::parse("Server=db;Database=s;User Id=u;Password=p", None, POOL).unwrap();
+        assert_eq!(settings.lock_timeout, POOL.timeout / 2);
+        assert_eq!(settings.for_migrations().lock_timeout, MIGRATION_LOCK_TIMEOUT);
+        let patient = PoolSettings { size: 4, timeout: Duration::from_secs(300) };
+        let settings = Settings::parse("Server=db;Database=s;User Id=u;Password=p", None, patient).unwrap();
+        let migrations = settings.for_migrations();
+        assert!(migrations.lock_timeout > settings.lock_timeout && migrations.lock_timeout < migrations.budget);
+    }
+
+    #[test]
+    fn a_token_replaces_the_login_and_is_never_sent_unencrypted() {
+        let parse = |text: &str| Settings::parse_with_token_file(text, Path::new("token"), POOL);
+        assert_eq!(parse("Server=db;Database=s").unwrap().name(), "db:1433/s");
+        assert!(parse("Server=db;Database=s;Encrypt=strict").is_ok());
+        for (text, expected) in [
+            ("Server=db;Database=s;User Id=u", "User Id is not used with SM_STORE_TOKEN_FILE"),
+            ("Server=db;Database=s;Password=tr0ub4dor", "Password is not used with SM_STORE_TOKEN_FILE"),
+            ("Server=db;Database=s;Encrypt=false", "Encrypt must be true or strict"),
+            ("Server=db;Database=s;Encrypt=DANGER_PLAINTEXT", "Encrypt must be true or strict"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected) && !error.contains("tr0ub4dor"), "{text}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_a_token_file_is_said_without_its_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let settings = Settings::parse_with_token_file("Server=db;Database=s", &file, POOL).unwrap();
+        let error = async || settings.config().await.unwrap_err().to_string();
+        assert!(error().await.contains("cannot read the file of SM_STORE_TOKEN_FILE"));
+        for (text, expected) in [
+            (" \n", "is empty"),
+            ("{\"access_token\": \"tr0ub4dor\"}", "nothing else"),
+            ("tr0ub4dor\0", "nothing else"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = error().await;
+            assert!(error.contains(expected) && error.contains("token") && !error.contains("tr0ub4dor"), "{error}");
+        }
+        std::fs::write(&file, "\n  tr0ub4dor\n").unwrap();
+        assert!(settings.config().await.is_ok());
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use tiberius::Row;
 
-use super::database::{Database, Value};
-use super::read::{all as read_all, need_first, run, set};
+use super::database::{Batch, Database};
+use super::read::{all as read_all, need_first, set};
 use super::rows;
+use super::script::Values;
 use super::statements::TICK;
 use crate::domain::intent::TargetName;
 use crate::domain::time::Timestamp;
@@ -16,40 +17,51 @@ use crate::store::{StoreError, StoredTarget};
 pub const PAUSED: &str = "
 SELECT submission_target FROM submission_target_pauses;";
 
-pub const ALL: &str = "
+pub fn all_batch() -> Batch {
+    Batch::new(
+        "
 SELECT p.submission_target, p.paused_at FROM submission_target_pauses AS p
 UNION ALL
 SELECT DISTINCT c.submission_target, CAST(NULL AS DATETIME2(6)) FROM submission_contracts AS c
 WHERE NOT EXISTS (SELECT 1 FROM submission_target_pauses AS p WHERE p.submission_target = c.submission_target)
-ORDER BY submission_target;";
-
-/// Holds the clock as begins do, so that each of them is either before this or sees it.
-pub fn pause_statement() -> String {
-    format!(
-        "DECLARE @now DATETIME2(6), @since DATETIME2(6);
-BEGIN TRANSACTION;{TICK}
-INSERT INTO submission_target_pauses (submission_target, paused_at)
-SELECT @P1, @now WHERE NOT EXISTS (SELECT 1 FROM submission_target_pauses WHERE submission_target = @P1);
-SELECT @since = paused_at FROM submission_target_pauses WHERE submission_target = @P1;
-COMMIT TRANSACTION;
-SELECT @since AS paused_at;"
+ORDER BY submission_target;",
+        Vec::new(),
     )
 }
 
-pub const RESUME: &str = "DELETE FROM submission_target_pauses WHERE submission_target = @P1;";
+/// Holds the clock as begins do, so that each of them is either before this or sees it.
+pub fn pause_batch(target: &TargetName) -> Batch {
+    let mut values = Values::default();
+    let target = values.text(target.as_str());
+    values.batch(format!(
+        "DECLARE @now DATETIME2(6), @since DATETIME2(6);
+BEGIN TRANSACTION;{TICK}
+INSERT INTO submission_target_pauses (submission_target, paused_at)
+SELECT {target}, @now WHERE NOT EXISTS (SELECT 1 FROM submission_target_pauses WHERE submission_target = {target});
+SELECT @since = paused_at FROM submission_target_pauses WHERE submission_target = {target};
+COMMIT TRANSACTION;
+SELECT @since AS paused_at;"
+    ))
+}
+
+pub fn resume_batch(target: &TargetName) -> Batch {
+    let mut values = Values::default();
+    let target = values.text(target.as_str());
+    values.batch(format!("DELETE FROM submission_target_pauses WHERE submission_target = {target};"))
+}
 
 pub async fn all(database: &Database) -> Result<Vec<StoredTarget>, StoreError> {
-    let results = run(database, ALL, Vec::new()).await?;
+    let results = database.run(all_batch()).await?;
     read_all(set(&results, 0), |row| Ok(StoredTarget { name: name(row)?, paused_at: rows::moment(row, "paused_at")? }))
 }
 
 pub async fn pause(database: &Database, target: TargetName) -> Result<Timestamp, StoreError> {
-    let results = run(database, pause_statement(), vec![Value::Text(target.to_string())]).await?;
+    let results = database.run(pause_batch(&target)).await?;
     rows::need_moment(need_first(&results)?, "paused_at")
 }
 
 pub async fn resume(database: &Database, target: TargetName) -> Result<(), StoreError> {
-    run(database, RESUME, vec![Value::Text(target.to_string())]).await.map(drop)
+    database.run(resume_batch(&target)).await.map(drop)
 }
 
 /// What [`PAUSED`] says.

@@ -1,18 +1,18 @@
 //! Webhook events on SQL Server: tried, recorded, and asked for again. That they are owed is
-//! written with the outcome, in `statements`.
+//! written with the outcome, in `counts`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 use tiberius::Row;
 
 use super::contracts::Contracts;
-use super::database::{Database, Value};
-use super::read::{all, first, need_first, number, run, set};
+use super::database::{Batch, Database};
+use super::read::{all, first, need_first, set};
 use super::rows::{self, INTENT_COLUMNS, json_moment};
-use super::statements::{FENCE, TICK, json_text, text};
-use super::write::term_values;
+use super::script::{Column, Script, Values, json_text};
+use super::statements::TICK;
 use crate::domain::contract::Contract;
 use crate::domain::intent::{IntentId, IntentSeq};
 use crate::domain::lease::Term;
@@ -24,133 +24,185 @@ use crate::store::{
 };
 
 /// The earliest events of every receiver, as many as have a place, and no more than asked for in all.
-pub const DUE: &str = "
+pub fn due_batch(look: &DueWebhooksQuery) -> Batch {
+    let mut values = Values::default();
+    let (limit, each) = (values.count(look.limit), values.count(look.per_receiver));
+    let except = look.except.iter().map(|(receiver, places)| json!({ "receiver": receiver.0, "places": places }));
+    let except = values.json(except.collect());
+    values.batch(format!(
+        "
 SELECT CASE WHEN SYSUTCDATETIME() > last_at THEN SYSUTCDATETIME() ELSE last_at END AS now_at FROM submission_clock;
-SELECT TOP (@P1) p.intent_seq, p.receiver_id, p.next_try_at
+SELECT TOP ({limit}) p.intent_seq, p.receiver_id, p.next_try_at
 FROM submission_webhook_receivers AS r
-LEFT JOIN OPENJSON(@P3) WITH (receiver BIGINT, places BIGINT) AS x ON x.receiver = r.receiver_id
-CROSS APPLY (SELECT TOP (@P2) w.intent_seq, w.receiver_id, w.next_try_at,
+LEFT JOIN OPENJSON({except}) WITH (receiver BIGINT, places BIGINT) AS x ON x.receiver = r.receiver_id
+CROSS APPLY (SELECT TOP ({each}) w.intent_seq, w.receiver_id, w.next_try_at,
         ROW_NUMBER() OVER (ORDER BY w.next_try_at, w.intent_seq) AS place
     FROM submission_webhook_events AS w WHERE w.receiver_id = r.receiver_id AND w.next_try_at IS NOT NULL
     ORDER BY w.next_try_at, w.intent_seq) AS p
-WHERE p.place <= COALESCE(x.places, @P2)
-ORDER BY p.next_try_at, p.intent_seq;";
-
-/// A transaction of a leader, then what it says.
-fn fenced(change: &str, answer: &str) -> String {
-    format!(
-        "DECLARE @now DATETIME2(6), @held BIGINT = 0, @changed BIGINT = 0;
-BEGIN TRANSACTION;{FENCE}{TICK}{change}
-COMMIT TRANSACTION;
-SELECT @held AS held, @now AS now_at, @changed AS changed;{answer}"
-    )
+WHERE p.place <= COALESCE(x.places, {each})
+ORDER BY p.next_try_at, p.intent_seq;"
+    ))
 }
 
-pub fn begin_statement() -> String {
-    fenced(
+/// A script for a leader's changes of the events of a list, which is `@events`.
+fn fenced(term: &Term, items: Vec<Json>, columns: impl IntoIterator<Item = Column<'static>>) -> (Script, String) {
+    let mut script = Script::default();
+    let epoch = script.fence(term);
+    script.input("events", items, columns);
+    (script, epoch)
+}
+
+/// Events as items of a list.
+fn seqs(events: &[IntentSeq]) -> Vec<Json> {
+    events.iter().map(|seq| json!({ "intent_seq": seq.0 })).collect()
+}
+
+pub fn begin_batch(term: &Term, events: &[IntentSeq]) -> Batch {
+    let (mut script, epoch) = fenced(term, seqs(&first_of_each(events)), [Column::key("intent_seq")]);
+    script.starts_attempts();
+    script.fenced_change(&format!(
         "
-UPDATE w SET tries = w.tries + 1, next_try_at = NULL, open_lease_epoch = @P3, open_started_at = @now
-FROM submission_webhook_events AS w JOIN OPENJSON(@P4) WITH (seq BIGINT) AS j ON w.intent_seq = j.seq
-WHERE @held = 1 AND w.next_try_at <= @now;",
-        &format!(
-            "
+UPDATE w SET tries = w.tries + 1, next_try_at = NULL, open_lease_epoch = {epoch}, open_started_at = @now
+FROM submission_webhook_events AS w JOIN @events AS e ON w.intent_seq = e.intent_seq
+WHERE w.next_try_at <= @now;"
+    ));
+    script.answer(&format!(
+        "
 SELECT {INTENT_COLUMNS}, i.contract_id, w.receiver_id, w.tries, w.tries_before, w.owed_since
-FROM OPENJSON(@P4) WITH (seq BIGINT) AS j
-JOIN submission_webhook_events AS w ON w.intent_seq = j.seq
+FROM @events AS e
+JOIN submission_webhook_events AS w ON w.intent_seq = e.intent_seq
 JOIN submission_intents AS i ON i.intent_seq = w.intent_seq
 JOIN submission_contracts AS c ON c.contract_id = i.contract_id
 WHERE w.open_started_at = @now;"
-        ),
-    )
+    ));
+    script.batch()
 }
 
-pub fn finish_statement() -> String {
-    fenced(
-        concat!(
-            "
-INSERT INTO submission_webhook_tries (intent_seq, try_number, lease_epoch, started_at, finished_at, http_status, error)
-SELECT j.seq, j.number, w.open_lease_epoch, j.started, j.finished, j.http_status, ",
-            text!("j.error"),
-            "
-FROM OPENJSON(@P4) WITH (seq BIGINT, number BIGINT, started DATETIME2(6), finished DATETIME2(6), http_status BIGINT,
-    error NVARCHAR(MAX)) AS j
-JOIN submission_webhook_events AS w ON w.intent_seq = j.seq
-WHERE @held = 1 AND w.tries = j.number AND w.open_lease_epoch IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM submission_webhook_tries AS t WHERE t.intent_seq = j.seq AND t.try_number = j.number);
-UPDATE w SET status = CASE WHEN w.owed_since <> j.owed AND j.status <> 'delivered' THEN 'pending' ELSE j.status END,
-    next_try_at = CASE WHEN w.owed_since <> j.owed AND j.status <> 'delivered' THEN @now ELSE j.due END,
-    open_lease_epoch = NULL, open_started_at = NULL
-FROM submission_webhook_events AS w
-JOIN OPENJSON(@P4) WITH (seq BIGINT, number BIGINT, status VARCHAR(10), due DATETIME2(6), owed DATETIME2(6)) AS j
-    ON w.intent_seq = j.seq
-WHERE @held = 1 AND w.tries = j.number AND w.open_lease_epoch IS NOT NULL;"
-        ),
-        "",
-    )
+fn first_of_each(events: &[IntentSeq]) -> Vec<IntentSeq> {
+    let mut seen = HashSet::new();
+    events.iter().copied().filter(|seq| seen.insert(*seq)).collect()
 }
 
-pub fn close_statement() -> String {
-    fenced(
+pub fn finish_batch(term: &Term, finished: &[Arc<FinishWebhookTry>]) -> Batch {
+    let mut seen = HashSet::new();
+    let finished = finished.iter().filter(|finish| seen.insert(finish.open.intent.seq));
+    let items = finished.map(|finish| {
+        let FinishWebhookTry { open, finished_at, outcome, verdict } = finish.as_ref();
+        let due = match verdict {
+            Verdict::RetryAt(due) => Some(json_moment(*due)),
+            Verdict::Delivered | Verdict::Failed => None,
+        };
+        json!({
+            "intent_seq": open.intent.seq.0, "try_number": open.number, "started_at": json_moment(open.started_at),
+            "finished_at": json_moment(*finished_at), "http_status": outcome.http_status(),
+            "error": outcome.error().map(json_text), "status": verdict.status().as_str(), "next_try_at": due,
+            "owed_since": json_moment(open.round.pending_since),
+        })
+    });
+    let columns = [
+        Column::key("intent_seq"),
+        Column::of("try_number", "BIGINT"),
+        Column::of("started_at", "DATETIME2(6)"),
+        Column::of("finished_at", "DATETIME2(6)"),
+        Column::of("http_status", "BIGINT"),
+        Column::long_text("error"),
+        Column::code("status", 10),
+        Column::of("next_try_at", "DATETIME2(6)"),
+        Column::of("owed_since", "DATETIME2(6)"),
+    ];
+    let (mut script, _) = fenced(term, items.collect(), columns);
+    // An event that was asked for again meanwhile is due at once, unless it was delivered.
+    script.fenced_change(
         "
 INSERT INTO submission_webhook_tries (intent_seq, try_number, lease_epoch, started_at, finished_at, http_status, error)
-SELECT w.intent_seq, w.tries, w.open_lease_epoch, w.open_started_at, @now, NULL, @P4
-FROM submission_webhook_events AS w WHERE @held = 1 AND w.open_lease_epoch IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM OPENJSON(@P5) WITH (seq BIGINT) AS x WHERE x.seq = w.intent_seq)
+SELECT e.intent_seq, e.try_number, w.open_lease_epoch, e.started_at, e.finished_at, e.http_status, e.error
+FROM @events AS e JOIN submission_webhook_events AS w ON w.intent_seq = e.intent_seq
+WHERE w.tries = e.try_number AND w.open_lease_epoch IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM submission_webhook_tries AS t WHERE t.intent_seq = e.intent_seq AND t.try_number = e.try_number);
+UPDATE w SET
+    status = CASE WHEN w.owed_since <> e.owed_since AND e.status <> 'delivered' THEN 'pending' ELSE e.status END,
+    next_try_at = CASE WHEN w.owed_since <> e.owed_since AND e.status <> 'delivered' THEN @now ELSE e.next_try_at END,
+    open_lease_epoch = NULL, open_started_at = NULL
+FROM submission_webhook_events AS w JOIN @events AS e ON w.intent_seq = e.intent_seq
+WHERE w.tries = e.try_number AND w.open_lease_epoch IS NOT NULL;",
+    );
+    script.batch()
+}
+
+/// Closes open tries but for those of the list.
+pub fn close_batch(term: &Term, under_way: &[IntentSeq]) -> Batch {
+    const OTHERS: &str = "w.open_lease_epoch IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM @events AS e WHERE e.intent_seq = w.intent_seq)";
+    let (mut script, _) = fenced(term, seqs(&first_of_each(under_way)), [Column::key("intent_seq")]);
+    let error = script.values.text(INTERRUPTED);
+    script.variable("@changed BIGINT = 0");
+    script.fenced_change(&format!(
+        "
+INSERT INTO submission_webhook_tries (intent_seq, try_number, lease_epoch, started_at, finished_at, http_status, error)
+SELECT w.intent_seq, w.tries, w.open_lease_epoch, w.open_started_at, @now, NULL, {error}
+FROM submission_webhook_events AS w WHERE {OTHERS}
     AND NOT EXISTS (SELECT 1 FROM submission_webhook_tries AS t WHERE t.intent_seq = w.intent_seq AND t.try_number = w.tries);
 UPDATE w SET next_try_at = @now, open_lease_epoch = NULL, open_started_at = NULL
-FROM submission_webhook_events AS w WHERE @held = 1 AND w.open_lease_epoch IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM OPENJSON(@P5) WITH (seq BIGINT) AS x WHERE x.seq = w.intent_seq);
-SET @changed = @@ROWCOUNT;",
-        "",
-    )
+FROM submission_webhook_events AS w WHERE {OTHERS};
+SET @changed = @@ROWCOUNT;"
+    ));
+    script.answer("\nSELECT @changed AS changed;");
+    script.batch()
 }
 
 /// An event that this program cannot read must not hold up the others.
-pub fn put_off_statement() -> String {
-    fenced(
+pub fn put_off_batch(term: &Term, events: &[IntentSeq]) -> Batch {
+    let (mut script, epoch) = fenced(term, seqs(events), [Column::key("intent_seq")]);
+    let error = script.values.text(UNREADABLE);
+    let seconds = script.values.number(i64::try_from(PUT_OFF.as_secs()).unwrap_or(i64::MAX));
+    script.fenced_change(&format!(
         "
 INSERT INTO submission_webhook_tries (intent_seq, try_number, lease_epoch, started_at, finished_at, http_status, error)
-SELECT w.intent_seq, w.tries, w.open_lease_epoch, w.open_started_at, @now, NULL, @P5
-FROM submission_webhook_events AS w JOIN OPENJSON(@P4) WITH (seq BIGINT) AS j ON w.intent_seq = j.seq
-WHERE @held = 1 AND w.open_lease_epoch = @P3
+SELECT w.intent_seq, w.tries, w.open_lease_epoch, w.open_started_at, @now, NULL, {error}
+FROM submission_webhook_events AS w JOIN @events AS e ON w.intent_seq = e.intent_seq
+WHERE w.open_lease_epoch = {epoch}
     AND NOT EXISTS (SELECT 1 FROM submission_webhook_tries AS t WHERE t.intent_seq = w.intent_seq AND t.try_number = w.tries);
-UPDATE w SET next_try_at = DATEADD(SECOND, @P6, @now), open_lease_epoch = NULL, open_started_at = NULL
-FROM submission_webhook_events AS w JOIN OPENJSON(@P4) WITH (seq BIGINT) AS j ON w.intent_seq = j.seq
-WHERE @held = 1 AND w.open_lease_epoch = @P3;",
-        "",
-    )
+UPDATE w SET next_try_at = DATEADD(SECOND, {seconds}, @now), open_lease_epoch = NULL, open_started_at = NULL
+FROM submission_webhook_events AS w JOIN @events AS e ON w.intent_seq = e.intent_seq
+WHERE w.open_lease_epoch = {epoch};"
+    ));
+    script.batch()
 }
 
-pub fn redeliver_statement() -> String {
-    format!(
+pub fn redeliver_batch(id: &IntentId) -> Batch {
+    let mut values = Values::default();
+    let id = values.text(id.as_str());
+    values.batch(format!(
         "DECLARE @now DATETIME2(6);
 BEGIN TRANSACTION;{TICK}
 INSERT INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, tries_before, tries, next_try_at)
 SELECT i.intent_seq, r.receiver_id, 'pending', @now, 0, 0, @now FROM submission_intents AS i
 JOIN submission_contract_receivers AS r ON r.contract_id = i.contract_id
-WHERE i.intent_id = @P1 AND i.completed_at IS NOT NULL
+WHERE i.intent_id = {id} AND i.completed_at IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM submission_webhook_events AS w WHERE w.intent_seq = i.intent_seq);
 UPDATE w SET status = 'pending', owed_since = @now, tries_before = w.tries,
     next_try_at = CASE WHEN w.open_lease_epoch IS NULL THEN @now END
 FROM submission_webhook_events AS w JOIN submission_intents AS i ON i.intent_seq = w.intent_seq
-WHERE i.intent_id = @P1;
+WHERE i.intent_id = {id};
 COMMIT TRANSACTION;
 SELECT i.status, r.receiver_id FROM submission_intents AS i
-LEFT JOIN submission_contract_receivers AS r ON r.contract_id = i.contract_id WHERE i.intent_id = @P1;"
-    )
+LEFT JOIN submission_contract_receivers AS r ON r.contract_id = i.contract_id WHERE i.intent_id = {id};"
+    ))
 }
 
 /// The event of an intent, then its tries.
-pub const HISTORY: &str = "
+pub fn history_sql(id: &str) -> String {
+    format!(
+        "
 SELECT w.status, w.next_try_at FROM submission_webhook_events AS w
-JOIN submission_intents AS i ON i.intent_seq = w.intent_seq WHERE i.intent_id = @P1;
+JOIN submission_intents AS i ON i.intent_seq = w.intent_seq WHERE i.intent_id = {id};
 SELECT t.try_number, t.started_at, t.finished_at, t.http_status, t.error FROM submission_webhook_tries AS t
-JOIN submission_intents AS i ON i.intent_seq = t.intent_seq WHERE i.intent_id = @P1 ORDER BY t.try_number;";
+JOIN submission_intents AS i ON i.intent_seq = t.intent_seq WHERE i.intent_id = {id} ORDER BY t.try_number;"
+    )
+}
 
 pub async fn due(database: &Database, look: DueWebhooksQuery) -> Result<DueWebhooks, StoreError> {
-    let except = look.except.iter().map(|(receiver, places)| json!({ "receiver": receiver.0, "places": places }));
-    let except = Value::Text(Json::Array(except.collect()).to_string());
-    let results = run(database, DUE, vec![number(look.limit), number(look.per_receiver), except]).await?;
+    let results = database.run(due_batch(&look)).await?;
     let found = all(set(&results, 1), |row| {
         Ok(DueWebhook {
             seq: rows::seq(row)?,
@@ -171,9 +223,7 @@ pub async fn begin(
     term: &Term,
     events: &[IntentSeq],
 ) -> Result<Option<Vec<OpenWebhookTry>>, StoreError> {
-    let mut values = term_values(Some(term));
-    values.push(seqs(events));
-    let results = run(database, begin_statement(), values).await?;
+    let results = database.run(begin_batch(term, events)).await?;
     if !held(&results)? {
         return Ok(None);
     }
@@ -193,10 +243,7 @@ pub async fn begin(
         }
     }
     if !unreadable.is_empty() {
-        let mut values = term_values(Some(term));
-        values.extend([seqs(&unreadable), Value::Text(UNREADABLE.to_owned())]);
-        values.push(Value::Number(i64::try_from(PUT_OFF.as_secs()).unwrap_or(i64::MAX)));
-        run(database, put_off_statement(), values).await?;
+        database.run(put_off_batch(term, &unreadable)).await?;
     }
     Ok(Some(begun))
 }
@@ -212,16 +259,11 @@ fn opened(row: &Row, known: &HashMap<i64, Arc<Contract>>, started_at: Timestamp)
         contract: contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?,
         number,
         round: Round {
-            owed_since: rows::need_moment(row, "owed_since")?,
+            pending_since: rows::need_moment(row, "owed_since")?,
             tries: number.saturating_sub(rows::attempts(row, "tries_before")?),
         },
         started_at,
     })
-}
-
-/// Events as a value of a statement.
-fn seqs(events: &[IntentSeq]) -> Value {
-    Value::Text(Json::Array(events.iter().map(|seq| json!({ "seq": seq.0 })).collect()).to_string())
 }
 
 pub async fn finish(
@@ -229,34 +271,17 @@ pub async fn finish(
     term: &Term,
     finished: &[Arc<FinishWebhookTry>],
 ) -> Result<Option<()>, StoreError> {
-    let items = finished.iter().map(|finish| {
-        let FinishWebhookTry { open, finished_at, outcome, verdict } = finish.as_ref();
-        let due = match verdict {
-            Verdict::RetryAt(due) => Some(json_moment(*due)),
-            Verdict::Delivered | Verdict::Failed => None,
-        };
-        json!({
-            "seq": open.intent.seq.0, "number": open.number, "started": json_moment(open.started_at),
-            "finished": json_moment(*finished_at), "http_status": outcome.http_status(),
-            "error": outcome.error().map(json_text), "status": verdict.status().as_str(), "due": due,
-            "owed": json_moment(open.round.owed_since),
-        })
-    });
-    let mut values = term_values(Some(term));
-    values.push(Value::Text(Json::Array(items.collect()).to_string()));
-    Ok(held(&run(database, finish_statement(), values).await?)?.then_some(()))
+    Ok(held(&database.run(finish_batch(term, finished)).await?)?.then_some(()))
 }
 
 pub async fn close(database: &Database, term: &Term, under_way: &[IntentSeq]) -> Result<Option<usize>, StoreError> {
-    let mut values = term_values(Some(term));
-    values.extend([Value::Text(INTERRUPTED.to_owned()), seqs(under_way)]);
-    let results = run(database, close_statement(), values).await?;
-    let closed = rows::need::<i64>(need_first(&results)?, "changed")?;
+    let results = database.run(close_batch(term, under_way)).await?;
+    let closed = rows::need::<i64>(need_first(results.get(1..).unwrap_or_default())?, "changed")?;
     Ok(held(&results)?.then_some(usize::try_from(closed).unwrap_or(0)))
 }
 
 pub async fn redeliver(database: &Database, id: &IntentId) -> Result<Redelivery, StoreError> {
-    let results = run(database, redeliver_statement(), vec![Value::Text(id.to_string())]).await?;
+    let results = database.run(redeliver_batch(id)).await?;
     let Some(row) = first(&results) else { return Ok(Redelivery::NoIntent) };
     let has_webhook = rows::get::<i64>(row, "receiver_id")?.is_some();
     Ok(match (has_webhook, rows::need::<&str>(row, "status")?) {
@@ -266,7 +291,7 @@ pub async fn redeliver(database: &Database, id: &IntentId) -> Result<Redelivery,
     })
 }
 
-/// What the result sets of [`HISTORY`] say.
+/// What the result sets of [`history_sql`] say.
 pub fn history(event: &[Row], tries: &[Row]) -> Result<Option<WebhookHistory>, StoreError> {
     let Some(event) = event.first() else { return Ok(None) };
     let tries = all(tries, |row| {

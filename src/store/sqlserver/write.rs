@@ -1,178 +1,253 @@
-//! A batch of writes as one round trip: set-based statements over JSON, one transaction.
+//! A batch of writes as one round trip: one transaction of set-based statements over lists.
 //!
-//! If the server refuses a batch for what is in it, its items are done one by one, so that a bad
-//! one fails alone.
+//! If the server refuses a batch for what is in it, its items are done one by one, so that a bad one fails alone. That is
+//! only done while the batch has had no effect: once the server has begun to answer, the transaction is committed, and every
+//! error means that the store is unavailable and what became of the batch is in doubt.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-
-use bytes::BytesMut;
-use serde_json::{Value as Json, json};
 use tiberius::Row;
 
-use super::contracts::{ContractRow, Contracts};
-use super::database::{Batch, Database, ResultSets, Value};
+use super::attempts::{self, Begins, NotAllowed};
+use super::contracts::Contracts;
+use super::database::{Batch, Database, ResultSets};
 use super::inbox;
-use super::rows::{self, json_moment};
-use super::statements::{self, Parts, json_text};
-use crate::domain::contract::{Contract, GatewayType, Policy};
-use crate::domain::intent::{Intent, IntentId, IntentSeq};
+use super::rows;
+use super::script::Script;
+use super::submit::Submits;
+use crate::domain::intent::Intent;
 use crate::domain::lease::Term;
-use crate::domain::policy;
-use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
-use crate::store::columns::StateColumns;
+use crate::platform::clock::{StoreTime, monotonic};
 use crate::store::{
-    BatchResults, FencedError, FencedResults, FencedWrites, FinishAttempt, FinishResult, NewIntent, NewJob,
-    PostponeAttempt, StartResult, StoreError, StoredIntent, Submitted, WriteBatch, minute_of,
+    BatchResults, FencedError, FencedResult, FencedResults, FencedWrites, StartOnInsert, StartResult, StoreError,
+    WriteBatch,
 };
 
-pub async fn commit(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<BatchResults, StoreError> {
-    match try_commit(database, contracts, &batch).await {
-        Err(StoreError::Unexpected(what)) => {
-            log::warn!("batch_split store_error={what:?}");
-            one_by_one(database, contracts, batch).await
+/// What a commit needs of its store.
+#[derive(Clone, Copy)]
+pub struct Writer<'a> {
+    pub database: &'a Database,
+    pub contracts: &'a Contracts,
+    pub time: &'a StoreTime,
+}
+
+impl Writer<'_> {
+    pub async fn commit(self, batch: WriteBatch) -> Result<BatchResults, StoreError> {
+        match self.try_commit(&batch).await {
+            Err(StoreError::Unexpected(what)) => {
+                log::warn!("batch_split store_error={what:?}");
+                self.one_by_one(batch).await
+            }
+            result => result,
         }
-        result => result,
+    }
+
+    /// Every item in a transaction of its own.
+    async fn one_by_one(self, batch: WriteBatch) -> Result<BatchResults, StoreError> {
+        let WriteBatch { submits, received, start_on_insert, fenced, .. } = batch;
+        let mut all = nothing();
+        for new in submits {
+            let start_on_insert = start_on_insert.clone();
+            match self.try_commit(&WriteBatch { submits: vec![new], start_on_insert, ..WriteBatch::default() }).await {
+                Ok(results) => {
+                    all.submits.extend(results.submits);
+                    all.started.extend(results.started);
+                }
+                Err(error) => all.submits.push(Err(error)),
+            }
+        }
+        for new in received {
+            match self.try_commit(&WriteBatch { received: vec![new], ..WriteBatch::default() }).await {
+                Ok(results) => all.received.extend(results.received),
+                Err(error) => all.received.push(Err(error)),
+            }
+        }
+        if let Some(writes) = fenced {
+            all.fenced = self.fenced_one_by_one(writes).await;
+            if let Err(FencedError::Store(error)) = all.fenced {
+                return Err(error);
+            }
+        }
+        Ok(all)
+    }
+
+    async fn fenced_one_by_one(self, writes: FencedWrites) -> FencedResult<FencedResults> {
+        let FencedWrites { term, starts, finishes, postpones, expire } = writes;
+        let none = || FencedWrites::new(&term);
+        let mut items = Vec::new();
+        items.extend(starts.into_iter().map(|begin| FencedWrites { starts: vec![begin], ..none() }));
+        items.extend(finishes.into_iter().map(|finish| FencedWrites { finishes: vec![finish], ..none() }));
+        items.extend(postpones.into_iter().map(|postpone| FencedWrites { postpones: vec![postpone], ..none() }));
+        items.extend(expire.map(|limit| FencedWrites { expire: Some(limit), ..none() }));
+        let mut all = FencedResults::default();
+        for item in items {
+            let (starts, finishes, expires) = (item.starts.len(), item.finishes.len(), item.expire.is_some());
+            match self.try_commit(&WriteBatch { fenced: Some(item), ..WriteBatch::default() }).await {
+                Ok(BatchResults { fenced: Ok(done), .. }) => {
+                    all.starts.extend(done.starts);
+                    all.finishes.extend(done.finishes);
+                    all.postpones.extend(done.postpones);
+                    all.expired.extend(done.expired);
+                }
+                Ok(BatchResults { fenced: Err(error), .. }) => return Err(error),
+                Err(error) if expires => return Err(error.into()),
+                Err(error) if starts > 0 => all.starts.push(Err(error)),
+                Err(error) if finishes > 0 => all.finishes.push(Err(error)),
+                Err(error) => all.postpones.push(Err(error)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// An error that is not `Unavailable` means that nothing was done.
+    async fn try_commit(self, batch: &WriteBatch) -> Result<BatchResults, StoreError> {
+        let Self { database, contracts, time } = self;
+        let mut submits = Submits::prepare(database, contracts, &batch.submits).await?;
+        let waiting = batch.fenced.as_ref().map(|writes| writes.starts.as_slice()).unwrap_or_default();
+        let starts = Begins::prepare(database, contracts, waiting).await?;
+        if let Some(StartOnInsert { slots, .. }) = starts_under(batch) {
+            submits.take_slots(&**slots, time.now());
+        }
+        let script = write_batch(batch, &submits, &starts);
+        let asked = monotonic();
+        let results = database.run(script).await?;
+        // The transaction is committed.
+        let (results, not_allowed) = read_batch(batch, submits, &starts, results, |now| time.observe(asked, now))
+            .map_err(|error| StoreError::Unavailable(format!("the answer to a batch cannot be read: {error}")))?;
+        Ok(match &batch.fenced {
+            Some(writes) if !not_allowed.is_empty() => self.end_not_allowed(writes, results, &not_allowed).await,
+            _ => results,
+        })
+    }
+
+    /// Ends intents that were to be started and that policy allows no attempt any more. If that cannot be done, it is they
+    /// who hear of it: what else was in the batch is committed.
+    async fn end_not_allowed(
+        self,
+        writes: &FencedWrites,
+        mut results: BatchResults,
+        intents: &[NotAllowed],
+    ) -> BatchResults {
+        let Ok(fenced) = &mut results.fenced else { return results };
+        let ended = self.try_end(&writes.term, intents).await;
+        for (waiting, answer) in writes.starts.iter().zip(&mut fenced.starts) {
+            if !matches!(answer, Ok(StartResult::Stale)) || !intents.iter().any(|intent| intent.seq == waiting.seq) {
+                continue;
+            }
+            match &ended {
+                Ok(ended) => {
+                    if let Some(intent) = ended.iter().find(|intent| intent.seq == waiting.seq) {
+                        *answer = Ok(StartResult::Ended(intent.clone()));
+                    }
+                }
+                Err(error) => *answer = Err(error.clone()),
+            }
+        }
+        results
+    }
+
+    async fn try_end(self, term: &Term, intents: &[NotAllowed]) -> Result<Vec<Intent>, StoreError> {
+        let mut results = Results::new(self.database.run(end_batch(term, intents)).await?)?;
+        attempts::read_intents(&results.next()?)
     }
 }
 
-/// Every item in a transaction of its own.
-async fn one_by_one(database: &Database, contracts: &Contracts, batch: WriteBatch) -> Result<BatchResults, StoreError> {
-    let mut submits = Vec::new();
-    for new in batch.submits {
-        let single = WriteBatch { submits: vec![new], ..WriteBatch::default() };
-        submits.push(match try_commit(database, contracts, &single).await {
-            Ok(receipt) => receipt.submits.into_iter().next().unwrap_or_else(|| Err(lost("submission"))),
-            Err(error) => Err(error),
-        });
-    }
-    let mut received = Vec::new();
-    for new in batch.received {
-        let single = WriteBatch { received: vec![new], ..WriteBatch::default() };
-        received.push(match try_commit(database, contracts, &single).await {
-            Ok(receipt) => receipt.received.into_iter().next().unwrap_or_else(|| Err(lost("submission"))),
-            Err(error) => Err(error),
-        });
-    }
-    let Some(writes) = batch.fenced else {
-        return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Ok(FencedResults::default()) });
+/// The permission to start new intents, unless the batch is fenced for another term: a batch has one fence.
+fn starts_under(batch: &WriteBatch) -> Option<&StartOnInsert> {
+    let same_term = |start_on_insert: &&StartOnInsert| {
+        batch.fenced.as_ref().is_none_or(|writes| writes.term == start_on_insert.term)
     };
-    let term = writes.term.clone();
-    let none = || FencedWrites::new(&term);
-    let alone = |fenced: FencedWrites| WriteBatch { fenced: Some(fenced), ..WriteBatch::default() };
-    let mut all = FencedResults::default();
-    for waiting in writes.starts {
-        match try_commit(database, contracts, &alone(FencedWrites { starts: vec![waiting], ..none() })).await {
-            Ok(BatchResults { fenced: Ok(done), .. }) => all.starts.extend(done.starts),
-            Ok(BatchResults { fenced: Err(_), .. }) => {
-                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
-            }
-            Err(error) => all.starts.push(Err(error)),
+    batch.start_on_insert.as_ref().filter(|_| !batch.submits.is_empty()).filter(same_term)
+}
+
+/// The batch that does all of this.
+pub fn write_batch(batch: &WriteBatch, submits: &Submits<'_>, starts: &Begins<'_>) -> Batch {
+    let mut script = Script::default();
+    let on_insert = starts_under(batch).filter(|_| submits.may_start());
+    let term =
+        batch.fenced.as_ref().map(|writes| &writes.term).or(on_insert.map(|start_on_insert| &start_on_insert.term));
+    let epoch = term.map(|term| script.fence(term));
+    if !batch.submits.is_empty() {
+        submits.write(&mut script, epoch.as_deref());
+    }
+    if !batch.received.is_empty() {
+        inbox::write_received(&mut script, &batch.received);
+    }
+    if let (Some(writes), Some(epoch)) = (&batch.fenced, &epoch) {
+        if !starts.is_empty() {
+            starts.write(&mut script, epoch);
+        }
+        if !writes.finishes.is_empty() {
+            attempts::write_finishes(&mut script, &writes.finishes);
+        }
+        if !writes.postpones.is_empty() {
+            attempts::write_postpones(&mut script, &writes.postpones);
+        }
+        if let Some(limit) = writes.expire {
+            attempts::write_expire(&mut script, limit);
         }
     }
-    for finish in writes.finishes {
-        match try_commit(database, contracts, &alone(FencedWrites { finishes: vec![finish], ..none() })).await {
-            Ok(BatchResults { fenced: Ok(done), .. }) => all.finishes.extend(done.finishes),
-            Ok(BatchResults { fenced: Err(_), .. }) => {
-                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
-            }
-            Err(error) => all.finishes.push(Err(error)),
-        }
+    script.batch()
+}
+
+/// The batch that ends intents which policy allows no attempt any more.
+pub fn end_batch(term: &Term, intents: &[NotAllowed]) -> Batch {
+    let mut script = Script::default();
+    script.fence(term);
+    attempts::write_not_allowed(&mut script, intents);
+    script.batch()
+}
+
+/// What the answer to [`write_batch`] says.
+fn read_batch(
+    batch: &WriteBatch,
+    submits: Submits<'_>,
+    starts: &Begins<'_>,
+    results: ResultSets,
+    observe: impl FnOnce(Timestamp),
+) -> Result<(BatchResults, Vec<NotAllowed>), StoreError> {
+    let mut results = Results::new(results)?;
+    let now = results.now;
+    observe(now);
+    let mut done = nothing();
+    if !batch.submits.is_empty() {
+        let term = starts_under(batch).map(|start_on_insert| &start_on_insert.term);
+        submits.read(|| results.next(), now, term, &mut done)?;
     }
-    for postpone in writes.postpones {
-        match try_commit(database, contracts, &alone(FencedWrites { postpones: vec![postpone], ..none() })).await {
-            Ok(BatchResults { fenced: Ok(done), .. }) => all.postpones.extend(done.postpones),
-            Ok(BatchResults { fenced: Err(_), .. }) => {
-                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
-            }
-            Err(error) => all.postpones.push(Err(error)),
-        }
+    if !batch.received.is_empty() {
+        done.received = inbox::received(&batch.received, &results.next()?)?;
+    }
+    let Some(writes) = &batch.fenced else { return Ok((done, Vec::new())) };
+    if !results.held {
+        done.fenced = Err(FencedError::TermOver);
+        return Ok((done, Vec::new()));
+    }
+    let rows = if starts.is_empty() { Vec::new() } else { results.next()? };
+    let mut not_allowed = Vec::new();
+    let starts = starts.read(&rows, now, &mut not_allowed)?;
+    let mut fenced = FencedResults { starts, ..FencedResults::default() };
+    if !writes.finishes.is_empty() {
+        let seqs = writes.finishes.iter().map(|finish| finish.attempt.seq);
+        fenced.finishes = attempts::read_recorded(seqs, &results.next()?)?;
+    }
+    if !writes.postpones.is_empty() {
+        let seqs = writes.postpones.iter().map(|postpone| postpone.seq);
+        fenced.postpones = attempts::read_recorded(seqs, &results.next()?)?;
     }
     if writes.expire.is_some() {
-        match try_commit(database, contracts, &alone(FencedWrites { expire: writes.expire, ..none() })).await? {
-            BatchResults { fenced: Ok(done), .. } => all.expired = done.expired,
-            BatchResults { fenced: Err(_), .. } => {
-                return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
-            }
-        }
+        fenced.expired = attempts::read_intents(&results.next()?)?;
     }
-    Ok(BatchResults { submits, received, started: Vec::new(), fenced: Ok(all) })
+    done.fenced = Ok(fenced);
+    Ok((done, not_allowed))
 }
 
-async fn try_commit(
-    database: &Database,
-    contracts: &Contracts,
-    batch: &WriteBatch,
-) -> Result<BatchResults, StoreError> {
-    let fenced = batch.fenced.as_ref();
-    let parts = Parts {
-        fenced: fenced.is_some(),
-        submits: !batch.submits.is_empty(),
-        starts: fenced.is_some_and(|writes| !writes.starts.is_empty()),
-        finishes: fenced.is_some_and(|writes| !writes.finishes.is_empty()),
-        postpones: fenced.is_some_and(|writes| !writes.postpones.is_empty()),
-        expire: fenced.is_some_and(|writes| writes.expire.is_some()),
-        exhaust: false,
-        received: !batch.received.is_empty(),
-        jobs: batch.submits.iter().any(|new| new.job.is_some()),
-        traces: batch.submits.iter().any(|new| new.trace.is_some()),
-        nodes: fenced.is_some_and(|writes| writes.finishes.iter().any(|finish| is_of_node(finish))),
-    };
-    let mut values = term_values(fenced.map(|writes| &writes.term));
-    if parts.submits {
-        values.extend(submit_values(database, contracts, &batch.submits).await?);
+/// The results of an empty batch.
+fn nothing() -> BatchResults {
+    BatchResults {
+        submits: Vec::new(),
+        received: Vec::new(),
+        started: Vec::new(),
+        fenced: Ok(FencedResults::default()),
     }
-    if parts.received {
-        values.extend(inbox::receive_values(&batch.received));
-    }
-    if let Some(writes) = fenced {
-        if parts.starts {
-            values.push(begin_value(&writes.starts));
-        }
-        if parts.finishes {
-            values.push(finish_value(&writes.finishes));
-        }
-        if parts.postpones {
-            values.push(postpone_value(&writes.postpones));
-        }
-        values.extend(writes.expire.map(|limit| Value::Number(i64::try_from(limit).unwrap_or(i64::MAX))));
-    }
-    let results = database.run(Batch { sql: statements::writes(parts).into(), values }).await?;
-    let mut results = Results::new(results)?;
-    let submits = if parts.submits {
-        let rows = results.next()?;
-        let jobs = if parts.jobs { results.next()? } else { Vec::new() };
-        submitted(&batch.submits, &rows, &jobs, results.now)?
-    } else {
-        Vec::new()
-    };
-    let received = if parts.received { inbox::received(&batch.received, &results.next()?)? } else { Vec::new() };
-    let Some(writes) = fenced else {
-        return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Ok(FencedResults::default()) });
-    };
-    if !results.held {
-        return Ok(BatchResults { submits, received, started: Vec::new(), fenced: Err(FencedError::TermOver) });
-    }
-    let starts = if parts.starts {
-        let rows = results.next()?;
-        begun(database, contracts, &writes.term, &writes.starts, &rows, results.now).await?
-    } else {
-        Vec::new()
-    };
-    let finishes = if parts.finishes {
-        finished(writes.finishes.iter().map(|finish| finish.attempt.seq), &results.next()?)?
-    } else {
-        Vec::new()
-    };
-    let postpones = if parts.postpones {
-        finished(writes.postpones.iter().map(|postpone| postpone.seq), &results.next()?)?
-    } else {
-        Vec::new()
-    };
-    let expired = if parts.expire { intents(&results.next()?)? } else { Vec::new() };
-    let fenced = Ok(FencedResults { starts, finishes, postpones, expired });
-    Ok(BatchResults { submits, received, started: Vec::new(), fenced })
 }
 
 /// The result sets of a batch of writes, taken in order.
@@ -197,245 +272,4 @@ impl Results {
 
 fn lost(what: &str) -> StoreError {
     StoreError::Unavailable(format!("the server did not say the {what} of a batch"))
-}
-
-pub fn term_values(term: Option<&Term>) -> Vec<Value> {
-    match term {
-        Some(term) => vec![
-            Value::Text(term.lease_name.to_string()),
-            Value::Text(term.holder_id.to_string()),
-            Value::Number(term.epoch),
-        ],
-        None => vec![Value::Text(String::new()), Value::Text(String::new()), Value::Number(0)],
-    }
-}
-
-/// The intents as JSON, their payloads and their hashes, and the hashes of jobs' keys if there are jobs. Of
-/// several with one id or key only the first is written; the others are compared with it afterwards.
-async fn submit_values(
-    database: &Database,
-    contracts: &Contracts,
-    submits: &[NewIntent],
-) -> Result<Vec<Value>, StoreError> {
-    let mut items = Vec::with_capacity(submits.len());
-    let mut payloads = BytesMut::with_capacity(submits.iter().map(|new| new.payload.bytes().len()).sum());
-    let mut hashes = BytesMut::with_capacity(submits.len() * 32);
-    let mut keys = BytesMut::new();
-    let (mut ids, mut job_keys) = (HashSet::new(), HashSet::new());
-    let mut is_first =
-        |new: &&NewIntent| ids.insert(new.id.clone()) && new.job.as_ref().is_none_or(|job| job_keys.insert(job.key));
-    for new in submits.iter().filter(|new| is_first(new)) {
-        let ContractRow { contract_id, gateway_id } = contracts.row(database, &new.contract).await?;
-        let seconds = match new.contract.contract.policy {
-            // DATEADD takes an INT: 68 years are as good as any more.
-            Policy::Deadline { max_acceptance_seconds } => Some(max_acceptance_seconds.get().min(i32::MAX as u32)),
-            Policy::MaxAttempts { .. } | Policy::OneShot => None,
-        };
-        items.push(json!({
-            "id": json_text(new.id.as_str()), "contract": contract_id, "gateway": gateway_id, "seconds": seconds,
-            "payload_from": payloads.len() + 1, "payload_length": new.payload.bytes().len(),
-            "hash_from": hashes.len() + 1, "trace": new.trace.map(|trace| trace.to_string()),
-        }));
-        if let (Some(job), Some(item)) = (&new.job, items.last_mut().and_then(Json::as_object_mut)) {
-            item.extend(job_fields(job, keys.len() + 1));
-            keys.extend_from_slice(&job.key.0);
-        }
-        payloads.extend_from_slice(new.payload.bytes());
-        hashes.extend_from_slice(new.payload.sha256());
-    }
-    let mut values = vec![
-        Value::Text(Json::Array(items).to_string()),
-        Value::Bytes(payloads.freeze()),
-        Value::Bytes(hashes.freeze()),
-    ];
-    if !keys.is_empty() {
-        values.push(Value::Bytes(keys.freeze()));
-    }
-    Ok(values)
-}
-
-/// What the item of an intent has besides, if it is a job.
-fn job_fields(job: &NewJob, key_from: usize) -> serde_json::Map<String, Json> {
-    let NewJob { id, facts, .. } = job;
-    let fields = [
-        ("key_from", Json::from(key_from)),
-        ("submission", Json::from(id.to_string())),
-        ("tenant", Json::from(json_text(&facts.tenant_id))),
-        ("workspace", Json::from(json_text(&facts.workspace_id))),
-        ("job", Json::from(json_text(&facts.job_id))),
-        ("job_key", Json::from(json_text(&facts.idempotency_key))),
-        ("node", Json::from(json_text(&facts.management_node_id))),
-    ];
-    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
-}
-
-fn is_of_node(finish: &FinishAttempt) -> bool {
-    finish.attempt.contract.gateway_type == GatewayType::Node
-}
-
-fn submitted(
-    submits: &[NewIntent],
-    rows: &[Row],
-    jobs: &[Row],
-    now: Timestamp,
-) -> Result<Vec<Result<Submitted, StoreError>>, StoreError> {
-    let found: HashMap<IntentId, StoredIntent> = rows
-        .iter()
-        .map(|row| rows::found(row).map(|found| (found.intent.id.clone(), found)))
-        .collect::<Result<_, _>>()?;
-    let by_key: HashMap<Vec<u8>, Intent> = jobs
-        .iter()
-        .map(|row| Ok((rows::need::<&[u8]>(row, "key_sha256")?.to_vec(), rows::intent(row)?)))
-        .collect::<Result<_, StoreError>>()?;
-    let mut first = HashSet::new();
-    let answers = submits.iter().map(|new| {
-        if let Some(job) = &new.job {
-            let intent = by_key.get(job.key.0.as_slice()).cloned().ok_or_else(|| lost("job"))?;
-            let created = intent.id == new.id && intent.created_at == now;
-            return Ok(if created { Submitted::Created(intent) } else { Submitted::Existing(intent) });
-        }
-        let found = found.get(&new.id).cloned().ok_or_else(|| lost("submission"))?;
-        // No two transactions share a timestamp, so this one tells what was created here.
-        if found.intent.created_at == now && first.insert(&new.id) {
-            return Ok(Submitted::Created(found.intent));
-        }
-        Ok(found.resubmitted(&new.contract.contract.target, &new.payload))
-    });
-    Ok(answers.collect())
-}
-
-fn begin_value(starts: &[Waiting]) -> Value {
-    let items = starts.iter().map(|waiting| json!({ "seq": waiting.seq.0, "attempts": waiting.attempt_count }));
-    Value::Text(Json::Array(items.collect()).to_string())
-}
-
-async fn begun(
-    database: &Database,
-    contracts: &Contracts,
-    term: &Term,
-    starts: &[Waiting],
-    rows: &[Row],
-    now: Timestamp,
-) -> Result<Vec<Result<StartResult, StoreError>>, StoreError> {
-    let contract_ids = rows.iter().map(|row| rows::need(row, "contract_id")).collect::<Result<Vec<i64>, _>>()?;
-    let known = contracts.by_id(database, contract_ids.into_iter()).await?;
-    let by_seq: HashMap<IntentSeq, &Row> =
-        rows.iter().map(|row| rows::seq(row).map(|seq| (seq, row))).collect::<Result<_, _>>()?;
-    let mut answers: Vec<Result<StartResult, StoreError>> = starts
-        .iter()
-        .map(|waiting| match by_seq.get(&waiting.seq) {
-            Some(row) => classify(waiting, row, &known, now),
-            None => Ok(StartResult::Stale),
-        })
-        .collect();
-    end_what_may_not_start(database, term, starts, &by_seq, &known, now, &mut answers).await?;
-    Ok(answers)
-}
-
-/// What a row says about an intent that was to be begun at `now`.
-fn classify(
-    waiting: &Waiting,
-    row: &Row,
-    known: &HashMap<i64, Arc<Contract>>,
-    now: Timestamp,
-) -> Result<StartResult, StoreError> {
-    if rows::moment(row, "open_started_at")? == Some(now) {
-        let id: i64 = rows::need(row, "contract_id")?;
-        let contract = known.get(&id).cloned();
-        let contract = contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?;
-        let payload = rows::bytes(row, "payload")?.unwrap_or_default();
-        let attempt = rows::open_attempt(row, contract, rows::trace(row)?)?;
-        return Ok(StartResult::Started { attempt, payload, due: waiting.due });
-    }
-    match rows::moment(row, "next_attempt_at")? {
-        Some(due) if rows::attempts(row, "attempt_count")? == waiting.attempt_count && due > now => {
-            Ok(StartResult::NotDue { due, now })
-        }
-        _ => Ok(StartResult::Stale),
-    }
-}
-
-/// Intents that wait and are due, but were not begun: those that may not start by policy are ended, the others
-/// are of paused targets.
-async fn end_what_may_not_start(
-    database: &Database,
-    term: &Term,
-    starts: &[Waiting],
-    by_seq: &HashMap<IntentSeq, &Row>,
-    known: &HashMap<i64, Arc<Contract>>,
-    now: Timestamp,
-    answers: &mut [Result<StartResult, StoreError>],
-) -> Result<(), StoreError> {
-    let mut items = Vec::new();
-    for (waiting, answer) in starts.iter().zip(answers.iter_mut()) {
-        let Some(row) = by_seq.get(&waiting.seq).filter(|_| matches!(answer, Ok(StartResult::Stale))) else { continue };
-        let waits = rows::moment(row, "next_attempt_at")?.is_some();
-        if !waits || rows::attempts(row, "attempt_count")? != waiting.attempt_count {
-            continue;
-        }
-        let contract = known.get(&rows::need::<i64>(row, "contract_id")?);
-        let created_at = rows::need_moment(row, "created_at")?;
-        match contract.map(|contract| policy::may_start(contract, created_at, waiting.attempt_count, now)) {
-            Some(Err(reason)) => items
-                .push(json!({ "seq": waiting.seq.0, "attempts": waiting.attempt_count, "reason": reason.as_str() })),
-            // Nothing else keeps one from beginning that waits, is due and may start.
-            Some(Ok(())) => *answer = Ok(StartResult::Paused),
-            None => {}
-        }
-    }
-    if items.is_empty() {
-        return Ok(());
-    }
-    let mut values = term_values(Some(term));
-    values.push(Value::Text(Json::Array(items).to_string()));
-    let sql = statements::writes(Parts { fenced: true, exhaust: true, ..Parts::default() });
-    let mut results = Results::new(database.run(Batch { sql: sql.into(), values }).await?)?;
-    let ended = intents(&results.next()?)?;
-    for (waiting, answer) in starts.iter().zip(answers) {
-        if let Some(intent) = ended.iter().find(|intent| intent.seq == waiting.seq) {
-            *answer = Ok(StartResult::Ended(intent.clone()));
-        }
-    }
-    Ok(())
-}
-
-fn finish_value(finishes: &[Arc<FinishAttempt>]) -> Value {
-    let items = finishes.iter().map(|finish| {
-        let FinishAttempt { attempt, finished_at, outcome, .. } = finish.as_ref();
-        let state = StateColumns::from(finish.as_ref());
-        json!({
-            "seq": attempt.seq.0, "number": attempt.attempt_number, "epoch": attempt.lease_epoch,
-            "started": json_moment(attempt.started_at), "finished": json_moment(*finished_at),
-            "outcome": outcome.status(), "reason": outcome.reason().map(json_text), "error": outcome.error_text().map(json_text),
-            "message_id": outcome.gateway_message_id().map(json_text),
-            "found_by": outcome.searchable_message_id().filter(|_| !attempt.intent_id.is_reserved()).map(json_text), "status": state.status,
-            "due": state.next_attempt_at.map(json_moment), "completed": state.completed_at.map(json_moment),
-            "rejected": state.rejected_reason, "exhausted": state.exhausted_reason,
-            "minute": minute_of(*finished_at), "kind": outcome.kind(), "cause": json_text(&outcome.cause()),
-            "reached": outcome.contact().reached().filter(|_| is_of_node(finish)).map(i64::from),
-            "took": u64::try_from(finished_at.since(attempt.started_at).as_micros()).unwrap_or(u64::MAX),
-        })
-    });
-    Value::Text(Json::Array(items.collect()).to_string())
-}
-
-fn postpone_value(postpones: &[PostponeAttempt]) -> Value {
-    let items = postpones.iter().map(|postpone| {
-        json!({ "seq": postpone.seq.0, "number": postpone.attempt_number, "due": json_moment(postpone.due) })
-    });
-    Value::Text(Json::Array(items.collect()).to_string())
-}
-
-/// Which of these attempts were open and are not any more.
-fn finished(
-    attempts: impl Iterator<Item = IntentSeq>,
-    rows: &[Row],
-) -> Result<Vec<Result<FinishResult, StoreError>>, StoreError> {
-    let recorded: HashSet<IntentSeq> = rows.iter().map(rows::seq).collect::<Result<_, _>>()?;
-    let answer = |seq| if recorded.contains(&seq) { FinishResult::Recorded } else { FinishResult::NotOpen };
-    Ok(attempts.map(|seq| Ok(answer(seq))).collect())
-}
-
-fn intents(rows: &[Row]) -> Result<Vec<Intent>, StoreError> {
-    rows.iter().map(rows::intent).collect()
 }

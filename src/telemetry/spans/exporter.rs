@@ -1,6 +1,6 @@
-//! Sends spans to a collector: all that came within a second, or a batch, in one request.
+//! Sends spans to a collector in batches: one request a second, or earlier if a batch is full.
 //!
-//! A batch that cannot be delivered is gone. That is said in the log once, and once when it works again.
+//! A batch that cannot be delivered is dropped. The first failure is logged, and so is the first success after it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::otlp::{self, Resource};
-use super::{Posted, Span};
+use super::{QueueItem, Span};
 use crate::domain::contract::GatewayUrl;
 use crate::http_client::{HttpClient, quoted};
 use crate::telemetry::metrics::Metrics;
 
 /// Spans in one request: about half a megabyte.
 const MAX_BATCH: usize = 512;
-/// How long the first of a batch waits for others.
+/// How long the first span of a batch waits for others.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long a collector may take.
+/// The timeout of one request to the collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where spans go, and who they are from.
+/// Where spans are sent, and the instance that sends them.
 pub struct Collector {
-    /// `/v1/traces` is appended.
+    /// The base URL, to which `/v1/traces` is appended.
     pub endpoint: GatewayUrl,
     pub instance: String,
     pub tls: Arc<rustls::ClientConfig>,
 }
 
-/// Until everyone who could record a span is gone.
-pub async fn run(collector: Collector, mut queue: mpsc::Receiver<Posted>, metrics: &Metrics) {
+/// Sends spans from the queue until all its senders are dropped.
+pub async fn run(collector: Collector, mut queue: mpsc::Receiver<QueueItem>, metrics: &Metrics) {
     let client = HttpClient::new("collector", TIMEOUT, collector.tls);
     let url = format!("{}/v1/traces", collector.endpoint);
     let resource = Resource { instance: collector.instance };
@@ -40,28 +40,29 @@ pub async fn run(collector: Collector, mut queue: mpsc::Receiver<Posted>, metric
             let sent = send(&client, &url, &resource, &spans).await;
             metrics.spans(if sent.is_ok() { "exported" } else { "failed" }, spans.len());
             match &sent {
-                Err(why) if works => log::warn!("spans_not_exported collector={url} error={why:?}"),
+                Err(error) if works => log::warn!("spans_not_exported collector={url} error={error:?}"),
                 Ok(()) if !works => log::info!("spans_exported_again collector={url}"),
                 _ => {}
             }
             works = sent.is_ok();
         }
         if let Some(done) = flushed {
-            let _whoever_asked_may_be_gone = done.send(());
+            // The caller of `flush` may have stopped waiting.
+            let _ignored = done.send(());
         }
     }
 }
 
-/// What goes into one request, and who waits for it.
-async fn batch(first: Posted, queue: &mut mpsc::Receiver<Posted>) -> (Vec<Span>, Option<oneshot::Sender<()>>) {
+/// Collects the spans of one request. Also returns the reply channel of a flush, if one ended the batch.
+async fn batch(first: QueueItem, queue: &mut mpsc::Receiver<QueueItem>) -> (Vec<Span>, Option<oneshot::Sender<()>>) {
     let mut spans = Vec::new();
     let mut next = Some(first);
-    let full = tokio::time::sleep(LINGER);
-    tokio::pin!(full);
+    let linger = tokio::time::sleep(LINGER);
+    tokio::pin!(linger);
     loop {
         match next {
-            Some(Posted::Span(span)) => spans.push(*span),
-            Some(Posted::Flush(done)) => return (spans, Some(done)),
+            Some(QueueItem::Span(span)) => spans.push(*span),
+            Some(QueueItem::Flush(done)) => return (spans, Some(done)),
             None => return (spans, None),
         }
         if spans.len() >= MAX_BATCH {
@@ -69,7 +70,7 @@ async fn batch(first: Posted, queue: &mut mpsc::Receiver<Posted>) -> (Vec<Span>,
         }
         next = tokio::select! {
             more = queue.recv() => more,
-            () = &mut full => return (spans, None),
+            () = &mut linger => return (spans, None),
         };
     }
 }

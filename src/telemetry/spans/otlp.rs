@@ -1,19 +1,19 @@
-//! Spans as OTLP has them in JSON: ids in hex, times in nanoseconds as text, attributes as tagged values.
+//! Writes spans as OTLP in JSON: ids in hex, times in nanoseconds as strings, attributes as tagged values.
 //!
-//! By hand, because it is this one page; the crates for it bring a second HTTP stack and gRPC.
+//! This is written by hand because it is short, and the crates for OTLP bring a second HTTP stack and gRPC.
 
 use serde_json::{Value, json};
 
 use super::{Attribute, Kind, Span};
 use crate::domain::time::Timestamp;
 
-/// Who the spans are from.
+/// The instance that the spans come from.
 #[derive(Clone, Debug)]
 pub struct Resource {
     pub instance: String,
 }
 
-/// The body of one export.
+/// The body of an export request.
 pub fn request(resource: &Resource, spans: &[Span]) -> Value {
     let text = |key: &str, value: &str| json!({ "key": key, "value": { "stringValue": value } });
     let version = env!("CARGO_PKG_VERSION");
@@ -36,7 +36,7 @@ fn span(span: &Span) -> Value {
         Kind::Client => 3,
     };
     let status = match &span.error {
-        Some(why) => json!({ "code": 2, "message": why }),
+        Some(error) => json!({ "code": 2, "message": error }),
         None => json!({}),
     };
     json!({
@@ -70,7 +70,7 @@ mod tests {
     use crate::domain::trace::TraceContext;
 
     #[test]
-    fn spans_are_written_as_the_protocol_has_them() {
+    fn spans_are_written_as_the_protocol_requires() {
         let parent = TraceContext::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap();
         let spans = [Span {
             name: "POST /v1/intents".to_owned(),

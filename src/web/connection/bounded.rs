@@ -1,4 +1,4 @@
-//! Serves one connection until it ends, its deadline passes or it has to make room for another.
+//! A future that serves one connection until it ends, its deadline passes, or a new connection replaces it.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -6,11 +6,11 @@ use std::task::{Context, Poll};
 
 use tokio::time::{Sleep, sleep_until};
 
-use super::{Closed, Connection};
+use super::{CloseReason, Connection};
 use crate::platform::clock::monotonic;
 
-/// Serves a connection within its deadlines. The future that does so is in the [`Connection`], so that it can be dropped,
-/// with all its buffers, from outside of its task. Dropping it closes the socket.
+/// Serves a connection within its deadlines. The future that serves it is stored in the [`Connection`], so that it can be
+/// dropped, with all its buffers, from outside its task. Dropping that future closes the socket.
 pub(in crate::web) struct Bounded {
     connection: Rc<Connection>,
     timer: Pin<Box<Sleep>>,
@@ -23,6 +23,7 @@ impl Bounded {
         Self { connection, timer }
     }
 
+    /// Stores the waker, so that [`Connection::replace`] can wake this future.
     fn keep_waker(&self, cx: &Context<'_>) {
         let mut kept = self.connection.waker.borrow_mut();
         if !kept.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
@@ -31,7 +32,8 @@ impl Bounded {
     }
 }
 
-/// The connection and the future that serves it refer to each other; this ends that.
+/// The connection and the future that serves it refer to each other. Dropping the future breaks this cycle, so that both
+/// are freed.
 impl Drop for Bounded {
     fn drop(&mut self) {
         self.connection.serving.take();
@@ -39,8 +41,8 @@ impl Drop for Bounded {
 }
 
 impl Future for Bounded {
-    /// Why the server closed it, unless it ended by itself.
-    type Output = Option<Closed>;
+    /// Why the server closed the connection, or `None` if the connection ended normally.
+    type Output = Option<CloseReason>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let ended = match &mut *self.connection.serving.borrow_mut() {
@@ -52,12 +54,13 @@ impl Future for Bounded {
         }
         self.keep_waker(cx);
         loop {
-            // A request may have begun since it was asked to make room; then it is served first.
+            // A request may have started after the connection was chosen to be replaced; that request is served first.
             if self.connection.replaced.get() && !self.connection.is_handling() {
-                return Poll::Ready(Some(Closed::Replaced));
+                return Poll::Ready(Some(CloseReason::Replaced));
             }
-            let (deadline, why) = self.connection.deadline();
-            // Deadlines mostly move away. Then the timer fires early and is set again here, instead of at each request.
+            let (deadline, reason) = self.connection.deadline();
+            // Most requests move the deadline to a later time. Instead of resetting the timer at each request, let it fire
+            // early and reset it here.
             if deadline < self.timer.deadline() {
                 self.timer.as_mut().reset(deadline);
             }
@@ -65,7 +68,7 @@ impl Future for Bounded {
                 return Poll::Pending;
             }
             if monotonic() >= deadline {
-                return Poll::Ready(Some(why));
+                return Poll::Ready(Some(reason));
             }
             self.timer.as_mut().reset(deadline);
         }

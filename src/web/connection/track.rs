@@ -1,5 +1,5 @@
-//! Tells a connection when a request on it starts, when its body was read to the end, and when it is answered; and gives
-//! the answer to actix in small pieces.
+//! Middleware that reports to the [`Connection`] when a request starts, when its body was read to the end, and when the
+//! response is ready. It also passes the response body to actix in small chunks.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,11 +14,12 @@ use actix_web::web::Bytes;
 use actix_web::{Error, HttpMessage};
 use futures_util::Stream;
 
-use super::{Connection, PIECE};
+use super::{CHUNK_BYTES, Connection};
 use crate::platform::clock::monotonic;
 
-/// Middleware; the outermost one, so that all the time that a request takes is seen.
-pub(in crate::web) async fn requests(
+/// Reports the phases of each request to its connection. It must be the outermost middleware, so that it covers the whole
+/// time that a request takes.
+pub(in crate::web) async fn track_requests(
     mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
@@ -36,25 +37,25 @@ pub(in crate::web) async fn requests(
         request.set_payload(Payload::Stream { payload });
     }
     let response = next.call(request).await;
-    connection.answered(monotonic());
-    let pieces = |body: BoxBody| {
+    connection.responded(monotonic());
+    let chunked = |body: BoxBody| {
         if let BodySize::Sized(length) = body.size() {
             connection.unsent.set(usize::try_from(length).unwrap_or(usize::MAX));
         }
-        Pieces { inner: body, rest: Bytes::new(), connection }
+        ChunkedBody { inner: body, rest: Bytes::new(), connection }
     };
-    Ok(response?.map_into_boxed_body().map_body(|_, body| pieces(body).boxed()))
+    Ok(response?.map_into_boxed_body().map_body(|_, body| chunked(body).boxed()))
 }
 
-/// The body of an answer in small pieces. actix copies each piece as a whole into a buffer that it keeps, so whole answers
-/// would stay in memory twice, and up to 128 KiB with every idle connection.
-struct Pieces {
+/// A response body in chunks of [`CHUNK_BYTES`]. actix copies each chunk into a buffer that it keeps. With whole bodies,
+/// every response would be in memory twice, and every idle connection would keep up to 128 KiB.
+struct ChunkedBody {
     inner: BoxBody,
     rest: Bytes,
     connection: Rc<Connection>,
 }
 
-impl MessageBody for Pieces {
+impl MessageBody for ChunkedBody {
     type Error = <BoxBody as MessageBody>::Error;
 
     fn size(&self) -> BodySize {
@@ -71,14 +72,14 @@ impl MessageBody for Pieces {
                 }
             }
         }
-        let length = self.rest.len().min(PIECE);
-        let piece = self.rest.split_to(length);
+        let length = self.rest.len().min(CHUNK_BYTES);
+        let chunk = self.rest.split_to(length);
         self.connection.unsent.set(self.rest.len());
-        Poll::Ready(Some(Ok(piece)))
+        Poll::Ready(Some(Ok(chunk)))
     }
 }
 
-/// A request body that tells its connection when it was read to the end.
+/// A request body that reports to its connection when it was read to the end.
 struct TrackedBody {
     inner: Payload,
     connection: Rc<Connection>,
@@ -88,10 +89,10 @@ impl Stream for TrackedBody {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let piece = ready!(Pin::new(&mut self.inner).poll_next(cx));
-        if piece.is_none() {
+        let chunk = ready!(Pin::new(&mut self.inner).poll_next(cx));
+        if chunk.is_none() {
             self.connection.body_read();
         }
-        Poll::Ready(piece)
+        Poll::Ready(chunk)
     }
 }

@@ -13,7 +13,7 @@ use submission_manager::domain::outcome::Outcome;
 use submission_manager::domain::policy::{self, Decision};
 use submission_manager::domain::time::Timestamp;
 use submission_manager::domain::webhook::{EventStatus, event_id};
-use submission_manager::store::choice::StoreChoice;
+use submission_manager::store::choice::{Credentials, StoreChoice};
 use submission_manager::store::sqlserver::PoolSettings;
 use submission_manager::store::{History, ListQuery, Store};
 use submission_manager::telemetry::metrics::Metrics;
@@ -347,7 +347,7 @@ fn term_began(line: &str, lease_duration: std::time::Duration) -> Option<(i64, T
 
 async fn open(store: &str) -> Arc<dyn Store> {
     let pool = PoolSettings { size: 4, timeout: PATIENCE };
-    let choice = StoreChoice::parse(store, None, pool).unwrap();
+    let choice = StoreChoice::parse(store, Credentials::default(), pool).unwrap();
     choice.open(false, Arc::new(Metrics::new().unwrap())).await.unwrap()
 }
 

@@ -1,5 +1,7 @@
-//! Counts and times every request by route, not by path: ids never become labels. Where spans are recorded, each
-//! request of a trace is one.
+//! Measures every request: how many there are, how long they take, and with which status they end. The label is the
+//! route (`/v1/intents/{intentId}`), not the path, so ids never become labels.
+//!
+//! If trace spans are recorded, every request that belongs to a sampled trace gets a server span.
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -8,20 +10,21 @@ use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, web};
 
 use super::WebDeps;
-use super::trace::{self, Answering};
+use super::trace::{self, RequestSpan};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
 use crate::platform::clock::monotonic;
 use crate::telemetry::spans::{Attribute, Kind, Span};
 
-pub async fn requests(
+/// Middleware that measures requests and records their trace spans.
+pub async fn record(
     request: ServiceRequest,
     next: Next<impl MessageBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let started = monotonic();
     let deps = request.app_data::<web::Data<WebDeps>>().cloned();
     let route = request.match_pattern().unwrap_or_else(|| "other".to_owned());
-    let span = deps.as_ref().and_then(|deps| SpanOfRequest::begin(&request, deps));
+    let span = deps.as_ref().and_then(|deps| OpenSpan::start(&request, deps));
     let response = next.call(request).await;
     if let Some(deps) = deps {
         let status = match &response {
@@ -30,39 +33,40 @@ pub async fn requests(
         };
         deps.metrics.request_answered(&route, status.as_u16(), monotonic().duration_since(started));
         if let Some(span) = span {
-            span.end(&deps, route, status);
+            span.finish(&deps, route, status);
         }
     }
     response
 }
 
-/// A request that is being answered, if it belongs to a trace that somebody wants to see.
-struct SpanOfRequest {
+/// The trace span of a request that is being handled.
+struct OpenSpan {
     parent: Option<TraceContext>,
     context: TraceContext,
     method: Method,
     started: Timestamp,
 }
 
-impl SpanOfRequest {
-    fn begin(request: &ServiceRequest, deps: &WebDeps) -> Option<Self> {
+impl OpenSpan {
+    /// `None` if spans are not recorded, or the request belongs to no sampled trace.
+    fn start(request: &ServiceRequest, deps: &WebDeps) -> Option<Self> {
         if !deps.tracer.is_on() {
             return None;
         }
-        let parent = trace::said(request.request());
+        let parent = trace::from_header(request.request());
         let context = match parent {
             Some(parent) => deps.tracer.begin(parent)?,
-            // Every job belongs to a trace, whether its client has one or not.
+            // Every job belongs to a trace, even if its client sent no `traceparent`.
             None if request.method() == Method::POST && request.path().trim_end_matches('/') == "/v1/jobs" => {
                 trace::new()
             }
             None => return None,
         };
-        request.extensions_mut().insert(Answering(context));
+        request.extensions_mut().insert(RequestSpan(context));
         Some(Self { parent, context, method: request.method().clone(), started: deps.clock.now() })
     }
 
-    fn end(self, deps: &WebDeps, route: String, status: StatusCode) {
+    fn finish(self, deps: &WebDeps, route: String, status: StatusCode) {
         let Self { parent, context, method, started } = self;
         deps.tracer.record(Span {
             name: format!("{method} {route}"),

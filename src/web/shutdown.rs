@@ -1,7 +1,8 @@
-//! Leaving in order: before the listener closes, proxies are told to send their requests elsewhere.
+//! Orderly shutdown of the HTTP server: what changes between the signal to stop and the closing of the listener.
 //!
-//! From then on readiness says no and every answer closes its connection, but requests are served
-//! in full, so that none has to fail because its instance is being replaced.
+//! Once shutdown is announced, readiness fails and every response closes its connection, so that proxies send new
+//! requests to other instances. Requests that still arrive are served in full, so none fails because its instance is
+//! being replaced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +15,12 @@ use actix_web::{Error, web};
 
 use super::WebDeps;
 
-/// Whether this instance is about to stop.
+/// Whether this instance is about to stop. Clones share one flag.
 #[derive(Clone, Default)]
-pub struct Leaving(Arc<AtomicBool>);
+pub struct ShutdownFlag(Arc<AtomicBool>);
 
-impl Leaving {
+impl ShutdownFlag {
+    /// Announces that this instance is about to stop. This cannot be undone.
     pub fn announce(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -28,13 +30,14 @@ impl Leaving {
     }
 }
 
+/// Middleware that adds `Connection: close` to every response once shutdown is announced.
 pub async fn close_connections(
     request: ServiceRequest,
     next: Next<impl MessageBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let deps = request.app_data::<web::Data<WebDeps>>().cloned();
     let mut response = next.call(request).await?;
-    if deps.is_some_and(|deps| deps.leaving.is_announced()) {
+    if deps.is_some_and(|deps| deps.shutdown.is_announced()) {
         response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
     }
     Ok(response)

@@ -1,0 +1,108 @@
+//! What the server counted while a load ran: figures that do not depend on how fast the machine is.
+
+use super::{BenchDatabase, number, run};
+use crate::store::sqlserver::Tds;
+
+/// What a server has counted so far. It may be unable to tell, or the login may not be allowed to ask.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counters {
+    /// Statements that were executed, those inside batches one by one.
+    pub statements: Option<i64>,
+    pub transactions: Option<i64>,
+    /// Writes of the log to disk.
+    pub log_writes: Option<i64>,
+}
+
+/// Of plans that are cached; a server that is short of memory forgets some.
+const STATEMENTS: &str = "SELECT CAST(SUM(s.execution_count) AS BIGINT) AS value FROM sys.dm_exec_query_stats AS s
+CROSS APPLY sys.dm_exec_plan_attributes(s.plan_handle) AS a
+WHERE a.attribute = 'dbid' AND CAST(a.value AS INT) = DB_ID();";
+/// Despite its name a count since the server was started, and so is the next.
+const TRANSACTIONS: &str = "SELECT CAST(cntr_value AS BIGINT) AS value FROM sys.dm_os_performance_counters
+WHERE counter_name = N'Transactions/sec' AND instance_name = DB_NAME();";
+const LOG_WRITES: &str = "SELECT CAST(cntr_value AS BIGINT) AS value FROM sys.dm_os_performance_counters
+WHERE counter_name = N'Log Flushes/sec' AND instance_name = DB_NAME();";
+
+/// What Babelfish has instead. Its databases are one to PostgreSQL, so what others do on that server counts, too.
+const BABELFISH_TRANSACTIONS: &str =
+    "SELECT CAST(xact_commit AS BIGINT) AS value FROM pg_stat_database WHERE datname = current_database();";
+const BABELFISH_LOG_WRITES: &str = "SELECT CAST(wal_sync AS BIGINT) AS value FROM pg_stat_wal;";
+
+impl Counters {
+    pub async fn read(database: &BenchDatabase) -> Result<Self, String> {
+        let mut client = database.connect().await?;
+        Ok(if database.is_babelfish {
+            Self {
+                statements: None,
+                transactions: answer(&mut client, BABELFISH_TRANSACTIONS).await,
+                log_writes: answer(&mut client, BABELFISH_LOG_WRITES).await,
+            }
+        } else {
+            Self {
+                statements: answer(&mut client, STATEMENTS).await,
+                transactions: answer(&mut client, TRANSACTIONS).await,
+                log_writes: answer(&mut client, LOG_WRITES).await,
+            }
+        })
+    }
+
+    /// What was spent on each thousand intents since `before`.
+    pub fn since(&self, before: &Self, round_trips: usize, intents: usize) -> Spent {
+        let thousands = (intents as f64 / 1000.0).max(f64::MIN_POSITIVE);
+        let per_thousand = |of: fn(&Self) -> Option<i64>| {
+            Some((of(self)? - of(before)?) as f64 / thousands).filter(|spent| *spent >= 0.0)
+        };
+        Spent {
+            round_trips: round_trips as f64 / thousands,
+            statements: per_thousand(|counters| counters.statements),
+            transactions: per_thousand(|counters| counters.transactions),
+            log_writes: per_thousand(|counters| counters.log_writes),
+        }
+    }
+}
+
+/// `None` if the server cannot tell, or does not tell this login.
+async fn answer(client: &mut Tds, question: &str) -> Option<i64> {
+    run(client, question, &[]).await.ok()?.first().and_then(|row| number(row, "value"))
+}
+
+#[cfg(test)]
+pub const QUESTIONS: [&str; 5] = [STATEMENTS, TRANSACTIONS, LOG_WRITES, BABELFISH_TRANSACTIONS, BABELFISH_LOG_WRITES];
+
+/// Per thousand intents; `None` where the server cannot tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spent {
+    /// As the service counts them.
+    pub round_trips: f64,
+    pub statements: Option<f64>,
+    pub transactions: Option<f64>,
+    pub log_writes: Option<f64>,
+}
+
+impl Spent {
+    pub fn text(&self) -> String {
+        let shown = |spent: Option<f64>| spent.map_or("unknown".to_owned(), |spent| format!("{spent:.0}"));
+        format!(
+            "{:.0} round trips, {} statements, {} transactions, {} log writes",
+            self.round_trips,
+            shown(self.statements),
+            shown(self.transactions),
+            shown(self.log_writes)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_spent_is_a_difference_per_thousand_intents() {
+        let before = Counters { statements: None, transactions: Some(100), log_writes: Some(50) };
+        let after = Counters { statements: Some(7), transactions: Some(160), log_writes: Some(40) };
+        let spent = after.since(&before, 40, 2000);
+        let expected = Spent { round_trips: 20.0, statements: None, transactions: Some(30.0), log_writes: None };
+        assert_eq!(spent, expected, "a counter that was reset in between says nothing");
+        assert_eq!(spent.text(), "20 round trips, unknown statements, 30 transactions, unknown log writes");
+    }
+}

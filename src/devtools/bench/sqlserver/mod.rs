@@ -1,0 +1,164 @@
+//! `bench --store`: databases of their own on a SQL Server, what is in them beforehand, and what the server counts.
+//!
+//! Nothing that is on the server already is touched: each run makes a database and drops it.
+
+mod ceiling;
+mod counters;
+mod fill;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tiberius::{Row, ToSql};
+
+pub use self::ceiling::measure as measure_ceiling;
+pub use self::counters::{Counters, Spent};
+pub use self::fill::fill;
+use crate::store::choice::{Credentials, StoreChoice};
+use crate::store::sqlserver::{PoolSettings, Settings, Tds, connect};
+use crate::telemetry::metrics::Metrics;
+
+/// A statement that fills a store takes a while.
+const POOL: PoolSettings = PoolSettings { size: 2, timeout: Duration::from_secs(300) };
+
+/// The server that databases are made on, and how to log in there.
+#[derive(Clone)]
+pub struct Server {
+    connection_string: String,
+    pub password: Option<String>,
+    pub token_file: Option<PathBuf>,
+}
+
+impl Server {
+    /// A server by its connection string, which names no database. An error repeats nothing of it.
+    pub fn new(connection_string: &str, password: Option<String>, token_file: Option<PathBuf>) -> Result<Self, String> {
+        let server = Self { connection_string: connection_string.to_owned(), password, token_file };
+        server.settings(MASTER).map_err(|error| format!("--store {error}; it must name no Database"))?;
+        Ok(server)
+    }
+
+    fn connection_string(&self, database: &str) -> String {
+        format!("{};Database={database}", self.connection_string)
+    }
+
+    fn settings(&self, database: &str) -> Result<Settings, String> {
+        let credentials = Credentials { password: self.password.as_deref(), token_file: self.token_file.as_deref() };
+        match StoreChoice::parse(&self.connection_string(database), credentials, POOL)? {
+            StoreChoice::SqlServer(settings) => Ok(*settings),
+            StoreChoice::Sqlite(_) => Err("is for a SQL Server; without it an embedded store is made".to_owned()),
+        }
+    }
+
+    /// Makes a database with an up-to-date schema.
+    pub async fn create(&self) -> Result<BenchDatabase, String> {
+        let name = format!("submission_manager_bench_{:08x}", fastrand::u32(..));
+        let mut client = self.connect(MASTER).await?;
+        let is_babelfish = run(&mut client, IS_BABELFISH, &[]).await?.first().and_then(|row| number(row, "value"));
+        run(&mut client, &format!("CREATE DATABASE {name}"), &[]).await?;
+        let database = BenchDatabase { server: self.clone(), name, is_babelfish: is_babelfish == Some(1) };
+        let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
+        let choice = StoreChoice::SqlServer(Box::new(self.settings(&database.name)?));
+        choice.migrate(metrics).await.map_err(|error| error.to_string())?;
+        Ok(database)
+    }
+
+    async fn connect(&self, database: &str) -> Result<Tds, String> {
+        connect(&self.settings(database)?).await.map_err(|error| error.to_string())
+    }
+}
+
+/// Where databases are made and dropped.
+const MASTER: &str = "master";
+/// NULL on a SQL Server, which has no such property.
+const IS_BABELFISH: &str = "SELECT CAST(SERVERPROPERTY('Babelfish') AS BIGINT) AS value;";
+
+/// A database that is dropped with this.
+pub struct BenchDatabase {
+    pub server: Server,
+    name: String,
+    /// Speaks the protocol, and has other counters and fewer commands.
+    is_babelfish: bool,
+}
+
+impl BenchDatabase {
+    pub fn connection_string(&self) -> String {
+        self.server.connection_string(&self.name)
+    }
+
+    pub async fn connect(&self) -> Result<Tds, String> {
+        self.server.connect(&self.name).await
+    }
+}
+
+impl Drop for BenchDatabase {
+    /// Waits until the database is gone, because the next one is measured on the same server.
+    fn drop(&mut self) {
+        let (server, name, is_babelfish) = (self.server.clone(), self.name.clone(), self.is_babelfish);
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| error.to_string())?;
+            runtime.block_on(drop_database(&server, &name, is_babelfish))
+        });
+        if !matches!(dropping.join(), Ok(Ok(()))) {
+            eprintln!("the database {} could not be dropped: drop it yourself", self.name);
+        }
+    }
+}
+
+/// Connections of a service that was just killed take a moment to go away.
+async fn drop_database(server: &Server, name: &str, is_babelfish: bool) -> Result<(), String> {
+    const TRIES: usize = 50;
+    let mut client = server.connect(MASTER).await?;
+    if !is_babelfish {
+        run(&mut client, &format!("ALTER DATABASE {name} SET SINGLE_USER WITH ROLLBACK IMMEDIATE"), &[]).await?;
+    }
+    let mut result = Ok(());
+    for _ in 0..TRIES {
+        result = run(&mut client, &format!("DROP DATABASE {name}"), &[]).await.map(drop);
+        if result.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    result
+}
+
+/// Runs a batch; the rows of its first result set.
+async fn run(client: &mut Tds, sql: &str, values: &[&dyn ToSql]) -> Result<Vec<Row>, String> {
+    let results = match client.query(sql, values).await {
+        Ok(stream) => stream.into_results().await,
+        Err(error) => Err(error),
+    };
+    results.map(|sets| sets.into_iter().next().unwrap_or_default()).map_err(|error| error.to_string())
+}
+
+/// A number in a row.
+fn number(row: &Row, column: &str) -> Option<i64> {
+    row.try_get::<i64, _>(column).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_statement_parses() {
+        let statements = fill::statements().into_iter();
+        let statements = statements.chain(ceiling::STATEMENTS.map(str::to_owned));
+        for sql in statements.chain(counters::QUESTIONS.map(str::to_owned)).chain([IS_BABELFISH.to_owned()]) {
+            let parsed = sqlparser::parser::Parser::parse_sql(&sqlparser::dialect::MsSqlDialect {}, &sql);
+            assert!(parsed.is_ok(), "{parsed:?} in\n{sql}");
+        }
+    }
+
+    #[test]
+    fn a_store_is_a_server_without_a_database() {
+        let new = |text: &str| Server::new(text, Some("tr0ub4dor".to_owned()), None).map(drop);
+        assert_eq!(new("Server=db;User Id=u"), Ok(()));
+        for text in ["sqlite:data.db", "Server=db;User Id=u;Database=d", "Server=db"] {
+            let error = new(text).unwrap_err();
+            assert!(error.starts_with("--store ") && !error.contains("tr0ub4dor"), "{text}: {error}");
+        }
+    }
+}

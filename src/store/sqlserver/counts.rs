@@ -1,0 +1,64 @@
+//! What is written along with the end of an attempt or an intent: the pending webhook event, and the counts by minute.
+
+use crate::store::KEPT_MINUTES;
+
+/// Minutes since 1970, as the other store counts them.
+pub const THIS_MINUTE: &str = "DATEDIFF(MINUTE, '1970-01-01T00:00:00', SYSUTCDATETIME())";
+
+/// Writes down the events of the intents `i` of `ended` (tables and a condition), if their contracts have webhooks.
+pub fn webhook_events(ended: &str) -> String {
+    format!(
+        "
+INSERT INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, tries_before, tries, next_try_at)
+SELECT e.intent_seq, r.receiver_id, 'pending', @now, 0, 0, @now
+FROM (SELECT i.intent_seq, i.contract_id FROM {ended}) AS e
+JOIN submission_contract_receivers AS r ON r.contract_id = e.contract_id
+WHERE NOT EXISTS (SELECT 1 FROM submission_webhook_events AS w WHERE w.intent_seq = e.intent_seq);"
+    )
+}
+
+/// What is counted.
+#[derive(Clone, Copy)]
+pub enum Ended<'a> {
+    /// The attempts of `@done` that were just recorded.
+    ByAttempt,
+    /// The intents `i` of these tables and this condition, exhausted without an attempt.
+    WithoutAttempt(&'a str),
+}
+
+/// Adds up by minute; what is older than a day goes with the first of a kind.
+pub fn count(ended: Ended<'_>) -> String {
+    let (kinds, same, values) = match ended {
+        Ended::ByAttempt => (
+            "SELECT d.minute, i.contract_id, d.outcome, d.cause, d.status, COUNT_BIG(*) AS attempts,
+        CAST(SUM(d.micros) AS BIGINT) AS micros
+    FROM @done AS d JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
+    WHERE i.last_modified_at = @now
+    GROUP BY d.minute, i.contract_id, d.outcome, d.cause, d.status"
+                .to_owned(),
+            "m.minute = g.minute AND m.contract_id = g.contract_id AND m.outcome = g.outcome AND m.cause = g.cause
+    AND m.status = g.status",
+            "g.minute, g.contract_id, g.outcome, g.cause, g.status, g.attempts, g.micros",
+        ),
+        // Literals stand where they are compared: as columns of a derived table their collation would be in doubt.
+        Ended::WithoutAttempt(intents) => (
+            format!(
+                "SELECT CAST({THIS_MINUTE} AS BIGINT) AS minute, i.contract_id, COUNT_BIG(*) AS attempts,
+        CAST(0 AS BIGINT) AS micros
+    FROM {intents} GROUP BY i.contract_id"
+            ),
+            "m.minute = g.minute AND m.contract_id = g.contract_id AND m.outcome = 'none' AND m.cause = N''
+    AND m.status = 'exhausted'",
+            "g.minute, g.contract_id, 'none', N'', 'exhausted', g.attempts, g.micros",
+        ),
+    };
+    format!(
+        "
+UPDATE m SET attempts = m.attempts + g.attempts, micros = m.micros + g.micros
+FROM submission_minutes AS m JOIN ({kinds}) AS g ON {same};
+INSERT INTO submission_minutes (minute, contract_id, outcome, cause, status, attempts, micros)
+SELECT {values} FROM ({kinds}) AS g
+WHERE NOT EXISTS (SELECT 1 FROM submission_minutes AS m WHERE {same});
+IF @@ROWCOUNT > 0 DELETE FROM submission_minutes WHERE minute < {THIS_MINUTE} - {KEPT_MINUTES};"
+    )
+}

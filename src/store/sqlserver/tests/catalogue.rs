@@ -1,0 +1,354 @@
+//! Every statement that the store can send, made by the functions that send them.
+//!
+//! `make tsql` writes them to files for checkers of T-SQL. Tests hold the list complete: what is sent in any test of this
+//! library must be in it.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use sqlparser::dialect::MsSqlDialect;
+use sqlparser::parser::Parser;
+
+use super::super::attempts::{Begins, NotAllowed};
+use super::super::contracts::{self, ContractRow, Contracts};
+use super::super::database::{Batch, Database, Value};
+use super::super::statements::{self, Part};
+use super::super::submit::Submits;
+use super::super::{checks, inbox, insight, jobs, migrate, purge, targets, webhooks, write};
+use super::{metrics, settings};
+use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
+use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
+use crate::domain::inbox::{Channel, Draft, InboxSubmissionId, PayloadFormat};
+use crate::domain::intent::{ExhaustedReason, IntentId, IntentSeq, Status, TargetName};
+use crate::domain::job::fixtures::{command, submission_id};
+use crate::domain::lease::Term;
+use crate::domain::schedule::{GatewayId, Lane, LaneId, LanePage, LanePosition, Waiting};
+use crate::domain::time::Timestamp;
+use crate::domain::trace::TraceContext;
+use crate::store::conformance::attempts::OneSlot;
+use crate::store::conformance::{accepted, finished, intent_id, new_intent};
+use crate::store::{
+    ChangeCursor, DueWebhooksQuery, FailedInboxTry, FencedWrites, IdRange, InboxQuery, InboxSubmissionSeq,
+    InboxSubmissionState, JobCursor, JobFacts, JobLookup, JobQuery, ListQuery, NewInboxSubmission, NewIntent, NewJob,
+    OpenAttempt, PageCursor, PostponeAttempt, ProcessedInboxSubmission, PurgeRequest, RefreshRequest, Reprocess,
+    StartOnInsert, WriteBatch,
+};
+
+const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+
+/// All ways to choose from `count` things.
+fn choices(count: u32) -> impl Iterator<Item = Vec<bool>> {
+    (0..1_u32 << count).map(move |number| (0..count).map(|place| number & (1 << place) != 0).collect())
+}
+
+fn term() -> Term {
+    Term { lease_name: "lease".into(), holder_id: "me".into(), epoch: 1 }
+}
+
+fn target() -> TargetName {
+    one_shot().target
+}
+
+fn lane(id: i64) -> Arc<Lane> {
+    Arc::new(Lane { id: LaneId(id), gateway: GatewayId(1), target: target() })
+}
+
+/// A kind of intent: a plain one, one with a webhook, one of a node.
+fn contract(webhook: bool, node: bool) -> Contract {
+    let contract = if webhook { with_webhook("http://hook.test", max_attempts(3)) } else { max_attempts(3) };
+    if node { Contract { gateway_type: GatewayType::Node, ..contract } } else { contract }
+}
+
+fn new(job: bool, trace: bool) -> NewIntent {
+    let command = command("acme", "w", "k");
+    let trace = trace.then(|| TraceContext::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap());
+    let id = submission_id(1);
+    let job = job.then(|| NewJob { id, key: command.key(), facts: JobFacts::from(&command) });
+    NewIntent { trace, job, ..new_intent("a", &one_shot(), b"{}") }
+}
+
+fn open_attempt(contract: Contract) -> OpenAttempt {
+    OpenAttempt {
+        seq: IntentSeq(1),
+        intent_id: intent_id("a"),
+        contract: Arc::new(contract),
+        created_at: NOW,
+        attempt_number: 1,
+        lease_epoch: 1,
+        started_at: NOW,
+        trace: None,
+        job: None,
+    }
+}
+
+fn inbox_id() -> InboxSubmissionId {
+    InboxSubmissionId::from_random([1; 16])
+}
+
+fn received() -> NewInboxSubmission {
+    NewInboxSubmission {
+        id: inbox_id(),
+        client_slug: "acme".to_owned(),
+        channel: Channel::Form,
+        payload: Bytes::from_static(b"{}"),
+        format: PayloadFormat::Json,
+        source_url: None,
+        key_sha256: Some([1; 32]),
+    }
+}
+
+/// Batches of writes with each combination of sections.
+async fn writes() -> Vec<Batch> {
+    // Nothing is looked up: all contracts are known.
+    let database = Database::new(&settings("Server=tcp:127.0.0.1,1;User Id=u;Password=p", "d"), "test", 1, metrics());
+    let known = Contracts::default();
+    known.learn(&ContractSnapshot::of(one_shot()).unwrap(), ContractRow { lane: lane(1) });
+    let mut batches = Vec::new();
+    let submits = std::iter::once(None).chain(choices(3).map(Some));
+    for submits in submits {
+        for finishes in std::iter::once(None).chain(choices(2).map(Some)) {
+            for others in choices(5) {
+                let [starts, postpones, expire, receives, fenced] = others[..] else { unreachable!() };
+                let writes = FencedWrites {
+                    starts: if starts {
+                        vec![Waiting { seq: IntentSeq(2), lane: lane(1), due: NOW, attempt_count: 0 }]
+                    } else {
+                        Vec::new()
+                    },
+                    finishes: finishes
+                        .iter()
+                        .map(|kind| finished(&open_attempt(contract(kind[0], kind[1])), accepted(), NOW))
+                        .collect(),
+                    postpones: if postpones {
+                        vec![PostponeAttempt { seq: IntentSeq(3), attempt_number: 1, due: NOW }]
+                    } else {
+                        Vec::new()
+                    },
+                    expire: expire.then_some(10),
+                    ..FencedWrites::new(&term())
+                };
+                if !fenced && !writes.is_empty() {
+                    continue;
+                }
+                let starts = submits.as_ref().is_some_and(|kind| kind[2]);
+                let batch = WriteBatch {
+                    submits: submits.iter().map(|kind| new(kind[0], kind[1])).collect(),
+                    received: receives.then(received).into_iter().collect(),
+                    start_on_insert: starts
+                        .then(|| StartOnInsert { term: term(), slots: Arc::new(OneSlot::default()) }),
+                    fenced: fenced.then_some(writes),
+                    ..WriteBatch::default()
+                };
+                let mut submits = Submits::prepare(&database, &known, &batch.submits).await.unwrap();
+                if let Some(start_on_insert) = &batch.start_on_insert {
+                    submits.take_slots(&*start_on_insert.slots, NOW);
+                }
+                let waiting = batch.fenced.as_ref().map(|writes| writes.starts.as_slice()).unwrap_or_default();
+                let starts = Begins::prepare(&database, &known, waiting).await.unwrap();
+                batches.push(write::write_batch(&batch, &submits, &starts));
+            }
+        }
+    }
+    batches
+}
+
+fn lists() -> Vec<Batch> {
+    let mut batches = Vec::new();
+    let range = |behind, before: bool| IdRange { from: "a".to_owned(), behind, before: before.then(|| "b".to_owned()) };
+    let parts = [
+        Part::All,
+        Part::ByMessage("m"),
+        Part::ById("a", range(false, false)),
+        Part::ById("a", range(false, true)),
+        Part::ById("a", range(true, false)),
+        Part::ById("a", range(true, true)),
+    ];
+    for wanted in choices(4) {
+        let query = ListQuery {
+            status: wanted[0].then_some(Status::Accepted),
+            target: wanted[1].then(target),
+            created_after: wanted[2].then_some(NOW),
+            created_before: wanted[3].then_some(NOW),
+            limit: 10,
+            ..ListQuery::default()
+        };
+        let (created_at, id) = (NOW, intent_id("a"));
+        let newer = Some(PageCursor::Newer { created_at, id: id.clone() });
+        let message = Some(PageCursor::Message { created_at, id });
+        batches.extend(parts.iter().map(|part| statements::list(&query, part, 10)));
+        batches.push(statements::list(&ListQuery { behind: newer, ..query.clone() }, &Part::All, 10));
+        batches.push(statements::list(&ListQuery { behind: message, ..query }, &Part::ByMessage("m"), 10));
+    }
+    for wanted in choices(5) {
+        batches.push(jobs::list_batch(&JobQuery {
+            tenant: wanted[0].then(|| "acme".to_owned()),
+            workspaces: wanted[1].then(|| vec!["w".to_owned()].into_iter().collect()),
+            job_id: wanted[2].then(|| "j".to_owned()),
+            status: wanted[3].then_some(Status::Accepted),
+            behind: wanted[4].then(|| JobCursor { accepted_at: NOW, id: submission_id(1) }),
+            limit: 10,
+        }));
+    }
+    let states = InboxSubmissionState::ALL.into_iter().map(Some).chain([None]);
+    for state in states {
+        for wanted in choices(3) {
+            let query = InboxQuery {
+                state,
+                client_slug: wanted[0].then(|| "acme".to_owned()),
+                behind: wanted[1].then_some(1),
+                contact_id: wanted[2].then_some(1),
+                limit: 10,
+            };
+            if query.contact_id.is_none() {
+                batches.push(inbox::SUBMISSIONS.batch(&query));
+            }
+            if state.is_none() {
+                batches.extend([inbox::CONTACTS, inbox::MESSAGES].map(|list| list.batch(&query)));
+            }
+        }
+    }
+    batches
+}
+
+/// Batches of rows of the inbox: each row is a section by itself, so that three show all ways in which they can follow one
+/// another.
+fn processed() -> Vec<Batch> {
+    let row = |well: bool| ProcessedInboxSubmission {
+        seq: InboxSubmissionSeq(1),
+        tries: 0,
+        result: match well {
+            true => Ok(Draft { email: None, phone: None, name: None, body: "b".to_owned() }),
+            false => Err(FailedInboxTry { error: "e".to_owned(), next_try_at: None }),
+        },
+    };
+    let ways = (1..=3).flat_map(choices);
+    ways.map(|way| inbox::process_batch(&term(), &way.into_iter().map(row).collect::<Vec<_>>())).collect()
+}
+
+pub fn all() -> Vec<Batch> {
+    // On a thread of its own: this may be called within a runtime.
+    let writes = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(writes())
+    });
+    let (term, id) = (&term(), &intent_id("a"));
+    let cursor = ChangeCursor { last_modified_at: NOW, intent_id: String::new() };
+    let page = LanePage { lane: lane(1), from: LanePosition::START, limit: 10 };
+    let look = RefreshRequest { cursor, limit: 10, pages: Vec::new() };
+    let seqs = [IntentSeq(1)];
+    let not_allowed = [NotAllowed { seq: IntentSeq(1), attempts: 1, reason: ExhaustedReason::OneShot.as_str() }];
+    let checks = [checks::LEVEL, checks::JSON, checks::ISOLATION, checks::CLOCK];
+    let mut all = vec![
+        contracts::ensure_contract("http://x", "{}", "t", 1),
+        contracts::ensure_receiver("http://x", 1),
+        contracts::contracts(Vec::new()),
+        statements::acquire_lease("lease", "me", Duration::from_secs(1)),
+        statements::renew_lease(term, Duration::from_secs(1)),
+        statements::release_lease(term),
+        statements::lease_state(),
+        statements::reset_lease(1, NOW),
+        statements::open_attempts(1, 10),
+        statements::schedule_snapshot(10),
+        statements::refresh_schedule(&look),
+        statements::refresh_schedule(&RefreshRequest { pages: vec![page], ..look }),
+        statements::backlog(),
+        statements::find(id),
+        statements::history(id),
+        statements::probe(),
+        write::end_batch(term, &not_allowed),
+        purge::batch(term, &PurgeRequest { older_than: Duration::ZERO, after: None, limit: 10 }),
+        insight::detail_batch(id),
+        insight::payload_batch(id),
+        insight::overview_batch(),
+        insight::health_batch(),
+        webhooks::due_batch(&DueWebhooksQuery { limit: 10, per_receiver: 10, except: Vec::new() }),
+        webhooks::begin_batch(term, &seqs),
+        webhooks::finish_batch(term, &[]),
+        webhooks::close_batch(term, &seqs),
+        webhooks::put_off_batch(term, &seqs),
+        webhooks::redeliver_batch(id),
+        targets::all_batch(),
+        targets::pause_batch(&target()),
+        targets::resume_batch(&target()),
+        jobs::find_batch(&JobLookup::Key(command("acme", "w", "k").key())),
+        jobs::find_batch(&JobLookup::Id(submission_id(1))),
+        jobs::admits_batch(&[1; 32]),
+        inbox::look_batch(10),
+        inbox::find_batch(inbox_id()),
+        inbox::reprocess_batch(&Reprocess::One(inbox_id())),
+        inbox::reprocess_batch(&Reprocess::ParkedOf { client_slug: "acme".to_owned(), limit: 10 }),
+        Batch::new(migrate::VERSION, Vec::new()),
+        Batch::new(migrate::MAKE_VERSIONS, Vec::new()),
+    ];
+    all.extend(checks.map(|sql| Batch::new(sql, Vec::new())));
+    all.extend(
+        (0..migrate::MIGRATIONS.len()).map(|number| Batch::new(migrate::migration(number), vec![Value::Number(1)])),
+    );
+    all.extend(writes.join().unwrap());
+    all.extend(lists());
+    all.extend(processed());
+    let mut seen = HashSet::new();
+    all.retain(|batch| seen.insert(batch.sql.clone()));
+    all
+}
+
+/// What a text is made of, whatever its parameters are numbered and however often a transaction is repeated.
+fn essence(sql: &str) -> BTreeSet<String> {
+    let without_numbers = |text: &str| {
+        let mut kept = String::with_capacity(text.len());
+        for (number, piece) in text.split("@P").enumerate() {
+            let piece = if number > 0 { piece.trim_start_matches(|c: char| c.is_ascii_digit()) } else { piece };
+            kept.push_str(if number > 0 { "@P" } else { "" });
+            kept.push_str(piece);
+        }
+        kept
+    };
+    sql.split_inclusive("COMMIT TRANSACTION;").map(without_numbers).collect()
+}
+
+/// Fails the test that sends a statement which is not in the list.
+pub fn assert_listed(sql: &str) {
+    static ALL: LazyLock<HashSet<BTreeSet<String>>> =
+        LazyLock::new(|| all().iter().map(|batch| essence(&batch.sql)).collect());
+    assert!(ALL.contains(&essence(sql)), "this statement is not in the list of all statements:\n{sql}");
+}
+
+#[test]
+fn every_statement_parses_and_has_its_values() {
+    for Batch { sql, values, .. } in all() {
+        if let Err(error) = Parser::parse_sql(&MsSqlDialect {}, &sql) {
+            panic!("{error} in\n{sql}");
+        }
+        for number in 1..=values.len() {
+            assert!(sql.contains(&format!("@P{number}")), "value {number} is not used in\n{sql}");
+        }
+        assert!(!sql.contains(&format!("@P{}", values.len() + 1)), "a value is missing in\n{sql}");
+    }
+    assert!(Parser::parse_sql(&MsSqlDialect {}, "SELECT * FORM t WHERE").is_err(), "the parser objects to nonsense");
+}
+
+#[test]
+fn a_statement_that_is_not_listed_is_noticed() {
+    let longer = "SELECT @held AS held; SELECT 1 AS one;";
+    assert!(std::panic::catch_unwind(|| assert_listed(longer)).is_err());
+    assert_listed(&statements::find(&IntentId::parse("another").unwrap()).sql);
+}
+
+/// What `make tsql` runs.
+#[test]
+#[ignore = "writes files: run it with 'make tsql'"]
+fn write_all_to_files() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tsql");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+    std::fs::create_dir_all(&folder).unwrap();
+    let all = all();
+    for (number, batch) in all.iter().enumerate() {
+        std::fs::write(folder.join(format!("{number:04}.sql")), batch.sql.as_bytes()).unwrap();
+    }
+    println!("{} statements in {}", all.len(), folder.display());
+}
