@@ -168,7 +168,7 @@ async fn not_sent_when_answered_after_trust_ended(call: &'static str) {
     let lab = Lab::new();
     let start = monotonic();
     let instance = lab.start(settings(), always(accepted()));
-    instance.lease_after(0).await;
+    let first = instance.lease_after(0).await;
     instance.faults.add(call, 1, Fault::SlowAnswer(13 * SECOND));
     instance.faults.add("renew_lease", 3, Fault::SlowAnswer(20 * SECOND));
     match call {
@@ -190,7 +190,8 @@ async fn not_sent_when_answered_after_trust_ended(call: &'static str) {
     let calls = instance.gateway.calls.lock().unwrap().clone();
     assert_eq!(calls, [("a".to_owned(), 1)]);
     let called = instance.gateway.call_times.lock().unwrap()[0].duration_since(start);
-    assert!(called > 13 * SECOND, "called after {called:?}, in the term that lost its trust");
+    let epoch = history.attempts[0].lease_epoch;
+    assert!(epoch > first.term.epoch, "called after {called:?}, in the term that lost its trust");
 }
 
 #[actix::test]
@@ -374,6 +375,29 @@ async fn trust_counts_from_the_request_of_a_renewal() {
     instance.until_terminal("a").await;
     let made = instance.gateway.call_times.lock().unwrap()[0].duration_since(start);
     assert!(made >= 25 * SECOND, "made {made:?} after the start, without trust");
+}
+
+/// Delays one of the first two answers that trust is based on.
+async fn trust_ends_in_time_though_slow(call: &'static str) {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    instance.faults.add("renew_lease", 5, Fault::SlowAnswer(60 * SECOND));
+    // Asked for at 0 s, answered at 10 s: trusted until 12 s.
+    instance.faults.add(call, 1, Fault::SlowAnswer(10 * SECOND));
+    pass(Duration::from_millis(11_500)).await;
+    assert!(instance.engine.board.lease().is_some(), "the lease is trusted");
+    pass(SECOND).await;
+    assert!(instance.engine.board.lease().is_none(), "the slow answer extended the trust");
+}
+
+#[actix::test]
+async fn trust_counts_from_when_the_lease_was_asked_for() {
+    trust_ends_in_time_though_slow("acquire_lease").await;
+}
+
+#[actix::test]
+async fn trust_counts_from_when_the_check_of_a_prepared_term_was_asked_for() {
+    trust_ends_in_time_though_slow("renew_lease").await;
 }
 
 #[actix::test]
