@@ -53,6 +53,12 @@ pub trait WriteStore: Send + Sync + 'static {
 
     /// How long a client's request may wait for the store, in its queue and in the store together.
     fn budget(&self) -> Duration;
+
+    /// How many new intents one transaction may take in. Where commits are slow, a larger number would take intents in faster
+    /// than they can be executed.
+    fn max_submits(&self) -> usize {
+        usize::MAX
+    }
 }
 
 macro_rules! store_calls {

@@ -111,4 +111,8 @@ impl WriteStore for FaultyStore {
     fn budget(&self) -> Duration {
         self.inner.budget()
     }
+
+    fn max_submits(&self) -> usize {
+        self.inner.max_submits()
+    }
 }

@@ -1,6 +1,6 @@
 //! Which waiting writes go into the next transaction, and who waits for each of them.
 //!
-//! A batch has at most [`MAX_BATCH`] new intents, as many inbox submissions, and writes of the leader. The leader's writes
+//! A batch has at most [`MAX_BATCH`] new intents (fewer if the store asks for that), as many inbox submissions, and writes of the leader. The leader's writes
 //! come in messages that are taken as a whole: further messages are taken until there are 2 × [`MAX_BATCH`] of these
 //! writes, so the last message may exceed that number. A batch can therefore hold more than 2,048 writes.
 
@@ -81,8 +81,9 @@ impl StoreActor {
     /// Takes new intents; returns their payload bytes, including those of dropped ones.
     fn take_submits(&mut self, batch: &mut WriteBatch, callers: &mut Callers) -> usize {
         let (mut bytes, mut dropped_bytes) = (0, 0);
+        let max_submits = MAX_BATCH.min(self.deps.store.max_submits());
         while let Some(Submit { new, reply, give_up_at }) =
-            self.submits.pop_front_if(|_| batch.submits.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES)
+            self.submits.pop_front_if(|_| batch.submits.len() < max_submits && bytes < MAX_BATCH_BYTES)
         {
             if reply.is_closed() {
                 dropped_bytes += new.payload.bytes().len();

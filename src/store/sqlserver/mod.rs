@@ -61,6 +61,10 @@ use crate::telemetry::metrics::Metrics;
 /// A commit, a look of the scheduler, a renewal of the lease, a readiness check.
 const RESERVED_CONNECTIONS: u32 = 4;
 
+/// Half of what one gateway may have in flight by default. Each transaction can then start more attempts than it takes in, so
+/// a backlog shrinks even while clients submit as fast as they can.
+const MAX_SUBMITS: usize = 64;
+
 #[derive(Clone)]
 pub struct SqlServerStore {
     name: Arc<str>,
@@ -169,6 +173,10 @@ impl WriteStore for SqlServerStore {
 
     fn budget(&self) -> Duration {
         self.patience
+    }
+
+    fn max_submits(&self) -> usize {
+        MAX_SUBMITS
     }
 }
 
