@@ -208,7 +208,7 @@ async fn the_limit_of_open_files_is_raised_if_allowed_and_a_too_low_one_is_refus
     for command in ["serve", "check"] {
         let output = limited_to(&site, "ulimit -n 450", command).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && error.contains("may open 450 files"), "{error}");
+        assert!(!output.status.success() && error.contains("can open 450 files"), "{error}");
         assert!(error.contains("SM_MAX_IN_FLIGHT"), "{error}");
     }
     let fewer = Instance::start({

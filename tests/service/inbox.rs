@@ -173,7 +173,7 @@ async fn invalid_input_is_refused_clearly_or_stored_and_parked() {
         (envelope(&format!(r#""payload":{hostile}"#)), "holds no email address"),
         (envelope(r#""payload":null"#), "not a JSON object"),
         (envelope(r#""payload":[1,2,3]"#), "not a JSON object"),
-        (envelope(r#""payload":{"email":{"a":1}}"#), "must be text, this is an object"),
+        (envelope(r#""payload":{"email":{"a":1}}"#), "must be text, not an object"),
         (
             envelope(r#""payload":{"email":"a@x.example, b@x.example","phone":"+46701740605"}"#),
             "more than one email address",

@@ -65,7 +65,7 @@ async fn a_lease_that_is_not_renewed_can_be_reset_and_a_renewed_one_cannot() {
     store.execute("UPDATE submission_manager_leases SET expires_at = expires_at + ?1", [HOUR]).unwrap();
     let next = site.start();
     let (output, said) = reset(&site);
-    assert!(output.status.success() && said.contains("is reset"), "{said}");
+    assert!(output.status.success() && said.contains("reset the lease of"), "{said}");
     next.wait_for_log("leader_ready");
     let intent = next.api().submit("b", "once", json!({}), "?waitSeconds=30").await.json();
     assert_eq!(intent["status"], "accepted");
