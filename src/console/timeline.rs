@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(bars, [(LEFT, WIDTH / 2.0), (LEFT + WIDTH * 0.75, WIDTH / 4.0)]);
         let waits: Vec<_> = drawn.waits.iter().map(|wait| (wait.from, wait.to)).collect();
         assert_eq!(waits, [(LEFT + WIDTH / 2.0, LEFT + WIDTH * 0.75)]);
-        assert!(drawn.label.contains("attempt 2: error, took 5"), "{}", drawn.label);
+        assert!(drawn.label.contains("attempt 2: error, duration 5"), "{}", drawn.label);
         // While it waits, the drawing ends where the next attempt is due.
         let drawn = of(&detail(&[(0, 10)], State::Pending, Some(at(40))));
         assert_eq!((drawn.bars[0].width, drawn.due), (WIDTH / 4.0, Some(LEFT + WIDTH)));

@@ -88,7 +88,7 @@ async fn a_submission_that_cannot_be_parsed_delays_no_other_and_succeeds_after_a
     let start = monotonic();
     let parked = instance.until_row(700, InboxSubmissionState::Parked).await;
     assert_eq!(parked.tries, MAX_TRIES);
-    assert_eq!(parked.error.as_deref(), Some("\"message\" must be text, this is an object"));
+    assert_eq!(parked.error.as_deref(), Some("\"message\" must be text, not an object"));
     let took = monotonic().duration_since(start);
     assert!(took > 2 * Duration::from_secs(3600) && took < 4 * Duration::from_secs(3600), "{took:?}");
     let (_, raw) = instance.engine.store.find_submission(id(700)).await.unwrap().unwrap();
