@@ -45,7 +45,7 @@ async fn a_clock_that_jumped_ahead_and_back_is_reported_and_an_instance_still_le
     let ahead = ready.split("clock_ahead_seconds=").nth(1).and_then(|rest| rest.trim().parse::<u64>().ok());
     assert!(ahead.is_some_and(|seconds| (3000..=3600).contains(&seconds)), "{ready}");
     let page = api.get("/ui").await.text();
-    assert!(page.contains("ahead of its host") && page.contains("lease reset"), "{page}");
+    assert!(page.contains("ahead of the clock of its host") && page.contains("lease reset"), "{page}");
 }
 
 #[actix::test]
