@@ -10,8 +10,9 @@ check: fmt lint test ## Check formatting and lints, run all tests: must pass bef
 fmt: ## Check the formatting of the code
 	cargo fmt --check
 
-lint: ## Run clippy, with warnings as errors
+lint: ## Run clippy and rustdoc, with warnings as errors
 	cargo clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet
 
 test: ## Run all tests
 	cargo test --locked

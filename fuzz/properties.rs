@@ -98,7 +98,7 @@ fn json_of(data: &[u8]) -> Option<Map<String, Value>> {
 }
 
 /// The body of `POST /v1/intents`.
-pub fn submission(data: &[u8]) {
+pub(crate) fn submission(data: &[u8]) {
     let body = Bytes::copy_from_slice(data);
     match intents::parse_submission(&body, MAX_PAYLOAD) {
         Ok((id, target, payload)) => {
@@ -140,7 +140,7 @@ fn is_submission(fields: &Map<String, Value>) -> bool {
 }
 
 /// The body of `POST /v1/jobs`.
-pub fn job_command(data: &[u8]) {
+pub(crate) fn job_command(data: &[u8]) {
     match jobs::command::parse(data) {
         Ok(command) => {
             let (profile, by) = (&command.execution_profile, &command.requested_by);
@@ -214,7 +214,7 @@ fn targets_alone() -> Registry {
 }
 
 /// The body of `POST /v1/inbox/submissions`.
-pub fn inbox_submission(data: &[u8]) {
+pub(crate) fn inbox_submission(data: &[u8]) {
     let body = Bytes::copy_from_slice(data);
     match inbox::parse_submission(&body, &INBOX, MAX_PAYLOAD) {
         Ok(incoming) => {
@@ -241,7 +241,7 @@ pub fn inbox_submission(data: &[u8]) {
 }
 
 /// What the inbox makes of a payload.
-pub fn inbox_payload(data: &[u8]) {
+pub(crate) fn inbox_payload(data: &[u8]) {
     let default = FieldNames::default();
     let own = |name: &str| name.to_owned();
     let nested =
@@ -315,7 +315,7 @@ fn assert_draft(draft: &Draft) {
 }
 
 /// A query string, as such and as the lists read it.
-pub fn query(data: &[u8]) {
+pub(crate) fn query(data: &[u8]) {
     const KNOWN: [&str; 3] = ["q", "limit", "cursor"];
     let Ok(text) = std::str::from_utf8(data) else { return };
     let pairs: Vec<_> = form_urlencoded::parse(data).collect();
@@ -419,7 +419,7 @@ fn assert_inbox_query(query: &InboxQuery) {
 }
 
 /// The header `traceparent`.
-pub fn traceparent(data: &[u8]) {
+pub(crate) fn traceparent(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Some(context) = TraceContext::parse(text) else { return };
     let (written, said) = (context.to_string(), text.trim());
@@ -436,7 +436,7 @@ pub fn traceparent(data: &[u8]) {
 }
 
 /// What a gateway answers: a line with the status, then the body.
-pub fn gateway_answer(data: &[u8]) {
+pub(crate) fn gateway_answer(data: &[u8]) {
     let mut parts = data.splitn(2, |byte| *byte == b'\n');
     let status = parts.next().and_then(|line| std::str::from_utf8(line).ok()).and_then(|line| line.parse().ok());
     let (status, body) = (status.unwrap_or(200), parts.next().unwrap_or_default());
@@ -492,7 +492,7 @@ fn assert_kept_text(text: &str) {
 }
 
 /// The headers `Retry-After` and `Date`, a line each, and what a webhook's receiver gets by them.
-pub fn retry_after(data: &[u8]) {
+pub(crate) fn retry_after(data: &[u8]) {
     let mut lines = data.splitn(2, |byte| *byte == b'\n');
     let mut headers = HeaderMap::new();
     for (name, line) in [(RETRY_AFTER, lines.next()), (DATE, lines.next())] {
@@ -559,7 +559,7 @@ fn assert_snapshot(snapshot: &ContractSnapshot) {
 }
 
 /// `submission_targets.json`.
-pub fn registry_targets(data: &[u8]) {
+pub(crate) fn registry_targets(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match Registry::parse(text, &VARIABLES) {
         Ok(registry) => {
@@ -646,7 +646,7 @@ fn api_clients() -> String {
 }
 
 /// `management_nodes.json`.
-pub fn registry_nodes(data: &[u8]) {
+pub(crate) fn registry_nodes(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match targets_alone().with_jobs(text, &api_clients()) {
         Ok(registry) => {
@@ -672,7 +672,7 @@ pub fn registry_nodes(data: &[u8]) {
 }
 
 /// `api_clients.json`. Key sets are looked for where the process runs, and nowhere else.
-pub fn registry_api_clients(data: &[u8]) {
+pub(crate) fn registry_api_clients(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let document = json_of(data);
     let file = document.as_ref().and_then(|top| top.get("jwt")?.get("jwksFile")?.as_str());
@@ -750,7 +750,7 @@ fn assert_no_token_is_repeated<T>(document: Map<String, Value>, parse: impl Fn(&
 }
 
 /// `inbox_clients.json`.
-pub fn registry_inbox_clients(data: &[u8]) {
+pub(crate) fn registry_inbox_clients(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let parse = |text: &str| targets_alone().with_inbox(text, &VARIABLES).map(|registry| registry.inbox);
     match parse(text) {
@@ -808,7 +808,7 @@ fn inbox_client_json(client: &InboxClient) -> Value {
 }
 
 /// Cursors of all lists: the bytes as one that a client sends, and as what one is made from.
-pub fn cursors(data: &[u8]) {
+pub(crate) fn cursors(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         for q in ["", "q=a&"] {
             taken_back(

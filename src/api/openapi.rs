@@ -92,7 +92,7 @@ impl Modify for NoUnknownFields {
 const DOCS_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
     img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
 
-pub fn routes(config: &mut web::ServiceConfig) {
+pub(super) fn routes(config: &mut web::ServiceConfig) {
     config
         .app_data(web::Data::new(ApiDoc::openapi()))
         .app_data(web::Data::new(swagger()))

@@ -10,7 +10,7 @@ use crate::web::error::ApiError;
 /// Check that the process is running
 #[utoipa::path(get, path = "/healthz", tag = "operations", operation_id = "health",
     responses((status = 200, description = "The process is running", body = String, content_type = "text/plain")))]
-pub async fn healthz() -> HttpResponse {
+pub(super) async fn healthz() -> HttpResponse {
     HttpResponse::Ok().content_type(ContentType::plaintext()).body("ok\n")
 }
 
@@ -24,7 +24,7 @@ pub async fn healthz() -> HttpResponse {
         (status = 503, description = "The store does not accept writes or, as plain text with `mode=stopping`, the instance is shutting down",
             content((ErrorJson = "application/json"), (String = "text/plain"))),
     ))]
-pub async fn readyz(deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+pub(super) async fn readyz(deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     let stopping = || deps.shutdown.is_announced();
     let text = |mut response: HttpResponseBuilder, body| response.content_type(ContentType::plaintext()).body(body);
     // Shutdown may be announced while the write check runs, so look again after it.
@@ -43,7 +43,7 @@ pub async fn readyz(deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> 
 /// Get the metrics of this instance
 #[utoipa::path(get, path = "/metrics", tag = "operations", operation_id = "metrics",
     responses((status = 200, description = "Metrics in the Prometheus text format", body = String, content_type = "text/plain")))]
-pub async fn metrics(deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+pub(super) async fn metrics(deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     let text = deps.metrics.text().map_err(|error| {
         log::error!("metrics_failed error={error:?}");
         ApiError::Internal

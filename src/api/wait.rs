@@ -17,12 +17,12 @@ const FIRST_POLL: Duration = Duration::from_millis(50);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long a client waits that asks for this many seconds.
-pub fn limit(seconds: u64) -> Duration {
+pub(super) fn limit(seconds: u64) -> Duration {
     Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))
 }
 
 /// Waits until the first attempt of the intent has finished, but at most for `limit`. Returns the intent as it is then.
-pub async fn for_first_attempt(deps: &WebDeps, mut intent: Intent, watch: &Watch, limit: Duration) -> Intent {
+pub(super) async fn for_first_attempt(deps: &WebDeps, mut intent: Intent, watch: &Watch, limit: Duration) -> Intent {
     let end = monotonic() + limit;
     let mut interval = FIRST_POLL;
     while !intent.first_attempt_finished() && monotonic() < end && !deps.watchers.is_closed() {

@@ -23,7 +23,7 @@ use crate::web::{WebDeps, auth};
         (status = 409, body = ErrorJson, description = "The intent is still pending; it has no webhook event yet"),
         CommonErrors,
     ))]
-pub async fn redeliver(
+pub(super) async fn redeliver(
     request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,

@@ -13,7 +13,7 @@ use crate::store::selection::StoreChoice;
 use crate::store::sqlite::backup::{self, Progress};
 
 #[derive(Args)]
-pub struct BackupArgs {
+pub(super) struct BackupArgs {
     /// The file to create; it must not exist
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -26,7 +26,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// A page of the database has 4 KiB.
 const PAGES_PER_MIB: u64 = 256;
 
-pub async fn run(args: BackupArgs) -> Result<(), String> {
+pub(super) async fn run(args: BackupArgs) -> Result<(), String> {
     let StoreChoice::Sqlite(store) = args.store.choice().map_err(|error| error.to_string())? else {
         return Err("the store is a SQL Server, and this command copies SQLite stores only; use the backups of the \
                     server, such as BACKUP DATABASE (see docs/operations.md)"

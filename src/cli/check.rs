@@ -16,7 +16,7 @@ use crate::telemetry::metrics::Metrics;
 const LARGE_STORE_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Checks settings, files and store. `config` has the default for each of the `invalid` settings.
-pub async fn run(config: Config, invalid: &[InvalidSetting]) -> Result<(), String> {
+pub(super) async fn run(config: Config, invalid: &[InvalidSetting]) -> Result<(), String> {
     let files = config.registry.files();
     let results = [
         Registry::load(&files, &Variables::of_process())

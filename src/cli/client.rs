@@ -10,7 +10,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 #[derive(Args)]
-pub struct ServiceArgs {
+pub(super) struct ServiceArgs {
     /// Base URL of the service
     #[arg(long, env = "SM_URL", default_value = "http://127.0.0.1:8082", value_name = "URL")]
     url: String,
@@ -35,7 +35,7 @@ impl ServiceArgs {
 }
 
 #[derive(Args)]
-pub struct SubmitArgs {
+pub(super) struct SubmitArgs {
     #[command(flatten)]
     service: ServiceArgs,
     /// Your id for this intent; a repeated request with the same id does not submit it again
@@ -53,7 +53,7 @@ pub struct SubmitArgs {
 }
 
 #[derive(Args)]
-pub struct HistoryArgs {
+pub(super) struct HistoryArgs {
     #[command(flatten)]
     service: ServiceArgs,
     /// The intent to show
@@ -70,7 +70,7 @@ const TIMEOUT: Duration = Duration::from_secs(40);
 const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Runs `submit`.
-pub async fn submit(args: SubmitArgs) -> Result<(), String> {
+pub(super) async fn submit(args: SubmitArgs) -> Result<(), String> {
     let payload = match args.payload.as_deref() {
         Some("-") => Some(
             std::io::read_to_string(std::io::stdin())
@@ -114,7 +114,7 @@ fn read_file(path: &str) -> Result<String, String> {
 }
 
 /// Runs `history`.
-pub async fn history(args: HistoryArgs) -> Result<(), String> {
+pub(super) async fn history(args: HistoryArgs) -> Result<(), String> {
     let id = utf8_percent_encode(&args.id, NON_ALPHANUMERIC);
     let request = args.service.client().get(args.service.url(&format!("/v1/intents/{id}/history")));
     let response = call(request.send()).await?;

@@ -16,7 +16,7 @@ use crate::domain::signature::Secret;
 use crate::service::{Service, SignalRequest, Signals, stop_in_order};
 
 #[derive(Args)]
-pub struct DemoArgs {
+pub(super) struct DemoArgs {
     /// Address and port to serve HTTP on
     #[arg(long, env = "SM_LISTEN", default_value = "127.0.0.1:8082", value_parser = listen_address, value_name = "ADDRESS:PORT")]
     listen: String,
@@ -34,7 +34,7 @@ const SAMPLE_NODES: &str = include_str!("../../registry/management_nodes.json");
 const SAMPLE_INBOX: &str = include_str!("../../registry/inbox_clients.json");
 const SAMPLE_CLIENTS: &str = include_str!("../../registry/api_clients.json");
 
-pub async fn run(args: DemoArgs) -> Result<(), String> {
+pub(super) async fn run(args: DemoArgs) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let gateway = StandIn::start(false).map_err(|error| format!("cannot start a stand-in gateway: {error}"))?;
     let directory = tempfile::Builder::new().prefix("submission-manager-demo-").tempdir().map_err(text)?;

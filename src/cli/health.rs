@@ -8,7 +8,7 @@ use clap::Args;
 use crate::config::settings::listen_address;
 
 #[derive(Args)]
-pub struct HealthArgs {
+pub(super) struct HealthArgs {
     /// Address and port that the service listens on; the same setting as that of the service
     #[arg(long, env = "SM_LISTEN", default_value = "127.0.0.1:8082", value_parser = listen_address, value_name = "ADDRESS:PORT")]
     listen: String,
@@ -20,7 +20,7 @@ pub struct HealthArgs {
 /// Shorter than the time that container engines allow for a health check.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-pub async fn run(args: HealthArgs) -> Result<(), String> {
+pub(super) async fn run(args: HealthArgs) -> Result<(), String> {
     let address = local_address(&args.listen);
     if args.tls_cert.is_some() {
         // The certificate is issued for another name than that of the local address, so https would fail here.

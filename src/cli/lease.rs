@@ -12,14 +12,14 @@ use crate::store::{LeaseState, Store};
 use crate::telemetry::metrics::Metrics;
 
 #[derive(Subcommand)]
-pub enum LeaseCommand {
+pub(super) enum LeaseCommand {
     /// Free the lease if its holder does not renew it; needed only after a clock jumped ahead and was set back
     #[command(after_help = "Example:\n  submission-manager lease reset --store sqlite:data/submission.db")]
     Reset(ResetArgs),
 }
 
 #[derive(Args)]
-pub struct ResetArgs {
+pub(super) struct ResetArgs {
     #[command(flatten)]
     store: StoreConfig,
     /// Duration of a lease; the holder is considered dead if it does not renew for 1.25 times this duration
@@ -30,7 +30,7 @@ pub struct ResetArgs {
 /// How often the lease is read while the command waits for a renewal.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-pub async fn run(LeaseCommand::Reset(args): LeaseCommand) -> Result<(), String> {
+pub(super) async fn run(LeaseCommand::Reset(args): LeaseCommand) -> Result<(), String> {
     let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
     let choice = args.store.choice().map_err(|error| error.to_string())?;
     let store = choice.open(false, metrics).await.map_err(|error| error.to_string())?;

@@ -11,7 +11,7 @@ use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use crate::http_client::shown;
 
 /// A setting with an invalid value.
-pub struct InvalidSetting {
+pub(super) struct InvalidSetting {
     id: String,
     /// The environment variable of the setting.
     pub variable: String,
@@ -20,7 +20,7 @@ pub struct InvalidSetting {
 }
 
 /// The result of parsing the command line.
-pub enum Parsed<T> {
+pub(super) enum Parsed<T> {
     Command(T),
     /// The subcommand has at least one invalid setting.
     Invalid(Box<InvalidSettings>),
@@ -29,7 +29,7 @@ pub enum Parsed<T> {
 }
 
 /// The invalid settings of a subcommand, and what is needed to parse its valid settings.
-pub struct InvalidSettings {
+pub(super) struct InvalidSettings {
     pub subcommand: String,
     pub settings: Vec<InvalidSetting>,
     /// The subcommand without the variables of its invalid settings, and the flags of its valid ones.
@@ -38,14 +38,14 @@ pub struct InvalidSettings {
 
 impl InvalidSettings {
     /// Parses the subcommand as if the invalid settings were not set, so that they have their defaults.
-    pub fn parse_valid_settings<T: FromArgMatches>(self) -> Result<T, clap::Error> {
+    pub(super) fn parse_valid_settings<T: FromArgMatches>(self) -> Result<T, clap::Error> {
         let (command, arguments) = self.valid;
         command.try_get_matches_from(arguments).and_then(|matches| T::from_arg_matches(&matches))
     }
 }
 
 /// Parses the arguments of a process, the first of which is the name of the program.
-pub fn read<T: FromArgMatches>(command: &Command, arguments: &[OsString]) -> Parsed<T> {
+pub(super) fn read<T: FromArgMatches>(command: &Command, arguments: &[OsString]) -> Parsed<T> {
     let matches = command.clone().try_get_matches_from(arguments);
     let error = match matches.and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(parsed) => return Parsed::Command(parsed),

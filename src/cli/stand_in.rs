@@ -7,13 +7,13 @@ use crate::devtools::stand_in_gateway::StandIn;
 use crate::service::{SignalRequest, Signals};
 
 #[derive(Args)]
-pub struct StandInArgs {
+pub(super) struct StandInArgs {
     /// Address and port to serve HTTP on
     #[arg(long, default_value = "127.0.0.1:8081", value_parser = listen_address, value_name = "ADDRESS:PORT")]
     listen: String,
 }
 
-pub async fn run(args: StandInArgs) -> Result<(), String> {
+pub(super) async fn run(args: StandInArgs) -> Result<(), String> {
     let mut signals = Signals::listen().map_err(|error| error.to_string())?;
     let gateway =
         StandIn::listen(&args.listen).map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;

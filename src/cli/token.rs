@@ -11,7 +11,7 @@ use crate::config::registry::errors_in_api_clients;
 use crate::domain::client::Scope;
 
 #[derive(Subcommand)]
-pub enum TokenCommand {
+pub(super) enum TokenCommand {
     /// Create a token from 32 random bytes, and print it with the entry to add to the API client file
     #[command(
         after_help = "Example:\n  submission-manager token new --client bff --scope jobs:submit --scope jobs:read \\\n    \
@@ -21,7 +21,7 @@ pub enum TokenCommand {
 }
 
 #[derive(Args)]
-pub struct NewArgs {
+pub(super) struct NewArgs {
     /// The id of the client
     #[arg(long, default_value = "new-client", value_name = "CLIENT-ID")]
     client: String,
@@ -40,18 +40,18 @@ pub struct NewArgs {
 const PREFIX: &str = "smt_";
 
 /// Creates a random token.
-pub fn random() -> Result<String, String> {
+pub(super) fn random() -> Result<String, String> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| format!("cannot get random numbers from the system: {error}"))?;
     Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
 /// The hash of a token, as the API client file contains it.
-pub fn sha256_of(token: &str) -> String {
+pub(super) fn sha256_of(token: &str) -> String {
     Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub fn run(command: TokenCommand) -> Result<(), String> {
+pub(super) fn run(command: TokenCommand) -> Result<(), String> {
     let TokenCommand::New(args) = command;
     let token = random()?;
     let entry = entry(&args, &token);

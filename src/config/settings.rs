@@ -44,7 +44,7 @@ const fn minutes(count: u64) -> Duration {
 /// The settings that name the store and its connections.
 #[derive(Args, Clone)]
 pub struct StoreConfig {
-    /// The database that stores intents: sqlite:<path of a file>, or the connection string of a SQL Server
+    /// The database that stores intents: sqlite:FILE, or the connection string of a SQL Server
     /// (Server=tcp:host,1433;Database=…;User Id=…;Password=…;Encrypt=…)
     // `choice` checks the value, because an error from clap would print it, and it may contain a password.
     #[arg(

@@ -71,7 +71,7 @@ fn to_nanos(number: &str, nanos_per_unit: u128) -> Option<u128> {
 }
 
 /// Writes a duration in the longest unit that divides it: `90s`, but `2m`.
-pub fn duration_text(duration: Duration) -> String {
+pub(super) fn duration_text(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let unit = UNITS.iter().find(|(_, nanos_per_unit)| nanos > 0 && nanos.is_multiple_of(*nanos_per_unit));
     unit.map_or_else(
@@ -87,7 +87,7 @@ pub fn listen_address(text: &str) -> Result<String, String> {
     port.map(|_| text.to_owned()).ok_or_else(|| "must be an address and a port, such as 127.0.0.1:8082".to_owned())
 }
 
-pub fn auth_mode(text: &str) -> Result<AuthMode, String> {
+pub(super) fn auth_mode(text: &str) -> Result<AuthMode, String> {
     match text {
         "off" => Ok(AuthMode::Off),
         "required" => Ok(AuthMode::Required),
@@ -95,7 +95,7 @@ pub fn auth_mode(text: &str) -> Result<AuthMode, String> {
     }
 }
 
-pub fn switch(text: &str) -> Result<Switch, String> {
+pub(super) fn switch(text: &str) -> Result<Switch, String> {
     match text {
         "on" => Ok(Switch::On),
         "off" => Ok(Switch::Off),
@@ -104,7 +104,7 @@ pub fn switch(text: &str) -> Result<Switch, String> {
 }
 
 /// Parses origins that become part of a `Content-Security-Policy` header. Rejects characters that could end the directive.
-pub fn origins(text: &str) -> Result<String, String> {
+pub(super) fn origins(text: &str) -> Result<String, String> {
     let fine = text.split_ascii_whitespace().all(|origin| {
         let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
         host.is_some_and(|host| {
@@ -115,12 +115,12 @@ pub fn origins(text: &str) -> Result<String, String> {
 }
 
 /// Parses the base URL of a trace collector.
-pub fn collector(text: &str) -> Result<GatewayUrl, String> {
+pub(super) fn collector(text: &str) -> Result<GatewayUrl, String> {
     GatewayUrl::parse(text).map_err(|problem| format!("must be an http or https URL with a host; this value {problem}"))
 }
 
 /// Parses the name of an instance or a lease.
-pub fn name(text: &str) -> Result<String, String> {
+pub(super) fn name(text: &str) -> Result<String, String> {
     let fine = !text.is_empty() && text.len() <= 200 && text.chars().all(|c| c.is_ascii_graphic());
     if fine { Ok(text.to_owned()) } else { Err("must be 1 to 200 visible ASCII characters without spaces".to_owned()) }
 }

@@ -10,7 +10,7 @@ const ASSETS: [(&str, &str, &str); 3] = [
     ("console.css", "text/css; charset=utf-8", include_str!("assets/console.css")),
 ];
 
-pub async fn asset(name: web::Path<String>) -> HttpResponse {
+pub(super) async fn asset(name: web::Path<String>) -> HttpResponse {
     match ASSETS.iter().find(|(known, ..)| **known == **name) {
         Some((_, content_type, text)) => HttpResponse::Ok()
             .insert_header((header::CONTENT_TYPE, *content_type))

@@ -13,7 +13,7 @@ const MINUTE_MICROS: i64 = 60_000_000;
 /// The order in which the bars of a minute are stacked, from the bottom up.
 const ORDER: [Status; 3] = [Status::Accepted, Status::Exhausted, Status::Rejected];
 
-pub struct Chart {
+pub(super) struct Chart {
     pub bars: Vec<Bar>,
     /// The number of intents in the minute with the most.
     pub max: u64,
@@ -22,7 +22,7 @@ pub struct Chart {
 }
 
 /// One bar: the intents of one status in one minute.
-pub struct Bar {
+pub(super) struct Bar {
     pub x: f64,
     pub y: f64,
     pub width: f64,
@@ -32,7 +32,7 @@ pub struct Bar {
 }
 
 /// The chart at the time `now`, or `None` if no intent completed in the last hour.
-pub fn of(now: Timestamp, ended: &[EndedInMinute]) -> Option<Chart> {
+pub(super) fn of(now: Timestamp, ended: &[EndedInMinute]) -> Option<Chart> {
     let this_minute = now.micros().div_euclid(MINUTE_MICROS);
     let first = this_minute - CHART_MINUTES + 1;
     let in_minute = |minute: i64| ended.iter().filter(move |ended| ended.minute == minute);

@@ -60,7 +60,7 @@ struct ContactPage {
 }
 
 /// The list of inbox submissions.
-pub async fn submissions(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn submissions(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let (mut client, mut state) = (String::new(), String::new());
     let text = request.query_string();
     let form = QueryForm::read(text, &mut [("client_slug", &mut client), ("state", &mut state)]);
@@ -93,7 +93,7 @@ fn clients(deps: &WebDeps) -> Vec<String> {
 }
 
 /// The page of one inbox submission.
-pub async fn submission(
+pub(super) async fn submission(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
@@ -117,7 +117,7 @@ async fn find(deps: &WebDeps, id: &str) -> Result<(InboxSubmission, Bytes), Page
 }
 
 /// The payload of an inbox submission as a fragment of its page.
-pub async fn payload(
+pub(super) async fn payload(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
@@ -129,7 +129,7 @@ pub async fn payload(
 }
 
 /// The list of contacts.
-pub async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let mut client = String::new();
     let text = request.query_string();
     let form = QueryForm::read(text, &mut [("client_slug", &mut client)]);
@@ -142,7 +142,7 @@ pub async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<
 }
 
 /// The page of one contact with its messages.
-pub async fn contact(
+pub(super) async fn contact(
     request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
@@ -161,7 +161,7 @@ pub async fn contact(
 }
 
 /// Handles the button of one submission: reprocesses it and redirects to its page.
-pub async fn reprocess(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn reprocess(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     match reprocess_one(&deps, &path).await {
         Ok(_) | Err(ApiError::AlreadyProcessed { .. }) => {
             Ok(redirect(&format!("/ui/inbox/submissions/{}", path.as_str())))
@@ -172,7 +172,10 @@ pub async fn reprocess(path: web::Path<String>, deps: web::Data<WebDeps>) -> Res
 }
 
 /// Handles the button of a client: reprocesses its parked submissions and redirects to the list.
-pub async fn reprocess_parked(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn reprocess_parked(
+    path: web::Path<String>,
+    deps: web::Data<WebDeps>,
+) -> Result<HttpResponse, PageError> {
     let slug = path.into_inner();
     let query = url::form_urlencoded::Serializer::new(String::new()).append_pair("client_slug", &slug).finish();
     reprocess_parked_of(&deps, slug).await.map_err(|error| PageError::Refused(error.to_string()))?;

@@ -58,7 +58,7 @@ struct TryRow<'a> {
 }
 
 /// The page of one intent.
-pub async fn show(
+pub(super) async fn show(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
@@ -120,7 +120,7 @@ fn webhook(detail: &IntentDetail) -> Option<WebhookSection<'_>> {
 }
 
 /// The payload of an intent as a fragment of its page.
-pub async fn payload(
+pub(super) async fn payload(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
@@ -133,7 +133,7 @@ pub async fn payload(
 }
 
 /// Handles the button that redelivers the webhook event, and redirects to the page of the intent.
-pub async fn redeliver(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn redeliver(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let id = parse_id(&path)?;
     deps.store.redeliver_webhook(id.clone()).await?;
     log::info!("webhook_redelivered intent_id={id:?}");

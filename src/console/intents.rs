@@ -42,7 +42,7 @@ struct Row {
 }
 
 /// The list of intents.
-pub async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let text = request.query_string();
     let mut filter = Filter::default();
     let fields = &mut [

@@ -27,7 +27,7 @@ struct Limit {
 
 /// A limit was reached; another check is allowed after this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooManyChecks(pub Duration);
+pub(super) struct TooManyChecks(pub Duration);
 
 /// How much of a limit is used, as the time at which the limit will be fully available again (a leaky bucket).
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ struct State {
 
 /// Counts password checks against the limits. Clones share the counts.
 #[derive(Clone, Default)]
-pub struct LoginLimits(Arc<Mutex<State>>);
+pub(super) struct LoginLimits(Arc<Mutex<State>>);
 
 impl LoginLimits {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -71,7 +71,7 @@ impl LoginLimits {
 
     /// Starts a password check of this address, if the limits allow it. The check counts as wrong until
     /// [`PasswordCheck::succeeded`] is called.
-    pub fn start(&self, address: IpAddr, now: Instant) -> Result<PasswordCheck, TooManyChecks> {
+    pub(super) fn start(&self, address: IpAddr, now: Instant) -> Result<PasswordCheck, TooManyChecks> {
         let address = network(address);
         let mut state = self.state();
         let state = &mut *state;
@@ -90,14 +90,14 @@ impl LoginLimits {
 }
 
 /// One password check that waits or runs. Dropping it ends the check.
-pub struct PasswordCheck {
+pub(super) struct PasswordCheck {
     limits: LoginLimits,
     address: IpAddr,
 }
 
 impl PasswordCheck {
     /// The password was right, so the check does not count against the limits.
-    pub fn succeeded(self) {
+    pub(super) fn succeeded(self) {
         let mut state = self.limits.state();
         state.total = state.total.map(|used| used.minus_one(&TOTAL));
         if let Some(entry) = state.addresses.get_mut(&self.address) {

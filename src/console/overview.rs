@@ -32,7 +32,7 @@ struct Oldest {
 }
 
 /// The overview page.
-pub async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let overview = deps.store.overview().await?;
     let oldest = overview.oldest_pending.as_ref().map(|(id, created_at)| Oldest {
         id: id.to_string(),

@@ -20,7 +20,7 @@ struct PayloadFragment {
 }
 
 /// Fails if `SM_CONSOLE_PAYLOADS` is off.
-pub fn require_enabled(console: &Console) -> Result<(), PageError> {
+pub(super) fn require_enabled(console: &Console) -> Result<(), PageError> {
     if console.payloads {
         return Ok(());
     }
@@ -28,7 +28,7 @@ pub fn require_enabled(console: &Console) -> Result<(), PageError> {
 }
 
 /// The HTML of a payload. Bytes that are not UTF-8 are replaced.
-pub fn fragment(bytes: &[u8]) -> Result<HttpResponse, PageError> {
+pub(super) fn fragment(bytes: &[u8]) -> Result<HttpResponse, PageError> {
     let shown = bytes.get(..SHOWN_BYTES).unwrap_or(bytes);
     let text = if bytes.is_empty() { "(no payload)".into() } else { String::from_utf8_lossy(shown) };
     page(&PayloadFragment { text: text.into_owned(), length: bytes.len(), cut: shown.len() < bytes.len() })

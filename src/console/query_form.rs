@@ -4,7 +4,7 @@
 use url::form_urlencoded;
 
 /// The filter of a list page, without the cursor.
-pub struct QueryForm {
+pub(super) struct QueryForm {
     /// The filter as a query string.
     filter: String,
     /// Whether the query string has a cursor, that is, this is not the first page.
@@ -14,7 +14,7 @@ pub struct QueryForm {
 impl QueryForm {
     /// Reads a query string. Stores the values of known parameters in `fields`, exactly as they were typed; empty values
     /// count as absent.
-    pub fn read(text: &str, fields: &mut [(&str, &mut String)]) -> Self {
+    pub(super) fn read(text: &str, fields: &mut [(&str, &mut String)]) -> Self {
         let mut filter = form_urlencoded::Serializer::new(String::new());
         let mut has_cursor = false;
         for (name, value) in form_urlencoded::parse(text.as_bytes()).filter(|(_, value)| !value.is_empty()) {
@@ -30,12 +30,12 @@ impl QueryForm {
     }
 
     /// The URL that the page polls for changes. `None` on further pages, which stay as they are.
-    pub fn live_url(&self, path: &str) -> Option<String> {
+    pub(super) fn live_url(&self, path: &str) -> Option<String> {
         (!self.has_cursor).then(|| format!("{path}?{}", self.filter))
     }
 
     /// The URL of the next page.
-    pub fn next_url(&self, path: &str, cursor: &str) -> String {
+    pub(super) fn next_url(&self, path: &str, cursor: &str) -> String {
         let separator = if self.filter.is_empty() { "" } else { "&" };
         format!("{path}?{}{separator}cursor={cursor}", self.filter)
     }

@@ -43,7 +43,7 @@ struct Row {
 }
 
 /// The list of targets.
-pub async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let recent = deps.store.target_health().await?.into_iter();
     let recent: BTreeMap<_, _> = recent.map(|health| (health.target.clone(), health)).collect();
     let rows = known_targets(&deps).await?.into_iter().filter_map(|(name, target)| {
@@ -55,12 +55,12 @@ pub async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
 }
 
 /// Handles the button that pauses a target.
-pub async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     switch(&path, &deps, true).await
 }
 
 /// Handles the button that resumes a target.
-pub async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     switch(&path, &deps, false).await
 }
 

@@ -11,7 +11,7 @@ const WIDTH: f64 = 960.0;
 /// The minimum width of an attempt, so that one of a millisecond is visible among waits of minutes.
 const MIN_WIDTH: f64 = 4.0;
 
-pub struct Timeline {
+pub(super) struct Timeline {
     pub bars: Vec<Bar>,
     pub waits: Vec<Wait>,
     /// The x coordinate of the next attempt.
@@ -23,7 +23,7 @@ pub struct Timeline {
 }
 
 /// One attempt.
-pub struct Bar {
+pub(super) struct Bar {
     pub x: f64,
     pub width: f64,
     pub class: &'static str,
@@ -31,14 +31,14 @@ pub struct Bar {
 }
 
 /// A time between two attempts.
-pub struct Wait {
+pub(super) struct Wait {
     pub from: f64,
     pub to: f64,
 }
 
 /// The timeline of an intent, from its submission to its completion. While it is pending, the timeline ends at the next
 /// attempt or now, whichever is later.
-pub fn of(detail: &IntentDetail) -> Timeline {
+pub(super) fn of(detail: &IntentDetail) -> Timeline {
     let history = &detail.history;
     let start = history.intent.created_at;
     let last_end = history.attempts.last().map(|attempt| attempt.finished_at);

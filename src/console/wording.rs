@@ -10,7 +10,7 @@ use crate::domain::limits::TargetLimits;
 use crate::store::{IntentDetail, TargetHealth, WebhookHistory};
 
 /// A duration in its two largest units, such as `1 h 5 min`.
-pub fn duration_text(duration: Duration) -> String {
+pub(super) fn duration_text(duration: Duration) -> String {
     let (micros, seconds) = (duration.as_micros(), duration.as_secs());
     match seconds {
         _ if micros < 1000 => format!("{micros} µs"),
@@ -28,7 +28,7 @@ fn two_units(large: u64, unit: &str, small: u64, small_unit: &str) -> String {
 }
 
 /// The policy of a contract in a few words.
-pub fn contract(contract: &Contract) -> String {
+pub(super) fn contract(contract: &Contract) -> String {
     match contract.policy {
         Policy::Deadline { max_acceptance_seconds } => {
             let limit = duration_text(Duration::from_secs(max_acceptance_seconds.get().into()));
@@ -41,7 +41,7 @@ pub fn contract(contract: &Contract) -> String {
 }
 
 /// The limits that a target has of its own; empty if it has none.
-pub fn limits(limits: TargetLimits) -> String {
+pub(super) fn limits(limits: TargetLimits) -> String {
     let in_flight = limits.max_in_flight.map(|max| format!("{max} attempts at the same time"));
     let rate = limits.rate.map(|rate| format!("{} attempts per second", rate.as_per_second()));
     let timeout = limits.attempt_timeout.map(|timeout| format!("{} s per attempt", timeout.as_secs()));
@@ -50,7 +50,7 @@ pub fn limits(limits: TargetLimits) -> String {
 }
 
 /// The number of recent attempts of a target by outcome, such as `3 accepted, 1 rejected`.
-pub fn health(health: &TargetHealth) -> String {
+pub(super) fn health(health: &TargetHealth) -> String {
     let errors = if health.errors == 1 { "error" } else { "errors" };
     let counts = [(health.accepted, "accepted"), (health.rejected, "rejected"), (health.errors, errors)];
     let counts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}"));
@@ -58,12 +58,12 @@ pub fn health(health: &TargetHealth) -> String {
 }
 
 /// The path of the page of an intent.
-pub fn intent_href(id: &IntentId) -> String {
+pub(super) fn intent_href(id: &IntentId) -> String {
     format!("/ui/intents/{}", utf8_percent_encode(id.as_str(), NON_ALPHANUMERIC))
 }
 
 /// The status of an intent in one sentence.
-pub fn status_sentence(detail: &IntentDetail) -> String {
+pub(super) fn status_sentence(detail: &IntentDetail) -> String {
     let intent = &detail.history.intent;
     let count = intent.attempt_count;
     let attempts = if count == 1 { "1 attempt".to_owned() } else { format!("{count} attempts") };
@@ -96,7 +96,7 @@ pub fn status_sentence(detail: &IntentDetail) -> String {
 }
 
 /// Why an intent is still pending after an attempt. `None` if it has ended, or no attempt has finished.
-pub fn why_pending(detail: &IntentDetail) -> Option<String> {
+pub(super) fn why_pending(detail: &IntentDetail) -> Option<String> {
     let history = &detail.history;
     let last = history.attempts.last().filter(|_| !history.intent.state.is_terminal())?;
     let reason = last.outcome.reason().or(last.outcome.error_text()).unwrap_or("no reason");
@@ -116,7 +116,7 @@ pub fn why_pending(detail: &IntentDetail) -> Option<String> {
 }
 
 /// The status of a webhook event in one sentence.
-pub fn webhook_sentence(detail: &IntentDetail, webhook: &WebhookHistory) -> String {
+pub(super) fn webhook_sentence(detail: &IntentDetail, webhook: &WebhookHistory) -> String {
     use crate::domain::webhook::EventStatus;
     let tries = webhook.tries.len();
     match (webhook.status, webhook.next_try_at) {

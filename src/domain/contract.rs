@@ -249,7 +249,7 @@ pub(crate) mod fixtures {
     use crate::domain::webhook::WebhookUrl;
 
     /// An `sms` contract named after its policy; `invalid_recipient` is its one terminal outcome.
-    pub fn contract(policy: Policy) -> Contract {
+    pub(crate) fn contract(policy: Policy) -> Contract {
         let target = match policy {
             Policy::Deadline { .. } => "sms.deadline",
             Policy::MaxAttempts { .. } => "sms.max_attempts",
@@ -266,21 +266,21 @@ pub(crate) mod fixtures {
     }
 
     /// The contract with an unsigned webhook to `url`.
-    pub fn with_webhook(url: &str, contract: Contract) -> Contract {
+    pub(crate) fn with_webhook(url: &str, contract: Contract) -> Contract {
         let url = WebhookUrl::parse(url).unwrap();
         let (headers, headers_env) = Default::default();
         Contract { webhook: Some(Webhook { url, headers, headers_env, secret_env: None }), ..contract }
     }
 
-    pub fn deadline(seconds: u32) -> Contract {
+    pub(crate) fn deadline(seconds: u32) -> Contract {
         contract(Policy::Deadline { max_acceptance_seconds: NonZeroU32::new(seconds).unwrap() })
     }
 
-    pub fn max_attempts(limit: u32) -> Contract {
+    pub(crate) fn max_attempts(limit: u32) -> Contract {
         contract(Policy::MaxAttempts { max_attempts: NonZeroU32::new(limit).unwrap() })
     }
 
-    pub fn one_shot() -> Contract {
+    pub(crate) fn one_shot() -> Contract {
         contract(Policy::OneShot)
     }
 }

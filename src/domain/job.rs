@@ -142,11 +142,11 @@ impl JobCommand {
 pub(crate) mod fixtures {
     use super::*;
 
-    pub fn submission_id(number: u8) -> SubmissionId {
+    pub(crate) fn submission_id(number: u8) -> SubmissionId {
         SubmissionId::from_random([number; 16])
     }
 
-    pub fn command(tenant: &str, workspace: &str, key: &str) -> JobCommand {
+    pub(crate) fn command(tenant: &str, workspace: &str, key: &str) -> JobCommand {
         let number = |n| NonZeroU32::new(n).unwrap();
         JobCommand {
             tenant_id: tenant.to_owned(),

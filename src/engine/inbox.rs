@@ -38,7 +38,7 @@ const QUERY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the inbox actor of a term needs.
 #[derive(Clone)]
-pub struct InboxDeps {
+pub(super) struct InboxDeps {
     pub term: Term,
     pub trust: LeaseTrust,
     pub store: StoreClient,
@@ -48,13 +48,13 @@ pub struct InboxDeps {
 }
 
 /// Processes inbox submissions during one term.
-pub struct InboxActor {
+pub(super) struct InboxActor {
     deps: InboxDeps,
     _alive: Alive,
 }
 
 impl InboxActor {
-    pub fn new(deps: InboxDeps, alive: Alive) -> Self {
+    pub(super) fn new(deps: InboxDeps, alive: Alive) -> Self {
         Self { deps, _alive: alive }
     }
 }

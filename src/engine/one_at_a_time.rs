@@ -2,14 +2,14 @@
 
 /// Whether the query runs, and whether it was asked for again while it ran.
 #[derive(Default)]
-pub struct OneAtATime {
+pub(super) struct OneAtATime {
     running: bool,
     again: bool,
 }
 
 impl OneAtATime {
     /// Asks for the query. Returns whether to run it now; otherwise it is run again after the one that runs.
-    pub fn request(&mut self) -> bool {
+    pub(super) fn request(&mut self) -> bool {
         if self.running {
             self.again = true;
             return false;
@@ -20,17 +20,17 @@ impl OneAtATime {
     }
 
     /// The query ended. Returns whether it was asked for again meanwhile.
-    pub fn finish(&mut self) -> bool {
+    pub(super) fn finish(&mut self) -> bool {
         self.running = false;
         std::mem::take(&mut self.again)
     }
 
     /// Makes [`OneAtATime::finish`] return true.
-    pub fn repeat(&mut self) {
+    pub(super) fn repeat(&mut self) {
         self.again = true;
     }
 
-    pub fn is_running(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.running
     }
 }

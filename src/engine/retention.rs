@@ -33,7 +33,7 @@ const PASS_PAUSE: Duration = Duration::from_secs(5);
 const FAILURE_PAUSE: Duration = Duration::from_secs(60);
 
 /// Deletes old terminal intents during one term.
-pub struct RetentionActor {
+pub(super) struct RetentionActor {
     term: Term,
     store: StoreClient,
     leader: Recipient<TermFailed>,
@@ -46,7 +46,7 @@ pub struct RetentionActor {
 }
 
 impl RetentionActor {
-    pub fn new(
+    pub(super) fn new(
         term: Term,
         store: StoreClient,
         leader: Recipient<TermFailed>,

@@ -54,7 +54,7 @@ const MAX_EXPIRED: usize = 256;
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the scheduler of a term needs.
-pub struct SchedulerDeps {
+pub(super) struct SchedulerDeps {
     pub term: Term,
     pub trust: LeaseTrust,
     pub store: StoreClient,
@@ -72,7 +72,7 @@ pub struct SchedulerDeps {
 }
 
 /// Decides which attempt starts next during one term.
-pub struct SchedulerActor {
+pub(super) struct SchedulerActor {
     deps: SchedulerDeps,
     schedule: SharedSchedule,
     cursor: ChangeCursor,
@@ -241,7 +241,7 @@ struct SlotFree;
 
 impl SchedulerActor {
     /// Starts from a snapshot that was read within the term.
-    pub fn new(deps: SchedulerDeps, snapshot: ScheduleSnapshot, alive: Alive) -> Self {
+    pub(super) fn new(deps: SchedulerDeps, snapshot: ScheduleSnapshot, alive: Alive) -> Self {
         let mut schedule = Schedule::new(deps.limits);
         schedule.pause_targets(snapshot.paused);
         snapshot.lanes.iter().for_each(|lane| schedule.merge_page(lane));

@@ -17,11 +17,11 @@ use crate::platform::clock::monotonic;
 
 /// The timeout for name lookup, connecting and TLS together. The system repeats the first packet after 1, 3 and 7 s. A peer
 /// that answered none of these is down, and other calls need the slot.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Scheme, host and port. Requests with the same origin can share connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub(super) struct Origin {
     pub tls: bool,
     /// A name, or an address without brackets.
     pub host: String,
@@ -30,7 +30,7 @@ pub struct Origin {
 
 impl Origin {
     /// The origin of an absolute http or https URL.
-    pub fn of(uri: &Uri) -> Result<Self, &'static str> {
+    pub(super) fn of(uri: &Uri) -> Result<Self, &'static str> {
         let (tls, port) = match uri.scheme_str() {
             Some("http") => (false, 80),
             Some("https") => (true, 443),
@@ -41,7 +41,7 @@ impl Origin {
     }
 
     /// The value of the header `Host`.
-    pub fn host_header(&self) -> String {
+    pub(super) fn host_header(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.tls, self.port) {
             (false, 80) | (true, 443) => host,
@@ -51,7 +51,7 @@ impl Origin {
 }
 
 /// Opens a connection to an origin before `deadline`, and within [`CONNECT_TIMEOUT`].
-pub async fn connect(
+pub(super) async fn connect(
     peer: &str,
     origin: &Origin,
     tls: &Arc<rustls::ClientConfig>,
@@ -114,7 +114,7 @@ async fn connect_to_any(peer: &str, addresses: &[SocketAddr], deadline: Instant)
 }
 
 /// What ran out on this machine, with what to do about it, if that is what the error means.
-pub fn shortage(error: &io::Error) -> Option<String> {
+pub(super) fn shortage(error: &io::Error) -> Option<String> {
     let problem = match error.raw_os_error()? {
         libc::EMFILE => "this process has too many open files; raise its limit (ulimit -n)",
         libc::ENFILE => "this machine has too many open files; raise fs.file-max",

@@ -29,7 +29,7 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 const MAX_HEADERS: usize = 100;
 
 /// An open connection to an origin.
-pub struct Connection {
+pub(super) struct Connection {
     sender: http1::SendRequest<RequestBody>,
     /// Moves bytes between hyper and the wire; `None` once the connection has ended.
     driver: Option<http1::Connection<TokioIo<Wire>, RequestBody>>,
@@ -40,7 +40,7 @@ pub struct Connection {
 }
 
 /// Why an exchange got no response.
-pub enum Broken {
+pub(super) enum Broken {
     /// No byte of the request was written, so it can be sent on another connection.
     Unsent(String),
     /// The call has failed.
@@ -49,7 +49,7 @@ pub enum Broken {
 
 impl Connection {
     /// Starts HTTP/1.1 on a stream.
-    pub async fn open(stream: Stream) -> Result<Self, hyper::Error> {
+    pub(super) async fn open(stream: Stream) -> Result<Self, hyper::Error> {
         let wire = Wire::new(stream);
         let handshake = http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
@@ -60,18 +60,23 @@ impl Connection {
     }
 
     /// When the connection was opened.
-    pub fn opened(&self) -> Instant {
+    pub(super) fn opened(&self) -> Instant {
         self.opened
     }
 
     /// Whether a request can be sent on this idle connection: it is open, and the peer sent nothing since it was last used.
-    pub fn is_usable(&self) -> bool {
+    pub(super) fn is_usable(&self) -> bool {
         self.driver.is_some() && self.sender.is_ready() && self.wire.is_quiet()
     }
 
     /// Sends one request and reads its response. Afterwards [`Self::is_clean_after`] says whether the connection can be
     /// used again.
-    pub async fn exchange(&mut self, peer: &str, request: Request<Bytes>, budget: Budget) -> Result<Answer, Broken> {
+    pub(super) async fn exchange(
+        &mut self,
+        peer: &str,
+        request: Request<Bytes>,
+        budget: Budget,
+    ) -> Result<Answer, Broken> {
         let request = request.map(|body| self.wire.start_request(body));
         let reused = std::mem::replace(&mut self.used, true);
         let mut response = pin!(self.sender.try_send_request(request));
@@ -99,7 +104,7 @@ impl Connection {
     /// Whether the connection can be used again after the exchange that got this response. That is so if the response is
     /// complete, the peer keeps the connection open, the whole request was written before the response began, and nothing
     /// arrived after it.
-    pub async fn is_clean_after(&mut self, answer: &Answer) -> bool {
+    pub(super) async fn is_clean_after(&mut self, answer: &Answer) -> bool {
         let reusable = answer.body.is_ok()
             && answer.version == Version::HTTP_11
             && !wants_close(&answer.headers)

@@ -24,7 +24,7 @@ const IN_ALL: usize = 512;
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The idle connections of one client.
-pub struct Pool {
+pub(super) struct Pool {
     per_origin: usize,
     /// Maximum number of connections, idle ones and those in use together. As many file descriptors are reserved.
     in_all: usize,
@@ -54,7 +54,7 @@ impl Default for Pool {
 
 impl Pool {
     /// Makes a pool that limits the connections, idle ones and those in use together.
-    pub fn of(in_all: usize) -> Self {
+    pub(super) fn of(in_all: usize) -> Self {
         Self::new(IDLE_PER_ORIGIN, in_all)
     }
 
@@ -64,13 +64,13 @@ impl Pool {
     }
 
     /// Counts a call until the guard is dropped.
-    pub fn count_call(self: &Rc<Self>) -> CallUnderWay {
+    pub(super) fn count_call(self: &Rc<Self>) -> CallUnderWay {
         self.calls.set(self.calls.get() + 1);
         CallUnderWay(Rc::clone(self))
     }
 
     /// Closes idle connections, the oldest first, until a call may open one.
-    pub fn make_room(&self) {
+    pub(super) fn make_room(&self) {
         let mut idle = self.idle.borrow_mut();
         while self.count.get() > 0 && self.count.get() + self.calls.get() > self.in_all {
             let oldest = idle.iter().min_by_key(|(_, list)| list.first().map(|idle| idle.since));
@@ -86,7 +86,7 @@ impl Pool {
     }
 
     /// Takes the most recently used connection to the origin that is still usable, and closes those that are not.
-    pub fn take(&self, origin: &Origin) -> Option<Connection> {
+    pub(super) fn take(&self, origin: &Origin) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(origin)?;
         let now = monotonic();
@@ -105,7 +105,7 @@ impl Pool {
     }
 
     /// Keeps a connection for later use, or closes it if the pool is full.
-    pub fn put(self: &Rc<Self>, origin: &Origin, connection: Connection) {
+    pub(super) fn put(self: &Rc<Self>, origin: &Origin, connection: Connection) {
         let mut idle = self.idle.borrow_mut();
         let kept = idle.get(origin).map_or(0, Vec::len);
         // The call that used it still counts.
@@ -134,7 +134,7 @@ impl Pool {
 }
 
 /// Counts a call that uses a connection or is about to open one, until it is dropped.
-pub struct CallUnderWay(Rc<Pool>);
+pub(super) struct CallUnderWay(Rc<Pool>);
 
 impl Drop for CallUnderWay {
     fn drop(&mut self) {

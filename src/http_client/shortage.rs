@@ -18,19 +18,19 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 pub struct LocalResourceError(pub String);
 
 /// Reports the shortages that one client meets.
-pub struct ShortageReport {
+pub(super) struct ShortageReport {
     kind: &'static str,
     counter: IntCounter,
     logged: Cell<Option<Instant>>,
 }
 
 impl ShortageReport {
-    pub fn new(kind: &'static str, counter: IntCounter) -> Self {
+    pub(super) fn new(kind: &'static str, counter: IntCounter) -> Self {
         Self { kind, counter, logged: Cell::new(None) }
     }
 
     /// Counts one call that failed because of a shortage.
-    pub fn shortage(&self, problem: &str) {
+    pub(super) fn shortage(&self, problem: &str) {
         self.counter.inc();
         let now = monotonic();
         if self.logged.get().is_none_or(|logged| now >= logged + LOG_INTERVAL) {

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 /// A TCP connection, with or without TLS.
-pub enum Stream {
+pub(super) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -35,7 +35,7 @@ impl Stream {
 
 /// A handle to the stream. hyper reads and writes through one handle; a clone of it answers questions about the record.
 #[derive(Clone)]
-pub struct Wire(Rc<Shared>);
+pub(super) struct Wire(Rc<Shared>);
 
 struct Shared {
     stream: RefCell<Stream>,
@@ -62,29 +62,29 @@ impl Passed {
 }
 
 impl Wire {
-    pub fn new(stream: Stream) -> Self {
+    pub(super) fn new(stream: Stream) -> Self {
         Self(Rc::new(Shared { stream: RefCell::new(stream), passed: Cell::default() }))
     }
 
     /// Resets the record for a new request with this body.
-    pub fn start_request(&self, body: Bytes) -> RequestBody {
+    pub(super) fn start_request(&self, body: Bytes) -> RequestBody {
         self.0.passed.set(Passed { body_taken: body.is_empty(), ..Passed::default() });
         RequestBody { rest: Some(body).filter(|body| !body.is_empty()), wire: self.clone() }
     }
 
     /// Whether any byte of the current request may have left this process.
-    pub fn has_written(&self) -> bool {
+    pub(super) fn has_written(&self) -> bool {
         self.0.passed.get().written
     }
 
     /// Whether the peer sent something before the whole request had been written.
-    pub fn was_answered_early(&self) -> bool {
+    pub(super) fn was_answered_early(&self) -> bool {
         self.0.passed.get().whole_at_answer == Some(false)
     }
 
     /// Whether there are no unread bytes from the peer and the connection is not closed. This asks the operating system,
     /// because the runtime may not have noticed yet.
-    pub fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         let stream = self.0.stream.borrow();
         let peeked = SockRef::from(stream.tcp()).peek(&mut [MaybeUninit::uninit()]);
         matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
@@ -102,7 +102,7 @@ impl Wire {
 }
 
 /// The body of a request, which records when hyper has taken it.
-pub struct RequestBody {
+pub(super) struct RequestBody {
     rest: Option<Bytes>,
     wire: Wire,
 }

@@ -7,7 +7,7 @@ use crate::domain::time::Timestamp;
 use crate::store::FinishAttempt;
 
 /// The columns of an intent after a finished attempt.
-pub struct StateColumns<'a> {
+pub(super) struct StateColumns<'a> {
     pub status: &'static str,
     pub next_attempt_at: Option<Timestamp>,
     pub completed_at: Option<Timestamp>,
@@ -36,7 +36,7 @@ impl<'a> From<&'a FinishAttempt> for StateColumns<'a> {
 }
 
 /// Reads the state of an intent from its columns; `None` if they contradict each other.
-pub fn parse_state(
+pub(super) fn parse_state(
     status: &str,
     completed_at: Option<Timestamp>,
     rejected_reason: Option<String>,
@@ -54,7 +54,7 @@ pub fn parse_state(
 }
 
 /// Reads the outcome of an attempt from the columns of its audit row; `None` if they contradict each other.
-pub fn parse_outcome(
+pub(super) fn parse_outcome(
     status: Option<&str>,
     reason: Option<String>,
     error: Option<String>,

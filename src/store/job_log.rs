@@ -19,19 +19,19 @@ struct Line {
 }
 
 /// The log of jobs. It starts its task with the first line.
-pub struct JobLog {
+pub(super) struct JobLog {
     store: Arc<dyn Store>,
     /// `None` until the first line.
     lines: Option<mpsc::Sender<Line>>,
 }
 
 impl JobLog {
-    pub fn new(store: Arc<dyn Store>) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
         Self { store, lines: None }
     }
 
     /// Writes a line about this job once its facts are read.
-    pub fn write(&mut self, event: String, id: SubmissionId) {
+    pub(super) fn write(&mut self, event: String, id: SubmissionId) {
         let store = &self.store;
         let lines = self.lines.get_or_insert_with(|| start(Arc::clone(store)));
         if let Err(error) = lines.try_send(Line { event, id }) {

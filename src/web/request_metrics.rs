@@ -17,7 +17,7 @@ use crate::platform::clock::monotonic;
 use crate::telemetry::spans::{Attribute, Kind, Span};
 
 /// Middleware that measures requests and records their trace spans.
-pub async fn record(
+pub(super) async fn record(
     request: ServiceRequest,
     next: Next<impl MessageBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {

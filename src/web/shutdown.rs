@@ -31,7 +31,7 @@ impl ShutdownFlag {
 }
 
 /// Middleware that adds `Connection: close` to every response once shutdown is announced.
-pub async fn close_connections(
+pub(super) async fn close_connections(
     request: ServiceRequest,
     next: Next<impl MessageBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {

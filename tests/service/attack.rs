@@ -7,12 +7,12 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::support::{Instance, PATIENCE, site};
 
-pub async fn connect(instance: &Instance) -> TcpStream {
+pub(crate) async fn connect(instance: &Instance) -> TcpStream {
     TcpStream::connect(instance.url.trim_start_matches("http://")).await.unwrap()
 }
 
 /// Returns everything that the server sends until it closes the connection.
-pub async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+pub(crate) async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut bytes = Vec::new();
     let reading = async {
         let mut piece = [0; 4096];

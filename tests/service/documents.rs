@@ -29,7 +29,7 @@ fn documents() -> Vec<(PathBuf, String)> {
 }
 
 /// A fenced block: its location, its language, and its text.
-pub struct Block {
+pub(crate) struct Block {
     place: String,
     language: String,
     pub text: String,
@@ -49,7 +49,7 @@ fn all_blocks() -> Vec<Block> {
     blocks
 }
 
-pub fn blocks(language: &str) -> Vec<Block> {
+pub(crate) fn blocks(language: &str) -> Vec<Block> {
     let found: Vec<_> = all_blocks().into_iter().filter(|block| block.language == language).collect();
     assert!(!found.is_empty(), "no {language}");
     found

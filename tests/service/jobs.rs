@@ -14,7 +14,7 @@ const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// A site with jobs. `node-a` belongs to acme and is shared with globex, `node-b` belongs to globex, and `drained` is
 /// draining.
-pub struct Jobs {
+pub(crate) struct Jobs {
     site: Site,
     node: StandIn,
 }
@@ -40,7 +40,7 @@ fn client(id: &str, scopes: &[&str], tenants: &Value) -> Value {
 
 impl Jobs {
     /// The token of a client is its id.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (site, node) = site();
         let jobs = Self { site, node };
         jobs.write_nodes("active");
@@ -69,7 +69,7 @@ impl Jobs {
         std::fs::write(self.path("nodes.json"), json!({ "nodes": [shared, own, drained] }).to_string()).unwrap();
     }
 
-    pub fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = self.site.command();
         command.env("SM_NODES", self.path("nodes.json")).env("SM_API_CLIENTS", self.path("clients.json"));
         command
@@ -80,7 +80,7 @@ impl Jobs {
     }
 }
 
-pub fn command() -> Value {
+pub(crate) fn command() -> Value {
     json!({
         "tenant_id": "acme", "workspace_id": "w1", "job_id": "job-1", "idempotency_key": "key-1",
         "management_node_id": "node-a",

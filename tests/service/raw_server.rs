@@ -11,7 +11,7 @@ use tokio::sync::{Notify, broadcast};
 
 /// What a server does with one request.
 #[derive(Clone)]
-pub enum Step {
+pub(crate) enum Step {
     /// Reads the whole request.
     Read,
     /// Reads the head of the request only.
@@ -28,7 +28,7 @@ pub enum Step {
 }
 
 /// A server that answers each request by the next script, whichever connection it uses.
-pub struct Server {
+pub(crate) struct Server {
     pub url: String,
     shared: Arc<Shared>,
 }
@@ -44,7 +44,7 @@ struct Shared {
 }
 
 impl Server {
-    pub async fn start(scripts: Vec<Vec<Step>>) -> Self {
+    pub(crate) async fn start(scripts: Vec<Vec<Step>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shared = Arc::new(Shared {
@@ -71,17 +71,17 @@ impl Server {
     }
 
     /// Sends bytes without a request on the connection of the last request, and waits until they are sent.
-    pub async fn send_unsolicited(&self, bytes: &'static str) {
+    pub(crate) async fn send_unsolicited(&self, bytes: &'static str) {
         self.shared.unsolicited.send(Bytes::from_static(bytes.as_bytes())).unwrap();
         self.shared.said.notified().await;
     }
 
     /// Waits until the server has closed a connection.
-    pub async fn until_closed(&self) {
+    pub(crate) async fn until_closed(&self) {
         self.shared.closed.notified().await;
     }
 
-    pub fn connections(&self) -> Vec<usize> {
+    pub(crate) fn connections(&self) -> Vec<usize> {
         self.shared.connections.lock().unwrap().clone()
     }
 }
@@ -138,13 +138,13 @@ fn head(read: &[u8]) -> bool {
 }
 
 /// Whether a whole request was read.
-pub fn whole(read: &[u8]) -> bool {
+pub(crate) fn whole(read: &[u8]) -> bool {
     let Some(end) = read.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return false };
     let text = String::from_utf8_lossy(&read[..end]).to_lowercase();
     let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
     read.len() - end - 4 >= length.unwrap_or(0)
 }
 
-pub fn send(text: impl Into<String>) -> Step {
+pub(crate) fn send(text: impl Into<String>) -> Step {
     Step::Send(Bytes::from(text.into()))
 }

@@ -32,7 +32,7 @@ fn server() -> Option<String> {
 }
 
 /// A new database, which is dropped together with this value.
-pub struct TestDatabase {
+pub(crate) struct TestDatabase {
     server: String,
     name: String,
     /// The address of a proxy to use instead of the server.
@@ -40,7 +40,7 @@ pub struct TestDatabase {
 }
 
 impl TestDatabase {
-    pub fn create() -> Option<Self> {
+    pub(crate) fn create() -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let server = server()?;
         let name = format!("sm_service_{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -48,7 +48,7 @@ impl TestDatabase {
         Some(Self { server, name, via: None })
     }
 
-    pub fn connection_string(&self) -> String {
+    pub(crate) fn connection_string(&self) -> String {
         let server = match self.via {
             Some(proxy) => with_address(&self.server, proxy),
             None => self.server.clone(),
@@ -57,7 +57,7 @@ impl TestDatabase {
     }
 
     /// Starts a proxy. Connection strings that are requested later use it.
-    pub fn behind_proxy(&mut self) -> Proxy {
+    pub(crate) fn behind_proxy(&mut self) -> Proxy {
         let proxy = Proxy::start(self.address());
         self.via = Some(proxy.address);
         proxy
@@ -118,7 +118,7 @@ fn administer(server: &str, sql: String) -> Result<(), String> {
 
 /// A proxy between the service and the database that can cut, stall and refuse connections.
 #[derive(Clone)]
-pub struct Proxy {
+pub(crate) struct Proxy {
     address: SocketAddr,
     refuse: Arc<AtomicBool>,
     flowing: Arc<watch::Sender<bool>>,
@@ -200,7 +200,7 @@ impl Proxy {
         }
     }
 
-    pub fn stall(&self, stalled: bool) {
+    pub(crate) fn stall(&self, stalled: bool) {
         self.flowing.send_replace(!stalled);
     }
 

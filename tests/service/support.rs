@@ -14,29 +14,29 @@ use tokio::time::Instant;
 
 use crate::sqlserver::TestDatabase;
 
-pub const BINARY: &str = env!("CARGO_BIN_EXE_submission-manager");
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_submission-manager");
 
 /// The longest that a test waits for anything. It is long enough for a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory with a registry whose targets all use one gateway, and a store.
 ///
 /// The store is a SQLite file in that directory; with `SM_TEST_SERVICE_STORE=sqlserver` it is a
 /// fresh database on the server that `SM_TEST_SQLSERVER` names.
-pub struct Site {
+pub(crate) struct Site {
     pub directory: tempfile::TempDir,
     database: Option<TestDatabase>,
     pub lease_duration: Duration,
 }
 
 impl Site {
-    pub fn new(gateway_url: &str) -> Self {
+    pub(crate) fn new(gateway_url: &str) -> Self {
         let on_server = std::env::var("SM_TEST_SERVICE_STORE").as_deref() == Ok("sqlserver");
         let database = on_server.then(|| TestDatabase::create().expect("SM_TEST_SQLSERVER names a server"));
         Self::with_database(gateway_url, database)
     }
 
-    pub fn with_database(gateway_url: &str, database: Option<TestDatabase>) -> Self {
+    pub(crate) fn with_database(gateway_url: &str, database: Option<TestDatabase>) -> Self {
         // A server may need some time for the first statements of a connection.
         let lease_duration = Duration::from_secs(if database.is_some() { 15 } else { 2 });
         let site = Self { directory: tempfile::tempdir().unwrap(), database, lease_duration };
@@ -57,15 +57,15 @@ impl Site {
         site
     }
 
-    pub fn registry(&self) -> PathBuf {
+    pub(crate) fn registry(&self) -> PathBuf {
         self.directory.path().join("targets.json")
     }
 
-    pub fn database(&self) -> PathBuf {
+    pub(crate) fn database(&self) -> PathBuf {
         self.directory.path().join("data/submission.db")
     }
 
-    pub fn store(&self) -> String {
+    pub(crate) fn store(&self) -> String {
         match &self.database {
             Some(database) => database.connection_string(),
             None => format!("sqlite:{}", self.database().display()),
@@ -73,18 +73,18 @@ impl Site {
     }
 
     /// Whether the store is a SQLite file, which a test may open itself.
-    pub fn is_a_file(&self) -> bool {
+    pub(crate) fn is_a_file(&self) -> bool {
         self.database.is_none()
     }
 
     /// Returns a command that runs the binary with this site's files, a free port and short lease times.
-    pub fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(BINARY);
         self.settings(&mut command);
         command
     }
 
-    pub fn settings(&self, command: &mut Command) {
+    pub(crate) fn settings(&self, command: &mut Command) {
         let millis = self.lease_duration.as_millis();
         command
             .env("SM_LISTEN", "127.0.0.1:0")
@@ -99,19 +99,19 @@ impl Site {
         }
     }
 
-    pub fn start(&self) -> Instance {
+    pub(crate) fn start(&self) -> Instance {
         Instance::start(self.command())
     }
 }
 
 /// A site with its own stand-in gateway.
-pub fn site() -> (Site, StandIn) {
+pub(crate) fn site() -> (Site, StandIn) {
     let gateway = StandIn::start(true).unwrap();
     (Site::new(&gateway.url), gateway)
 }
 
 /// A running instance of the binary; killed when dropped.
-pub struct Instance {
+pub(crate) struct Instance {
     child: Child,
     pub url: String,
     log: Log,
@@ -121,7 +121,7 @@ pub struct Instance {
 type Log = Arc<(Mutex<Vec<(Instant, String)>>, Condvar)>;
 
 impl Instance {
-    pub fn start(command: Command) -> Self {
+    pub(crate) fn start(command: Command) -> Self {
         let mut instance = Self::spawn(command);
         let line = instance.wait_for_log("listening address=");
         let address = line.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
@@ -130,7 +130,7 @@ impl Instance {
     }
 
     /// Starts an instance without waiting until it listens, so its address is not known.
-    pub fn spawn(mut command: Command) -> Self {
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Log::default();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -145,7 +145,7 @@ impl Instance {
     }
 
     /// Waits for a log line that contains `text`, and returns it.
-    pub fn wait_for_log(&self, text: &str) -> String {
+    pub(crate) fn wait_for_log(&self, text: &str) -> String {
         let (lines, changed) = &*self.log;
         let guard = lines.lock().unwrap();
         let found =
@@ -154,41 +154,41 @@ impl Instance {
         found(&guard).unwrap_or_else(|| panic!("no {text:?} in {guard:#?}"))
     }
 
-    pub fn log_lines(&self) -> Vec<String> {
+    pub(crate) fn log_lines(&self) -> Vec<String> {
         self.log.0.lock().unwrap().iter().map(|(_, line)| line.clone()).collect()
     }
 
     /// Returns when the first line with `text` was read after `since`.
-    pub fn logged_after(&self, since: Instant, text: &str) -> Option<Instant> {
+    pub(crate) fn logged_after(&self, since: Instant, text: &str) -> Option<Instant> {
         let lines = self.log.0.lock().unwrap();
         lines.iter().find(|(at, line)| *at >= since && line.contains(text)).map(|(at, _)| *at)
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Sends a signal by name, such as `TERM`.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status().unwrap();
         assert!(status.success());
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Returns its exit status, if it has ended.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    pub fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 
-    pub fn api(&self) -> Api {
+    pub(crate) fn api(&self) -> Api {
         Api::new(&self.url)
     }
 }
@@ -201,14 +201,14 @@ impl Drop for Instance {
 }
 
 /// A running demo, with its address and the token that it printed.
-pub struct Demo {
+pub(crate) struct Demo {
     pub url: String,
     pub token: String,
     _process: Killed,
 }
 
 impl Demo {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let mut command = Command::new(BINARY);
         command.args(["demo", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = Killed(command.spawn().unwrap());
@@ -228,7 +228,7 @@ impl Demo {
 }
 
 /// A process that is killed when the test ends, even by a panic.
-pub struct Killed(pub Child);
+pub(crate) struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -239,32 +239,32 @@ impl Drop for Killed {
 
 /// A client of the HTTP API.
 #[derive(Clone)]
-pub struct Api {
+pub(crate) struct Api {
     client: awc::Client,
     url: String,
 }
 
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: StatusCode,
     pub headers: awc::http::header::HeaderMap,
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
     /// Checks the format of an error response, and returns its code.
-    pub fn error(&self) -> String {
+    pub(crate) fn error(&self) -> String {
         let json = self.json();
         let error = json["error"].as_object().unwrap_or_else(|| panic!("not an error: {json}"));
         assert!(error.keys().all(|key| ["code", "message", "details"].contains(&key.as_str())), "{json}");
@@ -275,21 +275,21 @@ impl Answer {
 }
 
 impl Api {
-    pub fn new(url: &str) -> Self {
+    pub(crate) fn new(url: &str) -> Self {
         Self::with_patience(url, PATIENCE)
     }
 
-    pub fn with_patience(url: &str, patience: Duration) -> Self {
+    pub(crate) fn with_patience(url: &str, patience: Duration) -> Self {
         let connector = awc::Connector::new().limit(0).timeout(patience);
         Self { client: awc::Client::builder().connector(connector).timeout(patience).finish(), url: url.to_owned() }
     }
 
-    pub async fn call(&self, method: &str, path: &str, body: impl Into<Vec<u8>>) -> Answer {
+    pub(crate) async fn call(&self, method: &str, path: &str, body: impl Into<Vec<u8>>) -> Answer {
         self.call_with(method, path, &[], body).await
     }
 
     /// Calls with further headers.
-    pub async fn call_with(
+    pub(crate) async fn call_with(
         &self,
         method: &str,
         path: &str,
@@ -300,7 +300,7 @@ impl Api {
         answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
-    pub async fn try_call(&self, method: &str, path: &str, body: Vec<u8>) -> Result<Answer, String> {
+    pub(crate) async fn try_call(&self, method: &str, path: &str, body: Vec<u8>) -> Result<Answer, String> {
         self.try_call_with(method, path, &[], body).await
     }
 
@@ -321,25 +321,25 @@ impl Api {
         Ok(Answer { status: response.status(), headers: response.headers().clone(), body })
     }
 
-    pub async fn try_get(&self, path: &str) -> Result<Answer, String> {
+    pub(crate) async fn try_get(&self, path: &str) -> Result<Answer, String> {
         self.try_call("GET", path, Vec::new()).await
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.call("GET", path, "").await
     }
 
-    pub async fn submit(&self, id: &str, target: &str, payload: Value, query: &str) -> Answer {
+    pub(crate) async fn submit(&self, id: &str, target: &str, payload: Value, query: &str) -> Answer {
         let body = json!({ "intentId": id, "submissionTarget": target, "payload": payload });
         self.call("POST", &format!("/v1/intents{query}"), body.to_string()).await
     }
 
-    pub async fn history(&self, id: &str) -> Value {
+    pub(crate) async fn history(&self, id: &str) -> Value {
         self.get(&format!("/v1/intents/{id}/history")).await.json()
     }
 
     /// Reads a path again and again until `done` returns true for the answer.
-    pub async fn until(&self, path: &str, done: impl Fn(&Answer) -> bool) -> Answer {
+    pub(crate) async fn until(&self, path: &str, done: impl Fn(&Answer) -> bool) -> Answer {
         let mut pace = tokio::time::interval(Duration::from_millis(25));
         let looking = async {
             loop {
@@ -354,7 +354,7 @@ impl Api {
         tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("{path} never got there"))
     }
 
-    pub async fn until_nothing_is_pending(&self) {
+    pub(crate) async fn until_nothing_is_pending(&self) {
         self.until("/v1/intents?status=pending&limit=1", |answer| {
             answer.status.is_success() && answer.json()["intents"].as_array().is_some_and(Vec::is_empty)
         })
@@ -362,6 +362,6 @@ impl Api {
     }
 }
 
-pub fn file(path: &Path) -> String {
+pub(crate) fn file(path: &Path) -> String {
     path.display().to_string()
 }

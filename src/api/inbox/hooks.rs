@@ -39,7 +39,7 @@ use crate::web::error::ApiError;
         (status = 413, body = ErrorJson, description = "The request body is too large"),
         (status = 503, body = ErrorJson, description = "The service is overloaded or the store is unavailable; try again"),
     ))]
-pub async fn hook(
+pub(crate) async fn hook(
     request: HttpRequest,
     path: web::Path<(String, String)>,
     payload: web::Payload,

@@ -39,7 +39,7 @@ const MAX_SOURCE_CHARS: usize = 2000;
         (status = 413, body = ErrorJson, description = "The payload is too large"),
         CommonErrors,
     ))]
-pub async fn submit(
+pub(crate) async fn submit(
     request: HttpRequest,
     payload: web::Payload,
     deps: web::Data<WebDeps>,

@@ -25,7 +25,7 @@ use crate::web::{WebDeps, auth};
         (status = 404, body = ErrorJson, description = "No such submission, or the inbox is not enabled"),
         CommonErrors,
     ))]
-pub async fn submission(
+pub(crate) async fn submission(
     request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
@@ -66,7 +66,7 @@ pub(super) fn no_such_submission(id: &str) -> ApiError {
         (status = 404, body = ErrorJson, description = "The inbox is not enabled"),
         CommonErrors,
     ))]
-pub async fn submissions(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+pub(crate) async fn submissions(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     let query = api_query(&request, &deps, &["client_slug", "state", "limit", "cursor"])?;
     let page = deps.store.list_submissions(query).await?;
     let submissions = page.rows.iter().map(Into::into).collect();
@@ -87,7 +87,7 @@ pub async fn submissions(request: HttpRequest, deps: web::Data<WebDeps>) -> Resu
         (status = 404, body = ErrorJson, description = "The inbox is not enabled"),
         CommonErrors,
     ))]
-pub async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+pub(crate) async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     let query = api_query(&request, &deps, &["client_slug", "limit", "cursor"])?;
     let page = deps.store.list_contacts(query).await?;
     let contacts = page.rows.iter().map(Into::into).collect();
@@ -109,7 +109,7 @@ pub async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<
         (status = 404, body = ErrorJson, description = "The inbox is not enabled"),
         CommonErrors,
     ))]
-pub async fn messages(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+pub(crate) async fn messages(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     let query = api_query(&request, &deps, &["client_slug", "contact_id", "limit", "cursor"])?;
     let page = deps.store.list_messages(query).await?;
     let messages = page.rows.iter().map(Into::into).collect();

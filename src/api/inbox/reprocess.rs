@@ -26,7 +26,7 @@ const MAX_REPROCESSED: usize = 1000;
         (status = 409, body = ErrorJson, description = "The submission has already been processed"),
         CommonErrors,
     ))]
-pub async fn reprocess(
+pub(crate) async fn reprocess(
     request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
@@ -60,7 +60,7 @@ pub async fn reprocess_one(deps: &WebDeps, raw_id: &str) -> Result<InboxSubmissi
         (status = 404, body = ErrorJson, description = "The inbox is not enabled"),
         CommonErrors,
     ))]
-pub async fn reprocess_parked(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+pub(crate) async fn reprocess_parked(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     require_enabled(&deps.registry.get())?;
     auth::authorize(&request, &deps, Scope::InboxWrite)?;
     let query = Query::parse(request.query_string(), &["client_slug"])?;

@@ -23,7 +23,7 @@ use crate::web::{WebDeps, auth};
         (status = 404, body = JobErrorJson, description = "No such job, or it belongs to another tenant or workspace; or jobs are not enabled"),
         CommonJobErrors,
     ))]
-pub async fn get(
+pub(crate) async fn get(
     request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
@@ -41,7 +41,7 @@ pub async fn get(
         (status = 404, body = JobErrorJson, description = "No such job, or it belongs to another tenant or workspace; or jobs are not enabled"),
         CommonJobErrors,
     ))]
-pub async fn history(
+pub(crate) async fn history(
     request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
@@ -98,7 +98,7 @@ fn no_such_job(id: &str) -> ApiError {
         (status = 404, body = JobErrorJson, description = "Jobs are not enabled: SM_NODES or SM_API_CLIENTS is not set"),
         CommonJobErrors,
     ))]
-pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, JobError> {
+pub(crate) async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, JobError> {
     let trace = of_request_or_new(&request);
     let page = own_jobs(&request, &deps).await;
     let response = page.map(|page| {

@@ -39,7 +39,7 @@ const MAX_COMMAND_BYTES: usize = 64 * 1024;
         (status = 413, body = JobErrorJson, description = "The command is too large"),
         (status = 422, body = JobErrorJson, description = "The node does not allow the job; the message names every violated rule"),
     ))]
-pub async fn submit(
+pub(crate) async fn submit(
     request: HttpRequest,
     payload: web::Payload,
     deps: web::Data<WebDeps>,

@@ -14,7 +14,7 @@ use crate::domain::client::{ApiClient, Scope, Workspaces};
 use crate::domain::intent::checked_name;
 
 /// Reads the text of the file. Paths in it are relative to `directory`.
-pub fn parse(text: &str, directory: &Path) -> Result<Identities, Vec<LocatedError>> {
+pub(super) fn parse(text: &str, directory: &Path) -> Result<Identities, Vec<LocatedError>> {
     let document = super::document(text)?;
     let errors = ErrorList::default();
     let top = Fields::new(&document, "", &errors);

@@ -7,7 +7,7 @@ use crate::domain::contract::{GatewayType, GatewayUrl, Policy, TerminalOutcomes}
 use crate::domain::limits::AttemptTimeout;
 
 /// Reads `gatewayUrl`.
-pub fn gateway_url(fields: &Fields<'_>) -> Option<GatewayUrl> {
+pub(super) fn gateway_url(fields: &Fields<'_>) -> Option<GatewayUrl> {
     let raw = fields.text("gatewayUrl", "write the gateway's base URL")?;
     let report = |problem| {
         fields.error_at("gatewayUrl", format!("must be an http or https URL with a host; this value {problem}"));
@@ -16,7 +16,7 @@ pub fn gateway_url(fields: &Fields<'_>) -> Option<GatewayUrl> {
 }
 
 /// Reads `policy` and the limit that belongs to it: `maxAcceptanceSeconds` or `maxAttempts`.
-pub fn policy(fields: &Fields<'_>) -> Option<Policy> {
+pub(super) fn policy(fields: &Fields<'_>) -> Option<Policy> {
     const NAMES: &str = "deadline, max_attempts or one_shot";
     let seconds = "maxAcceptanceSeconds";
     let attempts = "maxAttempts";
@@ -52,7 +52,7 @@ pub fn policy(fields: &Fields<'_>) -> Option<Policy> {
 
 /// Reads `attemptTimeoutSeconds`, which is optional. It is not part of the contract that is stored with an intent, so a
 /// change also applies to stored intents.
-pub fn attempt_timeout(fields: &Fields<'_>) -> Option<AttemptTimeout> {
+pub(super) fn attempt_timeout(fields: &Fields<'_>) -> Option<AttemptTimeout> {
     const NAME: &str = "attemptTimeoutSeconds";
     let seconds = fields.optional_positive(NAME)?.get();
     let timeout = AttemptTimeout::from_secs(seconds);
@@ -64,7 +64,7 @@ pub fn attempt_timeout(fields: &Fields<'_>) -> Option<AttemptTimeout> {
 }
 
 /// Reads `terminalOutcomes`: the rejection reasons that end an intent. Each must be one that the gateway type knows.
-pub fn terminal_outcomes(fields: &Fields<'_>, gateway_type: Option<GatewayType>) -> Option<TerminalOutcomes> {
+pub(super) fn terminal_outcomes(fields: &Fields<'_>, gateway_type: Option<GatewayType>) -> Option<TerminalOutcomes> {
     const NAME: &str = "terminalOutcomes";
     let list = fields.list(NAME, "list the rejection reasons that end an intent")?;
     if list.is_empty() {

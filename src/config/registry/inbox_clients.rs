@@ -13,7 +13,7 @@ use crate::domain::signature::Secret;
 const MAX_SLUG_CHARS: usize = 100;
 
 /// Reads the text of the file, and checks that the environment variables it names hold secrets.
-pub fn parse(text: &str, variables: &Variables) -> Result<InboxClients, Vec<LocatedError>> {
+pub(super) fn parse(text: &str, variables: &Variables) -> Result<InboxClients, Vec<LocatedError>> {
     let document = super::document(text)?;
     let errors = ErrorList::default();
     let top = Fields::new(&document, "", &errors);

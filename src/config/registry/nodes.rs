@@ -12,12 +12,12 @@ use crate::domain::node::{ManagementNode, NodeState, Queue};
 type Nodes = HashMap<String, Arc<ManagementNode>>;
 
 /// The target name of a node is this prefix and the node's id. No target in the registry may begin with it.
-pub const TARGET_PREFIX: &str = "node:";
+pub(super) const TARGET_PREFIX: &str = "node:";
 /// With the prefix, an id of this length still fits into a target name.
 const MAX_ID_CHARS: usize = 190;
 
 /// Reads the text of the file.
-pub fn parse(text: &str) -> Result<Nodes, Vec<LocatedError>> {
+pub(super) fn parse(text: &str) -> Result<Nodes, Vec<LocatedError>> {
     let document = super::document(text)?;
     let errors = ErrorList::default();
     let top = Fields::new(&document, "", &errors);

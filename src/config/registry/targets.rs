@@ -14,11 +14,11 @@ use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::domain::intent::TargetName;
 use crate::domain::limits::{Rate, TargetLimits};
 
-pub type Targets = HashMap<TargetName, Target>;
+pub(super) type Targets = HashMap<TargetName, Target>;
 
 /// A target as the file defines it.
 #[derive(Debug)]
-pub struct Target {
+pub(super) struct Target {
     /// The contract, a copy of which is stored with each intent.
     pub snapshot: Arc<ContractSnapshot>,
     /// The limits of the target. They are not stored with intents, so a change applies to all of them.
@@ -26,7 +26,7 @@ pub struct Target {
 }
 
 /// Reads the text of the file, and checks the environment variables that its webhooks name.
-pub fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<LocatedError>> {
+pub(super) fn parse(text: &str, variables: &Variables) -> Result<Targets, Vec<LocatedError>> {
     let document = super::document(text)?;
     let errors = ErrorList::default();
     let top = Fields::new(&document, "", &errors);

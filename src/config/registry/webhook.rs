@@ -13,7 +13,7 @@ use crate::domain::signature::Secret;
 use crate::domain::webhook::{Webhook, WebhookUrl};
 
 /// What applies to all webhooks of a file.
-pub struct Rules<'a> {
+pub(super) struct Rules<'a> {
     /// Whether a webhook may have no secret.
     pub allow_unsigned: bool,
     pub variables: &'a Variables,
@@ -34,7 +34,7 @@ const RESERVED_HEADERS: [&str; 10] = [
 ];
 
 /// Reads a `webhook` object.
-pub fn parse(fields: &Fields<'_>, rules: &Rules<'_>) -> Option<Webhook> {
+pub(super) fn parse(fields: &Fields<'_>, rules: &Rules<'_>) -> Option<Webhook> {
     let url = fields.text("url", "write the URL that events are sent to").and_then(|raw| {
         let report = |problem| {
             fields.error_at("url", format!("must be an http or https URL with a host; this value {problem}"));

@@ -24,7 +24,7 @@ const ROWS: usize = 64;
 
 /// The results, in intents per second.
 #[derive(Clone, Copy, Debug)]
-pub struct Ceilings {
+pub(super) struct Ceilings {
     /// actix-web receives JSON and responds with JSON.
     pub http_in: f64,
     /// awc sends the payload to a gateway and reads the response.
@@ -36,7 +36,7 @@ pub struct Ceilings {
 
 impl Ceilings {
     /// Measures all three parts, with the kind of store that the service is measured with: a file below `parent`, or a server.
-    pub async fn measure(
+    pub(super) async fn measure(
         payload: usize,
         clients: usize,
         parent: Option<&Path>,
@@ -62,12 +62,12 @@ impl Ceilings {
     }
 
     /// The rate if the machine does all three parts for every intent, one after the other.
-    pub fn composed(&self) -> f64 {
+    pub(super) fn composed(&self) -> f64 {
         1.0 / (1.0 / self.http_in + 1.0 / self.http_out + 1.0 / self.store)
     }
 
     /// The ratio of an achieved rate to the composed rate.
-    pub fn ratio(&self, achieved: f64) -> f64 {
+    pub(super) fn ratio(&self, achieved: f64) -> f64 {
         achieved / self.composed()
     }
 }

@@ -17,7 +17,7 @@ use crate::platform::clock::monotonic;
 
 /// How intents are submitted.
 #[derive(Clone, Copy, Debug)]
-pub enum Pace {
+pub(super) enum Pace {
     Closed { clients: usize },
     Open { rate: u32 },
 }
@@ -27,7 +27,7 @@ pub enum Pace {
 const MAX_OUTSTANDING: u32 = 4096;
 
 /// What to submit, where and for how long.
-pub struct Load {
+pub(super) struct Load {
     pub url: String,
     pub targets: Vec<String>,
     pub pace: Pace,
@@ -36,7 +36,7 @@ pub struct Load {
 }
 
 /// The result of every submission of a run.
-pub struct Submitted {
+pub(super) struct Submitted {
     /// A text that only the intent ids of this run contain.
     pub run: String,
     pub began: Instant,
@@ -53,35 +53,35 @@ struct Entry {
 
 impl Submitted {
     /// The number of successful submissions.
-    pub fn answered(&self) -> usize {
+    pub(super) fn answered(&self) -> usize {
         self.entries.iter().filter(|entry| entry.answered.is_some()).count()
     }
 
-    pub fn errors(&self) -> usize {
+    pub(super) fn errors(&self) -> usize {
         self.entries.len() - self.answered()
     }
 
     /// Successful submissions per second.
-    pub fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         let last = self.entries.iter().filter_map(|entry| entry.answered).max().unwrap_or(self.began);
         self.answered() as f64 / last.duration_since(self.began).as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
     /// The times from when each successful submission was due to its response.
-    pub fn latencies(&self) -> Vec<Duration> {
+    pub(super) fn latencies(&self) -> Vec<Duration> {
         self.entries.iter().filter_map(|entry| Some(entry.answered?.duration_since(entry.due))).collect()
     }
 
     /// The times from the response to the arrival of the first attempt at the gateway. They are zero if the attempt arrived
     /// before the response.
-    pub fn to_first_attempt(&self, arrivals: &FirstArrivals) -> Vec<Duration> {
+    pub(super) fn to_first_attempt(&self, arrivals: &FirstArrivals) -> Vec<Duration> {
         let delay = |entry: &Entry| Some(arrivals.of(entry.number)?.saturating_duration_since(entry.answered?));
         self.entries.iter().filter_map(delay).collect()
     }
 }
 
 /// Submits for as long as the load says.
-pub async fn drive(load: Load, mut progress: impl FnMut(&dyn Fn() -> String)) -> Result<Submitted, String> {
+pub(super) async fn drive(load: Load, mut progress: impl FnMut(&dyn Fn() -> String)) -> Result<Submitted, String> {
     let run = format!("{:08x}", fastrand::u32(..));
     let client = Rc::new(Client::new(&load, &run));
     client.submit(0).await.map_err(|error| format!("the service does not take a first intent: {error}"))?;

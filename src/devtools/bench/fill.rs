@@ -15,7 +15,7 @@ const STEP: u64 = 100_000;
 const DAY_MICROS: i64 = 24 * 3600 * 1_000_000;
 
 /// Creates the store and fills it.
-pub fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(), String> {
+pub(super) fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(), String> {
     let text = |error: rusqlite::Error| error.to_string();
     SqliteStore::migrate(path).map_err(|error| error.to_string())?;
     if fill.finished == 0 && fill.waiting == 0 {

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use crate::platform::clock::monotonic;
 
 /// The path on which it also accepts webhooks.
-pub const RECEIVER_PATH: &str = "/webhook";
+pub(super) const RECEIVER_PATH: &str = "/webhook";
 
 /// A running gateway.
-pub struct BenchGateway {
+pub(super) struct BenchGateway {
     pub url: String,
     pub arrivals: FirstArrivals,
     /// The number of responses and their total duration, which is longer than configured because of timers and load.
@@ -23,7 +23,7 @@ pub struct BenchGateway {
 
 /// When the first attempt of each intent arrived, by the number of the intent.
 #[derive(Clone, Default)]
-pub struct FirstArrivals(Arc<Mutex<Vec<Option<Instant>>>>);
+pub(super) struct FirstArrivals(Arc<Mutex<Vec<Option<Instant>>>>);
 
 impl FirstArrivals {
     fn record(&self, number: usize) {
@@ -34,14 +34,14 @@ impl FirstArrivals {
         moments[number].get_or_insert_with(monotonic);
     }
 
-    pub fn of(&self, number: usize) -> Option<Instant> {
+    pub(super) fn of(&self, number: usize) -> Option<Instant> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(number).copied().flatten()
     }
 }
 
 impl BenchGateway {
     /// Starts a gateway. The first attempt of `retried` percent of the intents fails.
-    pub fn start(latency: Duration, retried: u32) -> Result<Self, String> {
+    pub(super) fn start(latency: Duration, retried: u32) -> Result<Self, String> {
         let arrivals = FirstArrivals::default();
         let (noted, served) = (arrivals.clone(), Arc::<Mutex<(u32, Duration)>>::default());
         let spans = Arc::clone(&served);
@@ -75,12 +75,12 @@ impl BenchGateway {
     }
 
     /// The average duration of a response.
-    pub fn mean_latency(&self) -> Duration {
+    pub(super) fn mean_latency(&self) -> Duration {
         let (count, total) = *self.served.lock().unwrap_or_else(PoisonError::into_inner);
         total.checked_div(count).unwrap_or_default()
     }
 
-    pub async fn stop(&self) {
+    pub(super) async fn stop(&self) {
         self.handle.stop(false).await;
     }
 }

@@ -24,13 +24,13 @@ const PAGES: [(&str, &str); 13] = [
 const TIMES: usize = 20;
 
 /// How long a page took.
-pub struct PageTime {
+pub(super) struct PageTime {
     pub name: &'static str,
     pub median: Duration,
     pub longest: Duration,
 }
 
-pub async fn measure(deployment: &Deployment) -> Result<Vec<PageTime>, String> {
+pub(super) async fn measure(deployment: &Deployment) -> Result<Vec<PageTime>, String> {
     let mut times = Vec::new();
     for (name, path) in PAGES {
         let mut took = Vec::with_capacity(TIMES);
@@ -45,7 +45,7 @@ pub async fn measure(deployment: &Deployment) -> Result<Vec<PageTime>, String> {
     Ok(times)
 }
 
-pub fn text(times: &[PageTime]) -> String {
+pub(super) fn text(times: &[PageTime]) -> String {
     let millis = |duration: Duration| duration.as_secs_f64() * 1000.0;
     let line = |page: &PageTime| {
         format!("  {:<34} {:>6.1} ms, max {:.1} ms\n", page.name, millis(page.median), millis(page.longest))

@@ -12,7 +12,7 @@ use super::sqlserver::Spent;
 
 /// One load that is measured.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub(super) struct Case {
     pub name: String,
     pub pace: Pace,
     pub payload: usize,
@@ -26,7 +26,7 @@ pub struct Case {
 
 impl Case {
     /// A description of the load in one line.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let pace = match self.pace {
             Pace::Closed { clients: 1 } => "one client".to_owned(),
             Pace::Closed { clients } => format!("{clients} clients"),
@@ -53,7 +53,7 @@ impl Case {
 
 /// Percentiles of a latency.
 #[derive(Clone, Copy, Debug)]
-pub struct Latencies {
+pub(super) struct Latencies {
     p50: Duration,
     p90: Duration,
     p99: Duration,
@@ -61,7 +61,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    pub fn of(mut all: Vec<Duration>) -> Self {
+    pub(super) fn of(mut all: Vec<Duration>) -> Self {
         all.sort_unstable();
         let at = |share: f64| {
             let last = all.len().saturating_sub(1);
@@ -71,17 +71,17 @@ impl Latencies {
         Self { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
     }
 
-    pub fn p99(&self) -> Duration {
+    pub(super) fn p99(&self) -> Duration {
         self.p99
     }
 
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let millis = |duration: Duration| format!("{:.1}", duration.as_secs_f64() * 1000.0);
         let Self { p50, p90, p99, max } = *self;
         format!("p50 {} p90 {} p99 {} max {} ms", millis(p50), millis(p90), millis(p99), millis(max))
     }
 
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let Self { p50, p90, p99, max } = *self;
         json!({ "p50Micros": micros(p50), "p90Micros": micros(p90), "p99Micros": micros(p99), "maxMicros": micros(max) })
@@ -89,7 +89,7 @@ impl Latencies {
 }
 
 /// How much longer attempts take when other gateways hang, as a line of text.
-pub fn beside_hung(without: &Held, with: &Held) -> String {
+pub(super) fn beside_hung(without: &Held, with: &Held) -> String {
     let ratio = |of: fn(&Held) -> Option<Duration>| match (of(without), of(with)) {
         (Some(before), Some(after)) if !before.is_zero() => {
             format!("{:.2}", after.as_secs_f64() / before.as_secs_f64())
@@ -105,10 +105,10 @@ pub fn beside_hung(without: &Held, with: &Held) -> String {
 }
 
 /// The default of `SM_MAX_IN_FLIGHT`, with which the service is started.
-pub const SLOTS: usize = 256;
+pub(super) const SLOTS: usize = 256;
 
 /// The results of one case.
-pub struct Held {
+pub(super) struct Held {
     pub case: Case,
     pub submitted: usize,
     pub errors: usize,
@@ -133,7 +133,7 @@ pub struct Held {
 }
 
 impl Held {
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         const MIB: f64 = 1024.0 * 1024.0;
         let Self { case, submitted, errors, submit_rate, end_to_end_rate, .. } = self;
         let mut lines = vec![
@@ -208,7 +208,7 @@ impl Held {
     }
 }
 
-pub fn json(ceilings: Option<&Ceilings>, cases: &[Held]) -> String {
+pub(super) fn json(ceilings: Option<&Ceilings>, cases: &[Held]) -> String {
     let ceilings = ceilings.map(|ceilings| {
         let Ceilings { http_in, http_out, store } = *ceilings;
         let composed = ceilings.composed();

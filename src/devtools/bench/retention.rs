@@ -28,7 +28,7 @@ struct Phase {
     purge_rate: f64,
 }
 
-pub async fn run(args: &BenchArgs) -> Result<(), String> {
+pub(super) async fn run(args: &BenchArgs) -> Result<(), String> {
     let mut case = Case::of(args);
     if case.fill.finished == 0 {
         case.fill = Fill { finished: FINISHED, ..case.fill };

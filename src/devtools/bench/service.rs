@@ -20,20 +20,20 @@ use crate::platform::clock::monotonic;
 
 /// The content of the store and the registry before the run.
 #[derive(Clone, Copy, Debug)]
-pub struct Fill {
+pub(super) struct Fill {
     pub finished: u64,
     pub waiting: u64,
     pub targets: u32,
 }
 
 /// Gateways that accept connections and never respond, each with a backlog of intents.
-pub struct Hung {
+pub(super) struct Hung {
     pub url: String,
     pub gateways: u32,
 }
 
 impl Hung {
-    pub fn none() -> Self {
+    pub(super) fn none() -> Self {
         Self { url: String::new(), gateways: 0 }
     }
 }
@@ -42,7 +42,7 @@ impl Hung {
 const HUNG_BACKLOG: u32 = 20;
 
 /// A running deployment.
-pub struct Deployment {
+pub(super) struct Deployment {
     pub url: String,
     pub targets: Vec<String>,
     /// The time from acquiring the lease to being ready to execute.
@@ -69,14 +69,14 @@ impl Drop for Process {
 }
 
 /// Where a store is created.
-pub enum Place {
+pub(super) enum Place {
     /// A file in this directory, or in the directory for temporary files.
     Directory(Option<PathBuf>),
     Server(Server),
 }
 
 /// A directory with a registry, and a filled store in it or on a server; both removed when dropped.
-pub struct Site {
+pub(super) struct Site {
     directory: TempDir,
     /// The store, unless it is a file.
     database: Option<BenchDatabase>,
@@ -86,7 +86,7 @@ pub struct Site {
 }
 
 impl Site {
-    pub async fn fill(
+    pub(super) async fn fill(
         gateway: &str,
         webhook: Option<&str>,
         hung: Hung,
@@ -162,13 +162,13 @@ impl Site {
 
 impl Deployment {
     /// A deployment that already runs at this URL.
-    pub fn at(url: &str, target: &str) -> Self {
+    pub(super) fn at(url: &str, target: &str) -> Self {
         let url = url.trim_end_matches('/').to_owned();
         Self { url, targets: vec![target.to_owned()], leader_ready: None, own: None, http: client() }
     }
 
     /// Starts the service on a site, with `SM_RETENTION` set to `retention` if it is given.
-    pub async fn start(site: Site, retention: Option<&str>) -> Result<Self, String> {
+    pub(super) async fn start(site: Site, retention: Option<&str>) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut command = Command::new(std::env::current_exe().map_err(text)?);
         command
@@ -215,23 +215,23 @@ impl Deployment {
     }
 
     /// Ends the process and keeps its files for another one.
-    pub fn into_site(self) -> Option<Site> {
+    pub(super) fn into_site(self) -> Option<Site> {
         self.own.map(|own| own.site)
     }
 
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.own = None;
     }
 
     /// What the process has used so far; `None` if the bench did not start it.
-    pub fn usage(&self) -> Option<Usage> {
+    pub(super) fn usage(&self) -> Option<Usage> {
         let own = self.own.as_ref()?;
         let files = own.site.database.is_none().then(|| own.site.directory.path());
         Usage::of(own.child.0.id(), files)
     }
 
     /// What its SQL Server has counted so far, and the round trips to it; `None` if it has none.
-    pub async fn spent(&self) -> Result<Option<(Counters, usize)>, String> {
+    pub(super) async fn spent(&self) -> Result<Option<(Counters, usize)>, String> {
         // Each call waits for a connection once.
         const ROUND_TRIPS: &str = "submission_store_connection_wait_seconds_count";
         let Some(database) = self.own.as_ref().and_then(|own| own.site.database.as_ref()) else { return Ok(None) };
@@ -239,7 +239,7 @@ impl Deployment {
     }
 
     /// How many intents have ended by now; `None` if the process is not ours and may have others.
-    pub async fn ended(&self) -> Result<Option<usize>, String> {
+    pub(super) async fn ended(&self) -> Result<Option<usize>, String> {
         match self.own {
             Some(_) => self.terminal_total().await.map(Some),
             None => Ok(None),
@@ -247,7 +247,7 @@ impl Deployment {
     }
 
     /// Waits until all submitted intents have ended, and returns the time since the start of the run.
-    pub async fn until_terminal(
+    pub(super) async fn until_terminal(
         &self,
         submitted: &Submitted,
         mut progress: impl FnMut(&dyn Fn() -> String),
@@ -276,7 +276,7 @@ impl Deployment {
     }
 
     /// The sum of a counter over its labels.
-    pub async fn total(&self, counter: &str) -> Result<usize, String> {
+    pub(super) async fn total(&self, counter: &str) -> Result<usize, String> {
         let text = self.get("/metrics").await?;
         let counts = text.lines().filter(|line| line.starts_with(counter));
         let total: f64 = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum();
@@ -289,7 +289,7 @@ impl Deployment {
     }
 
     /// The times from creation to end of all intents of the run, by the store's clock.
-    pub async fn times_to_terminal(&self, submitted: &Submitted) -> Result<Vec<Duration>, String> {
+    pub(super) async fn times_to_terminal(&self, submitted: &Submitted) -> Result<Vec<Duration>, String> {
         let wanted = submitted.answered();
         let mut times = Vec::with_capacity(wanted);
         let mut cursor = String::new();
@@ -310,7 +310,7 @@ impl Deployment {
         Ok(times)
     }
 
-    pub async fn get(&self, path: &str) -> Result<String, String> {
+    pub(super) async fn get(&self, path: &str) -> Result<String, String> {
         let request = self.http.get(format!("{}{path}", self.url));
         let mut response = request.send().await.map_err(|error| format!("GET {path}: {error}"))?;
         let body = response.body().limit(64 * 1024 * 1024).await.map_err(|error| format!("GET {path}: {error}"))?;
@@ -354,7 +354,7 @@ fn watch_start(log: impl std::io::Read + Send + 'static) -> Result<(String, Dura
 
 /// The resources that a process and its files, if it keeps any, use.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage {
+pub(super) struct Usage {
     pub cpu: Duration,
     pub peak_memory: u64,
     pub memory: u64,
@@ -384,7 +384,7 @@ impl Usage {
     }
 
     /// The cost of `intents` since `before`.
-    pub fn since(&self, before: &Self, intents: usize) -> Cost {
+    pub(super) fn since(&self, before: &Self, intents: usize) -> Cost {
         let thousands = (intents as f64 / 1000.0).max(f64::MIN_POSITIVE);
         Cost {
             cpu_seconds: (self.cpu.saturating_sub(before.cpu)).as_secs_f64() / thousands,
@@ -400,7 +400,7 @@ impl Usage {
 
 /// What a thousand intents cost; the two memory figures are totals.
 #[derive(Clone, Copy, Debug)]
-pub struct Cost {
+pub(super) struct Cost {
     pub cpu_seconds: f64,
     /// `None` if the store is not a file.
     pub disk_bytes: Option<f64>,

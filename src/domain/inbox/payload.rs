@@ -41,13 +41,13 @@ impl PayloadFormat {
 }
 
 /// A parsed payload. If a field occurs several times, the last one counts.
-pub enum Document<'a> {
+pub(super) enum Document<'a> {
     Json(Object<'a>),
     Form(HashMap<String, String>),
 }
 
 impl<'a> Document<'a> {
-    pub fn parse(format: PayloadFormat, payload: &'a [u8]) -> Result<Self, Failure> {
+    pub(super) fn parse(format: PayloadFormat, payload: &'a [u8]) -> Result<Self, Failure> {
         match format {
             PayloadFormat::Json => {
                 let unreadable = |error| Failure::new(Cause::Unreadable, format!("the payload is not JSON: {error}"));
@@ -66,7 +66,7 @@ impl<'a> Document<'a> {
 
     /// The text of a field. In JSON, the name can also be a path of names joined by dots. `None` if the field is absent,
     /// blank or null.
-    pub fn text(&self, name: &str) -> Result<Option<String>, Failure> {
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, Failure> {
         let text = match self {
             Self::Json(object) => match object.get(name).or_else(|| at_path(object, name)) {
                 Some(raw) => text_of(raw, name)?,
@@ -81,7 +81,7 @@ impl<'a> Document<'a> {
 /// The fields of a JSON object, whose values are not parsed before they are used.
 #[derive(Deserialize)]
 #[serde(transparent)]
-pub struct Object<'a>(#[serde(borrow)] HashMap<FieldName, &'a RawValue>);
+pub(super) struct Object<'a>(#[serde(borrow)] HashMap<FieldName, &'a RawValue>);
 
 impl<'a> Object<'a> {
     fn of(raw: &'a RawValue) -> Option<Self> {

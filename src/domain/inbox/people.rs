@@ -16,21 +16,21 @@ const MAX_PHONE_CHARS: usize = 40;
 const MAX_NAME_CHARS: usize = 200;
 
 /// A text in Unicode normalization form C, in which texts that look the same are equal.
-pub fn nfc(text: &str) -> Cow<'_, str> {
+pub(super) fn nfc(text: &str) -> Cow<'_, str> {
     const NORMALIZER: ComposingNormalizerBorrowed<'static> = ComposingNormalizerBorrowed::new_nfc();
     NORMALIZER.normalize(text)
 }
 
 /// Why a text does not contain exactly one email address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoAddress {
+pub(super) enum NoAddress {
     Missing,
     Several,
 }
 
 /// The only email address in a text, in lower case. It can stand alone, in angle brackets after a name, or in a `mailto:`
 /// link.
-pub fn email(text: &str) -> Result<String, NoAddress> {
+pub(super) fn email(text: &str) -> Result<String, NoAddress> {
     // The query of a link contains the subject and copies, which can contain commas.
     let text = trimmed(text);
     let text = if strip_mailto(text).is_some() { text.split('?').next().unwrap_or_default() } else { text };
@@ -100,7 +100,7 @@ fn trimmed(text: &str) -> &str {
 
 /// A phone number in E.164 if it is valid, else its letters, digits and plus signs; `None` if it has no digit. `country`
 /// applies to numbers without a country code.
-pub fn phone(text: &str, country: Option<country::Id>) -> Option<String> {
+pub(super) fn phone(text: &str, country: Option<country::Id>) -> Option<String> {
     let text: String = text.chars().map(plain_digit).collect();
     let first = text.chars().find(|c| c.is_numeric() || *c == '+');
     let country = country.filter(|_| first != Some('+'));
@@ -126,7 +126,7 @@ fn plain_digit(c: char) -> char {
 }
 
 /// A name on one line, cut to its maximum length; `None` if it is blank.
-pub fn name(text: &str) -> Option<String> {
+pub(super) fn name(text: &str) -> Option<String> {
     let text = nfc(text).replace(char::is_control, " ");
     let kept: String = text.trim().chars().take(MAX_NAME_CHARS).collect();
     Some(kept.trim_end().to_owned()).filter(|name| !name.is_empty())

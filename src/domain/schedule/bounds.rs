@@ -10,7 +10,7 @@ use crate::domain::time::Timestamp;
 
 /// The state that all lanes of one gateway share.
 #[derive(Default)]
-pub struct GatewayBounds {
+pub(super) struct GatewayBounds {
     /// Attempts in flight, including those that were started on insert.
     in_flight: usize,
     /// Whether the last call was quick.
@@ -37,7 +37,7 @@ enum Hold {
 
 impl GatewayBounds {
     /// Whether the gateway's own limit allows another attempt.
-    pub fn has_slot(&self, limits: &Limits) -> bool {
+    pub(super) fn has_slot(&self, limits: &Limits) -> bool {
         let ahead = if self.quick { limits.in_flight_per_gateway / AHEAD } else { 0 };
         match self.hold {
             Hold::None => self.in_flight < limits.in_flight_per_gateway + ahead,
@@ -47,25 +47,25 @@ impl GatewayBounds {
     }
 
     /// The end of the hold, if the gateway is on hold.
-    pub fn not_before(&self) -> Option<Timestamp> {
+    pub(super) fn not_before(&self) -> Option<Timestamp> {
         match self.hold {
             Hold::None => None,
             Hold::Until(moment) | Hold::Trying(moment) => Some(moment),
         }
     }
 
-    pub fn in_flight(&self) -> usize {
+    pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
     /// Whether this gateway may take one of the slots that all gateways share, while `all` attempts are in flight.
-    pub fn may_start(&self, all: usize, limits: &Limits, now: Timestamp) -> bool {
+    pub(super) fn may_start(&self, all: usize, limits: &Limits, now: Timestamp) -> bool {
         let ahead = if self.quick { limits.in_flight / AHEAD } else { 0 };
         self.responsiveness.may_start(self.in_flight, all, ahead, limits, now)
     }
 
     /// Takes a slot.
-    pub fn start(&mut self, now: Timestamp) {
+    pub(super) fn start(&mut self, now: Timestamp) {
         self.in_flight += 1;
         self.responsiveness.started(now);
         if let Hold::Until(moment) = self.hold {
@@ -74,7 +74,7 @@ impl GatewayBounds {
     }
 
     /// Releases a slot, and learns from the call how the gateway responds.
-    pub fn end(&mut self, ended: Ended, now: Timestamp) {
+    pub(super) fn end(&mut self, ended: Ended, now: Timestamp) {
         self.in_flight = self.in_flight.saturating_sub(1);
         match ended {
             Ended::Called(call) => {
@@ -105,7 +105,7 @@ impl Hold {
 }
 
 /// The state that all lanes of one target share.
-pub struct TargetBounds {
+pub(super) struct TargetBounds {
     pub limits: TargetLimits,
     in_flight: usize,
     /// When the rate of the target allows the next start.
@@ -118,22 +118,22 @@ pub struct TargetBounds {
 const EARLY_START: Duration = Duration::from_millis(50);
 
 impl TargetBounds {
-    pub fn new(limits: TargetLimits) -> Self {
+    pub(super) fn new(limits: TargetLimits) -> Self {
         Self { limits, in_flight: 0, next_start: None, lanes: BTreeSet::new() }
     }
 
     /// Whether the target's `maxInFlight` allows another attempt.
-    pub fn has_slot(&self) -> bool {
+    pub(super) fn has_slot(&self) -> bool {
         self.limits.max_in_flight.is_none_or(|most| self.in_flight < most.get() as usize)
     }
 
     /// When the rate of the target allows the next start, if it has a rate.
-    pub fn not_before(&self) -> Option<Timestamp> {
+    pub(super) fn not_before(&self) -> Option<Timestamp> {
         self.next_start.filter(|_| self.limits.rate.is_some())
     }
 
     /// Takes a slot, and a turn of the rate.
-    pub fn start(&mut self, now: Timestamp) {
+    pub(super) fn start(&mut self, now: Timestamp) {
         self.in_flight += 1;
         if let Some(rate) = self.limits.rate {
             let earliest = now - EARLY_START;
@@ -143,7 +143,7 @@ impl TargetBounds {
     }
 
     /// Releases a slot. If nothing was called, also gives the turn of the rate back.
-    pub fn end(&mut self, ended: Ended) {
+    pub(super) fn end(&mut self, ended: Ended) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let next_turn = match ended {
             Ended::Called(call) => call.next_turn,
@@ -161,7 +161,7 @@ impl TargetBounds {
     }
 
     /// Sets the limits of the target.
-    pub fn limit(&mut self, limits: TargetLimits) {
+    pub(super) fn limit(&mut self, limits: TargetLimits) {
         if limits.rate != self.limits.rate {
             self.next_start = None;
         }

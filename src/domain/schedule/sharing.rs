@@ -43,7 +43,7 @@ impl Limits {
 
 /// How a gateway has responded so far in this term.
 #[derive(Debug)]
-pub struct Responsiveness {
+pub(super) struct Responsiveness {
     /// The number of attempts that it may have in flight however few slots are left: twice the most that were recently in
     /// flight when it responded.
     window: usize,
@@ -65,7 +65,7 @@ impl Default for Responsiveness {
 impl Responsiveness {
     /// Whether a gateway with `own` attempts in flight may start another one, while `all` are in flight at all gateways.
     /// `ahead` is the number of attempts that may be started before there is a slot for their call.
-    pub fn may_start(&self, own: usize, all: usize, ahead: usize, limits: &Limits, now: Timestamp) -> bool {
+    pub(super) fn may_start(&self, own: usize, all: usize, ahead: usize, limits: &Limits, now: Timestamp) -> bool {
         let reserve = limits.reserve();
         let shared = limits.in_flight - reserve;
         let left = (shared + ahead).saturating_sub(all);
@@ -82,12 +82,12 @@ impl Responsiveness {
     }
 
     /// Records that a call started.
-    pub fn started(&mut self, now: Timestamp) {
+    pub(super) fn started(&mut self, now: Timestamp) {
         self.silent_since.get_or_insert(now);
     }
 
     /// Records that a call finished, with or without a response. `left` calls are still in flight.
-    pub fn ended(&mut self, answered: bool, took: Duration, left: usize, now: Timestamp) {
+    pub(super) fn ended(&mut self, answered: bool, took: Duration, left: usize, now: Timestamp) {
         self.failing = !answered;
         if answered {
             let used = 2 * (left + 1);
@@ -100,7 +100,7 @@ impl Responsiveness {
     }
 
     /// If no call is in flight any more, the gateway is not silent.
-    pub fn idle_if_none(&mut self, left: usize) {
+    pub(super) fn idle_if_none(&mut self, left: usize) {
         if left == 0 {
             self.silent_since = None;
         }

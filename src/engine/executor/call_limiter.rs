@@ -14,7 +14,7 @@ use crate::domain::contract::GatewayUrl;
 use crate::domain::schedule::Limits;
 
 /// The limits of one term.
-pub struct CallLimiter {
+pub(super) struct CallLimiter {
     shared: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
     /// One semaphore for each gateway that was called in this term. Their number is bounded by what registries have named.
@@ -23,13 +23,13 @@ pub struct CallLimiter {
 }
 
 /// A call that counts against the limits until this is dropped.
-pub struct OngoingCall {
+pub(super) struct OngoingCall {
     _gateway: Option<OwnedSemaphorePermit>,
     _all: Option<OwnedSemaphorePermit>,
 }
 
 impl CallLimiter {
-    pub fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         let shared = Arc::new(Semaphore::new(limits.in_flight - limits.reserve()));
         let reserve = Arc::new(Semaphore::new(limits.reserve()));
         Self { shared, reserve, gateways: RefCell::default(), limits }
@@ -37,7 +37,7 @@ impl CallLimiter {
 
     /// Waits until a call of this gateway may be made. It waits for the gateway's own limit first, so that a call that waits
     /// for one gateway does not count against the limit of all.
-    pub async fn enter(&self, url: &GatewayUrl) -> OngoingCall {
+    pub(super) async fn enter(&self, url: &GatewayUrl) -> OngoingCall {
         let semaphore = self.gateway(url);
         // The semaphores are never closed, so `acquire_owned` does not fail.
         let gateway = Arc::clone(&semaphore).acquire_owned().await.ok();

@@ -26,11 +26,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The rate limits of all targets in one term. It has a queue for each target that had a rate in this term.
 #[derive(Default)]
-pub struct RateLimiter(RefCell<HashMap<TargetName, Rc<Queue>>>);
+pub(super) struct RateLimiter(RefCell<HashMap<TargetName, Rc<Queue>>>);
 
 /// The next call may be made only after this long, which is too long to wait.
 #[derive(Debug, PartialEq, Eq)]
-pub struct TooFarAhead(pub Duration);
+pub(super) struct TooFarAhead(pub Duration);
 
 #[derive(Default)]
 struct Queue {
@@ -51,7 +51,7 @@ impl Queue {
 
 /// Permission to make the next call of a target. Dropping it without [`Reservation::leave`] gives the call to the next
 /// attempt.
-pub struct Reservation {
+pub(super) struct Reservation {
     last: OwnedMutexGuard<Option<Instant>>,
     queue: Rc<Queue>,
     rate: Rate,
@@ -69,14 +69,14 @@ impl Reservation {
     }
 
     /// Resolves when the call may be made.
-    pub async fn wait(&self) {
+    pub(super) async fn wait(&self) {
         if let Some(due) = self.due() {
             tokio::time::sleep_until(due).await;
         }
     }
 
     /// Records that the call is made now. Returns how long it takes until a call may be made that no other attempt waits for.
-    pub fn leave(mut self) -> Duration {
+    pub(super) fn leave(mut self) -> Duration {
         let now = monotonic();
         let called_at = self.due().filter(|due| now <= *due + LATENESS).unwrap_or(now);
         *self.last = Some(called_at);
@@ -89,7 +89,7 @@ impl Reservation {
 
 impl RateLimiter {
     /// Resolves when this attempt is the next of its target. Attempts are served in the order of their requests.
-    pub async fn reserve(&self, target: &TargetName, rate: Rate) -> Result<Reservation, TooFarAhead> {
+    pub(super) async fn reserve(&self, target: &TargetName, rate: Rate) -> Result<Reservation, TooFarAhead> {
         let queue = self.queue(target);
         let wait = queue.free_in(rate);
         if wait > LONGEST_WAIT {

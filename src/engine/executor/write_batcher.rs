@@ -18,7 +18,7 @@ use crate::store::{FencedWrites, FinishAttempt, FinishResult, PostponeAttempt, S
 type Answer<T> = oneshot::Sender<FencedResult<T>>;
 
 /// Collects the writes of one term.
-pub struct WriteBatcher {
+pub(super) struct WriteBatcher {
     store: StoreClient,
     term: Term,
     pending: RefCell<PendingWrites>,
@@ -34,26 +34,26 @@ struct PendingWrites {
 }
 
 impl WriteBatcher {
-    pub fn new(store: StoreClient, term: Term) -> Rc<Self> {
+    pub(super) fn new(store: StoreClient, term: Term) -> Rc<Self> {
         Rc::new(Self { store, term, pending: RefCell::default() })
     }
 
     /// Records that the next attempt of a waiting intent starts.
-    pub async fn start(self: &Rc<Self>, waiting: Waiting) -> FencedResult<StartResult> {
+    pub(super) async fn start(self: &Rc<Self>, waiting: Waiting) -> FencedResult<StartResult> {
         let (answer, answered) = oneshot::channel();
         self.add(|pending| pending.starts.push((waiting, answer)));
         answered.await.unwrap_or_else(|_| Err(no_answer()))
     }
 
     /// Records the outcome of an attempt.
-    pub async fn finish(self: &Rc<Self>, finish: Arc<FinishAttempt>) -> FencedResult<FinishResult> {
+    pub(super) async fn finish(self: &Rc<Self>, finish: Arc<FinishAttempt>) -> FencedResult<FinishResult> {
         let (answer, answered) = oneshot::channel();
         self.add(|pending| pending.finishes.push((finish, answer)));
         answered.await.unwrap_or_else(|_| Err(no_answer()))
     }
 
     /// Records that an open attempt was not made, and that its intent waits again.
-    pub async fn postpone(self: &Rc<Self>, postpone: PostponeAttempt) -> FencedResult<FinishResult> {
+    pub(super) async fn postpone(self: &Rc<Self>, postpone: PostponeAttempt) -> FencedResult<FinishResult> {
         let (answer, answered) = oneshot::channel();
         self.add(|pending| pending.postpones.push((postpone, answer)));
         answered.await.unwrap_or_else(|_| Err(no_answer()))

@@ -22,7 +22,7 @@ use crate::store::client::StoreClient;
 ///
 /// Dropping it stops them and unsubscribes the term from the store. The executor has no stop message: only the scheduler and
 /// the store hold its address, so it ends when both have let go of it.
-pub struct Children {
+pub(super) struct Children {
     pub scheduler: Addr<SchedulerActor>,
     pub webhooks: Addr<WebhookActor>,
     pub inbox: Addr<InboxActor>,
@@ -48,7 +48,7 @@ impl Drop for Children {
 
 impl Children {
     /// Starts the actors of a prepared term.
-    pub fn start(
+    pub(super) fn start(
         deps: &LeaderDeps,
         leadership: &LeadershipTerm,
         store_time: &StoreTime,
@@ -134,7 +134,7 @@ const WEBHOOK_RECORDING: Duration = Duration::from_secs(2);
 impl Children {
     /// Stops the inbox and webhook actors. Webhook tries under way may end by themselves until all attempts have finished,
     /// and for [`WEBHOOK_GRACE`] after that.
-    pub async fn stop_webhooks(&self, attempts_finished: impl Future<Output = ()>) {
+    pub(super) async fn stop_webhooks(&self, attempts_finished: impl Future<Output = ()>) {
         self.inbox.do_send(Stop);
         let stop = |patience| self.webhooks.send(StopDelivering { patience });
         let grace_is_over = async {
@@ -150,7 +150,7 @@ impl Children {
     }
 
     /// Starts a new actor in place of a dead one.
-    pub fn restart(
+    pub(super) fn restart(
         &mut self,
         child: Child,
         deps: &LeaderDeps,

@@ -18,7 +18,7 @@ use crate::store::client::StoreClient;
 const FIRST_PAGE: usize = 256;
 
 /// A prepared term that still held the lease afterwards.
-pub struct Prepared {
+pub(super) struct Prepared {
     /// When the renewal after the preparation was requested.
     pub requested_at: Instant,
     pub lease: Lease,
@@ -29,7 +29,7 @@ pub struct Prepared {
 
 /// Closes the attempts that earlier terms left open, reads the schedule, and renews the lease to check that the term still
 /// holds it.
-pub async fn prepare(
+pub(super) async fn prepare(
     store: &StoreClient,
     term: &Term,
     store_time: &StoreTime,

@@ -39,7 +39,7 @@ impl Heartbeat {
 }
 
 /// The heartbeats of one term.
-pub struct Progress {
+pub(super) struct Progress {
     pub schedule: Heartbeat,
     schedule_limit: Duration,
     executor: Heartbeat,
@@ -50,21 +50,21 @@ pub struct Progress {
 impl Progress {
     /// The executor's thread counts as stuck when it has not responded for as long as a lease is trusted. The schedule is
     /// only refreshed once per `refresh_interval`, so it has that much longer.
-    pub fn new(executor_thread: ArbiterHandle, trusted: Duration, refresh_interval: Duration) -> Self {
+    pub(super) fn new(executor_thread: ArbiterHandle, trusted: Duration, refresh_interval: Duration) -> Self {
         let (schedule, executor) = (Heartbeat::start(), Heartbeat::start());
         let schedule_limit = trusted + refresh_interval;
         Self { schedule, schedule_limit, executor, executor_limit: trusted, executor_thread }
     }
 
     /// Requests the next heartbeat of the executor's thread.
-    pub fn ping_executor(&self) {
+    pub(super) fn ping_executor(&self) {
         let executor = self.executor.clone();
         let _a_dead_thread_does_not_beat = self.executor_thread.spawn(async move { executor.beat() });
     }
 
     /// Returns what is stuck and for how long, if anything is. The schedule is not checked while a term is drained, because it
     /// is not refreshed then.
-    pub fn stuck(&self, draining: bool) -> Option<String> {
+    pub(super) fn stuck(&self, draining: bool) -> Option<String> {
         let silent = |actor: &str, age: Duration| format!("the {actor} has made no progress for {age:?}");
         let (schedule, executor) = (self.schedule.age(), self.executor.age());
         if executor > self.executor_limit {
@@ -79,7 +79,7 @@ impl Progress {
 
 /// Resolves with true once the thread runs a new task, and with false if the thread is dead. It does not resolve while the
 /// thread is stuck.
-pub async fn responds(thread: &ArbiterHandle) -> bool {
+pub(super) async fn responds(thread: &ArbiterHandle) -> bool {
     let (answer, answered) = oneshot::channel();
     thread.spawn(async move {
         let _nobody_waits_any_more = answer.send(());

@@ -32,7 +32,7 @@ struct Event<'a> {
 }
 
 /// Builds the request of a try at `now`. It fails if a variable with a secret is not set or not valid.
-pub fn build(open: &OpenWebhookTry, variables: &Variables, now: Timestamp) -> Result<WebhookRequest, String> {
+pub(super) fn build(open: &OpenWebhookTry, variables: &Variables, now: Timestamp) -> Result<WebhookRequest, String> {
     let webhook = open.contract.webhook.as_ref().ok_or("the contract has no webhook")?;
     let id = event_id(&open.intent);
     let event = Event {

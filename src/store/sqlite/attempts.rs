@@ -23,7 +23,7 @@ use crate::store::{
 };
 
 /// Makes the leader's writes of a batch.
-pub fn write_fenced(
+pub(super) fn write_fenced(
     transaction: &Transaction<'_>,
     contracts: &mut ContractCache,
     writes: &FencedWrites,

@@ -18,7 +18,7 @@ use super::connection::{self, OpenError};
 /// From this many pages on the log is to be reset: 32 MiB.
 const LONG_LOG: i64 = 8 * 1024;
 /// At this many pages the writer makes a checkpoint itself, in case the background task cannot: 128 MiB.
-pub const WRITERS_CHECKPOINT: i64 = 32 * 1024;
+pub(super) const WRITERS_CHECKPOINT: i64 = 32 * 1024;
 /// Commits between two checkpoints. With about sixty pages each, they write fifteen thousand pages.
 const COMMITS_PER_RUN: u32 = 256;
 /// Every this many payload bytes of a commit count as one more commit: about sixty pages.
@@ -29,7 +29,7 @@ const PAGE_BYTES: usize = 4096;
 const ROUNDS: usize = 3;
 
 /// Makes checkpoints in the background.
-pub struct Checkpointer {
+pub(super) struct Checkpointer {
     connection: std::sync::Mutex<Connection>,
     writer: Arc<Mutex<Writer>>,
     /// The database file, opened once more for syncing. It is never closed, because closing it would release all locks that
@@ -41,7 +41,7 @@ pub struct Checkpointer {
 
 impl Checkpointer {
     /// Opens a connection of its own for checkpoints.
-    pub fn open(path: &Path, writer: Arc<Mutex<Writer>>) -> Result<Arc<Self>, OpenError> {
+    pub(super) fn open(path: &Path, writer: Arc<Mutex<Writer>>) -> Result<Arc<Self>, OpenError> {
         let connection = std::sync::Mutex::new(connection::open_existing(path)?);
         let file =
             File::open(path).map_err(|error| OpenError::new(path, error.to_string(), "make the file readable"))?;
@@ -50,12 +50,12 @@ impl Checkpointer {
     }
 
     /// Counts a commit with this many payload bytes.
-    pub fn committed(self: &Arc<Self>, payload: usize) {
+    pub(super) fn committed(self: &Arc<Self>, payload: usize) {
         self.add(1 + u32::try_from(payload / COMMIT_BYTES).unwrap_or(COMMITS_PER_RUN));
     }
 
     /// Counts a transaction that wrote this many pages.
-    pub fn wrote(self: &Arc<Self>, pages: usize) {
+    pub(super) fn wrote(self: &Arc<Self>, pages: usize) {
         self.add(u32::try_from(pages * PAGE_BYTES / COMMIT_BYTES).unwrap_or(COMMITS_PER_RUN));
     }
 

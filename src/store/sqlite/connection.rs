@@ -49,7 +49,7 @@ impl OpenError {
 
 /// Creates the directory of the file. It creates no further parent directories: if several are missing, the path is probably
 /// mistyped, or a disk is not mounted.
-pub fn make_directory(path: &Path) -> Result<(), OpenError> {
+pub(super) fn make_directory(path: &Path) -> Result<(), OpenError> {
     let directory = directory_of(path);
     match std::fs::create_dir(directory) {
         Err(error) if !directory.is_dir() => Err(OpenError::new(
@@ -62,15 +62,15 @@ pub fn make_directory(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Returns the directory of the file.
-pub fn directory_of(path: &Path) -> &Path {
+pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The remedy for a directory that does not exist.
-pub const NO_DIRECTORY: &str = "create that directory (mkdir -p), or set SM_STORE to another path";
+pub(super) const NO_DIRECTORY: &str = "create that directory (mkdir -p), or set SM_STORE to another path";
 
 /// Opens the file for writing; creates it if `create`.
-pub fn open_writer(path: &Path, create: bool) -> Result<Connection, OpenError> {
+pub(super) fn open_writer(path: &Path, create: bool) -> Result<Connection, OpenError> {
     if create && !directory_of(path).is_dir() {
         let what = format!("there is no directory {}", directory_of(path).display());
         return Err(OpenError::new(path, what, NO_DIRECTORY));
@@ -91,7 +91,7 @@ pub fn open_writer(path: &Path, create: bool) -> Result<Connection, OpenError> {
 }
 
 /// Opens a file that was migrated, for durable writes.
-pub fn open_existing(path: &Path) -> Result<Connection, OpenError> {
+pub(super) fn open_existing(path: &Path) -> Result<Connection, OpenError> {
     if !path.exists() {
         return Err(OpenError::new(path, "there is no such file", "run 'submission-manager migrate' first"));
     }
@@ -104,7 +104,7 @@ pub fn open_existing(path: &Path) -> Result<Connection, OpenError> {
 }
 
 /// Opens the file for reading only.
-pub fn open_reader(path: &Path) -> Result<Connection, OpenError> {
+pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     let connection = open_writer(path, false)?;
     connection.pragma_update(None, "query_only", true).map_err(|error| OpenError::from_sqlite(path, &error))?;
     Ok(connection)
@@ -112,7 +112,7 @@ pub fn open_reader(path: &Path) -> Result<Connection, OpenError> {
 
 /// Sets whether commits are synced to disk before they are answered. Commits that are not synced are still atomic and in
 /// order.
-pub fn set_durable(connection: &Connection, durable: bool) -> Result<(), rusqlite::Error> {
+pub(super) fn set_durable(connection: &Connection, durable: bool) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "synchronous", if durable { "FULL" } else { "NORMAL" })
 }
 
@@ -121,7 +121,7 @@ pub fn set_durable(connection: &Connection, durable: bool) -> Result<(), rusqlit
 const CACHE_KIB: i64 = 64 * 1024;
 
 /// Converts an error of SQLite. Errors of the file or the disk mean that the store is unavailable; others concern one item.
-pub fn store_error(error: &rusqlite::Error) -> StoreError {
+pub(super) fn store_error(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(
             ErrorCode::DatabaseBusy
@@ -159,12 +159,12 @@ const TICK: &str =
 const READ_CLOCK: &str = concat!("SELECT max(?1, last_at, ", paced!(), ") FROM submission_clock");
 
 /// Whether the store's clock is ahead of the host's and has to be slowed down.
-pub fn is_ahead(store: Timestamp, host: Timestamp) -> bool {
+pub(super) fn is_ahead(store: Timestamp, host: Timestamp) -> bool {
     store.since(host) > PACED_FROM
 }
 
 /// Begins a write transaction and advances the store's clock. Other writers wait until the transaction ends.
-pub fn begin_transaction<'c>(
+pub(super) fn begin_transaction<'c>(
     connection: &'c mut Connection,
     clock: &WallClock,
 ) -> Result<(Transaction<'c>, Timestamp), rusqlite::Error> {
@@ -183,7 +183,7 @@ pub fn begin_transaction<'c>(
 }
 
 /// Returns the store's time for a reader. It is never before a transaction that the reader can see.
-pub fn read_now(connection: &Connection, clock: &WallClock) -> Result<Timestamp, rusqlite::Error> {
+pub(super) fn read_now(connection: &Connection, clock: &WallClock) -> Result<Timestamp, rusqlite::Error> {
     connection
         .prepare_cached(READ_CLOCK)?
         .query_row([clock.now().micros()], |row| row.get(0).map(Timestamp::from_micros))

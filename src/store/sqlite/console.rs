@@ -18,7 +18,7 @@ use crate::store::{
 };
 
 /// Reads one intent with everything that the console shows about it.
-pub fn detail(
+pub(super) fn detail(
     connection: &mut Connection,
     clock: &WallClock,
     id: &IntentId,
@@ -45,7 +45,7 @@ pub fn detail(
 }
 
 /// Reads the payload of an intent.
-pub fn payload(connection: &Connection, id: &IntentId) -> Result<Option<Bytes>, rusqlite::Error> {
+pub(super) fn payload(connection: &Connection, id: &IntentId) -> Result<Option<Bytes>, rusqlite::Error> {
     connection
         .prepare_cached(
             "SELECT payload FROM submission_payloads JOIN submission_intents USING (intent_seq) WHERE intent_id = ?1",
@@ -55,7 +55,7 @@ pub fn payload(connection: &Connection, id: &IntentId) -> Result<Option<Bytes>, 
 }
 
 /// Reads the counts and charts of the overview.
-pub fn overview(connection: &mut Connection, clock: &WallClock) -> Result<Overview, rusqlite::Error> {
+pub(super) fn overview(connection: &mut Connection, clock: &WallClock) -> Result<Overview, rusqlite::Error> {
     let backlog = super::schedule::backlog(connection, clock)?;
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
@@ -142,7 +142,10 @@ fn failing(connection: &Connection, now: Timestamp) -> Result<Vec<Failing>, rusq
 }
 
 /// Reads the recent results of every target.
-pub fn target_health(connection: &mut Connection, clock: &WallClock) -> Result<Vec<TargetHealth>, rusqlite::Error> {
+pub(super) fn target_health(
+    connection: &mut Connection,
+    clock: &WallClock,
+) -> Result<Vec<TargetHealth>, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
     let mut all: BTreeMap<TargetName, TargetHealth> = BTreeMap::new();

@@ -21,7 +21,7 @@ use crate::store::{
 };
 
 /// Stores a submission, which is then due for processing.
-pub fn receive(
+pub(super) fn receive(
     transaction: &Transaction<'_>,
     new: &NewInboxSubmission,
     now: Timestamp,
@@ -57,7 +57,7 @@ pub fn receive(
 }
 
 /// Reads the submissions that are due, and the backlog.
-pub fn due(connection: &mut Connection, clock: &WallClock, limit: usize) -> Result<DueInbox, rusqlite::Error> {
+pub(super) fn due(connection: &mut Connection, clock: &WallClock, limit: usize) -> Result<DueInbox, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
     let due: Vec<DueInboxSubmission> = snapshot
@@ -94,7 +94,7 @@ pub fn due(connection: &mut Connection, clock: &WallClock, limit: usize) -> Resu
 }
 
 /// Records the results of submissions in one transaction, each in a savepoint of its own. `None` if the term is over.
-pub fn process(
+pub(super) fn process(
     connection: &mut Connection,
     clock: &WallClock,
     term: &Term,
@@ -211,7 +211,11 @@ fn find_contact(
 }
 
 /// Makes submissions that are not processed due now, as if they had never failed. Returns their number.
-pub fn reprocess(connection: &mut Connection, clock: &WallClock, which: &Reprocess) -> Result<usize, rusqlite::Error> {
+pub(super) fn reprocess(
+    connection: &mut Connection,
+    clock: &WallClock,
+    which: &Reprocess,
+) -> Result<usize, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     let changed = match which {
         Reprocess::One(id) => transaction
@@ -253,7 +257,7 @@ fn submission_of(row: &Row<'_>) -> Result<InboxSubmission, rusqlite::Error> {
 }
 
 /// Reads a submission with its payload.
-pub fn find(
+pub(super) fn find(
     connection: &Connection,
     id: InboxSubmissionId,
 ) -> Result<Option<(InboxSubmission, Bytes)>, rusqlite::Error> {
@@ -269,7 +273,10 @@ const WAITING: &str = "inbox_submissions INDEXED BY inbox_submissions_waiting";
 const PARKED: &str = "inbox_submissions INDEXED BY inbox_submissions_parked";
 
 /// Lists submissions.
-pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<InboxSubmission>, rusqlite::Error> {
+pub(super) fn submissions(
+    connection: &Connection,
+    query: &InboxQuery,
+) -> Result<InboxPage<InboxSubmission>, rusqlite::Error> {
     let (state, table) = match query.state {
         Some(InboxSubmissionState::Received) => (Some("next_try_at IS NOT NULL AND tries = 0"), WAITING),
         Some(InboxSubmissionState::Failed) => (Some("next_try_at IS NOT NULL AND tries > 0"), WAITING),
@@ -282,7 +289,7 @@ pub fn submissions(connection: &Connection, query: &InboxQuery) -> Result<InboxP
 }
 
 /// Lists contacts.
-pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<Contact>, rusqlite::Error> {
+pub(super) fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<Contact>, rusqlite::Error> {
     let columns = "contact_id, client_slug, email, phone, name, created_at";
     let listing = Listing { columns, table: "inbox_contacts", number: "contact_id", state: None };
     let contact_of = |row: &Row<'_>| {
@@ -299,7 +306,10 @@ pub fn contacts(connection: &Connection, query: &InboxQuery) -> Result<InboxPage
 }
 
 /// Lists messages.
-pub fn messages(connection: &Connection, query: &InboxQuery) -> Result<InboxPage<InboxMessage>, rusqlite::Error> {
+pub(super) fn messages(
+    connection: &Connection,
+    query: &InboxQuery,
+) -> Result<InboxPage<InboxMessage>, rusqlite::Error> {
     let columns = "message_id, client_slug, contact_id,
         (SELECT s.id FROM inbox_submissions s WHERE s.submission_seq = inbox_messages.submission_seq), channel,
         substr(body, 1, 4001), source_url, processed_at";

@@ -22,13 +22,13 @@ const JOB_TABLES: &str = "submission_jobs b JOIN submission_intents i USING (int
      JOIN submission_contracts c USING (contract_id) LEFT JOIN submission_traces t USING (intent_seq)";
 
 /// Finds the intent of the job with this key.
-pub fn by_key(transaction: &Transaction<'_>, key: &JobKey) -> Result<Option<Intent>, rusqlite::Error> {
+pub(super) fn by_key(transaction: &Transaction<'_>, key: &JobKey) -> Result<Option<Intent>, rusqlite::Error> {
     let sql = format!("SELECT {INTENT_COLUMNS} FROM {JOB_TABLES} WHERE b.key_sha256 = ?1");
     transaction.prepare_cached(&sql)?.query_row([key.0], intent_of).optional()
 }
 
 /// Stores the job of a new intent.
-pub fn insert(
+pub(super) fn insert(
     transaction: &Transaction<'_>,
     seq: IntentSeq,
     job: &NewJob,
@@ -55,7 +55,11 @@ pub fn insert(
 }
 
 /// Stores the trace context of a submission.
-pub fn insert_trace(transaction: &Transaction<'_>, seq: IntentSeq, trace: TraceContext) -> Result<(), rusqlite::Error> {
+pub(super) fn insert_trace(
+    transaction: &Transaction<'_>,
+    seq: IntentSeq,
+    trace: TraceContext,
+) -> Result<(), rusqlite::Error> {
     transaction
         .prepare_cached("INSERT INTO submission_traces (intent_seq, traceparent) VALUES (?1, ?2)")?
         .execute(params![seq.0, trace.to_string()])
@@ -63,7 +67,7 @@ pub fn insert_trace(transaction: &Transaction<'_>, seq: IntentSeq, trace: TraceC
 }
 
 /// Reads a job with its payload.
-pub fn find(connection: &mut Connection, by: JobLookup) -> Result<Option<FoundJob>, rusqlite::Error> {
+pub(super) fn find(connection: &mut Connection, by: JobLookup) -> Result<Option<FoundJob>, rusqlite::Error> {
     let (condition, value) = match by {
         JobLookup::Key(key) => ("b.key_sha256 = ?1", Value::Blob(key.0.to_vec())),
         JobLookup::Id(id) => ("i.intent_id = ?1", Value::Text(IntentId::of_job(id).to_string())),
@@ -92,13 +96,13 @@ fn job_of(row: &Row<'_>) -> Result<Job, rusqlite::Error> {
 }
 
 /// Reads a trace context. One that cannot be parsed is ignored, because tracing is optional.
-pub fn trace_of(row: &Row<'_>, column: usize) -> Result<Option<TraceContext>, rusqlite::Error> {
+pub(super) fn trace_of(row: &Row<'_>, column: usize) -> Result<Option<TraceContext>, rusqlite::Error> {
     let text: Option<String> = row.get(column)?;
     Ok(text.as_deref().and_then(TraceContext::parse))
 }
 
 /// Lists jobs.
-pub fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, rusqlite::Error> {
+pub(super) fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, rusqlite::Error> {
     let mut conditions = Vec::new();
     let mut values = Vec::new();
     let mut condition = |sql: &'static str, parameters: Vec<Value>| {
@@ -142,7 +146,7 @@ pub fn list(connection: &mut Connection, query: &JobQuery) -> Result<JobPage, ru
 
 /// Counts attempts in a row that could not reach a node. `tried_at` is set by every failure until the node counts as gone;
 /// after that only a probe sets it.
-pub fn count_reach(
+pub(super) fn count_reach(
     transaction: &Transaction<'_>,
     finish: &FinishAttempt,
     now: Timestamp,
@@ -167,7 +171,7 @@ pub fn count_reach(
 }
 
 /// Whether a gateway answers, as far as is known.
-pub enum Reach {
+pub(super) enum Reach {
     Answers,
     /// The gateway does not answer.
     Gone,
@@ -176,7 +180,11 @@ pub enum Reach {
 }
 
 /// Returns whether a gateway answers.
-pub fn reach(connection: &Connection, clock: &WallClock, gateway: &GatewayUrl) -> Result<Reach, rusqlite::Error> {
+pub(super) fn reach(
+    connection: &Connection,
+    clock: &WallClock,
+    gateway: &GatewayUrl,
+) -> Result<Reach, rusqlite::Error> {
     let Some(tried_at) = tried_at(connection, gateway)? else { return Ok(Reach::Answers) };
     let pause_is_over = read_now(connection, clock)?.since(tried_at) >= REST_BEFORE_PROBE;
     Ok(if pause_is_over { Reach::GoneForLong } else { Reach::Gone })
@@ -184,7 +192,7 @@ pub fn reach(connection: &Connection, clock: &WallClock, gateway: &GatewayUrl) -
 
 /// Returns whether the caller may try a gateway that does not answer. After each pause one caller may. All callers may if the
 /// gateway has answered since [`reach`] was called.
-pub fn take_probe(
+pub(super) fn take_probe(
     connection: &mut Connection,
     clock: &WallClock,
     gateway: &GatewayUrl,

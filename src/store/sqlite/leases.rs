@@ -12,7 +12,7 @@ use crate::platform::clock::WallClock;
 use crate::store::{LeaseRow, LeaseState};
 
 /// Acquires the lease with the next epoch, if the last one has expired.
-pub fn acquire(
+pub(super) fn acquire(
     connection: &mut Connection,
     clock: &WallClock,
     name: Arc<str>,
@@ -46,7 +46,7 @@ pub fn acquire(
 }
 
 /// Extends the lease of a term; `None` if the term does not hold it any more.
-pub fn renew(
+pub(super) fn renew(
     connection: &mut Connection,
     clock: &WallClock,
     term: Term,
@@ -64,7 +64,7 @@ pub fn renew(
 }
 
 /// Ends the lease of a term now, if the term still holds it.
-pub fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> Result<(), rusqlite::Error> {
+pub(super) fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> Result<(), rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     transaction.execute(
         "UPDATE submission_manager_leases SET expires_at = ?4
@@ -75,7 +75,7 @@ pub fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> R
 }
 
 /// Reads the last lease.
-pub fn state(connection: &mut Connection, clock: &WallClock) -> Result<LeaseState, rusqlite::Error> {
+pub(super) fn state(connection: &mut Connection, clock: &WallClock) -> Result<LeaseState, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let host = clock.now();
     let now = read_now(&snapshot, clock)?;
@@ -97,7 +97,7 @@ pub fn state(connection: &mut Connection, clock: &WallClock) -> Result<LeaseStat
 }
 
 /// Ends a lease that was not renewed since `renewed_at`. Returns whether it did.
-pub fn reset(
+pub(super) fn reset(
     connection: &mut Connection,
     clock: &WallClock,
     epoch: i64,
@@ -115,7 +115,7 @@ pub fn reset(
 
 /// The fence: whether `term` holds the lease. Within a write transaction no other instance can acquire it before that
 /// transaction commits.
-pub fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Result<bool, rusqlite::Error> {
+pub(super) fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Result<bool, rusqlite::Error> {
     transaction
         .prepare_cached(
             "SELECT 1 FROM submission_manager_leases

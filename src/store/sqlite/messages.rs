@@ -20,7 +20,7 @@ fn hash(message_id: &str) -> i64 {
 }
 
 /// Adds the message id of an intent.
-pub fn insert(transaction: &Transaction<'_>, message_id: &str, seq: IntentSeq) -> Result<(), rusqlite::Error> {
+pub(super) fn insert(transaction: &Transaction<'_>, message_id: &str, seq: IntentSeq) -> Result<(), rusqlite::Error> {
     transaction
         .prepare_cached("INSERT OR IGNORE INTO submission_gateway_messages VALUES (?1, ?2, ?3)")?
         .execute(params![seq.0 >> BUCKET_BITS, hash(message_id), seq.0])?;
@@ -28,11 +28,11 @@ pub fn insert(transaction: &Transaction<'_>, message_id: &str, seq: IntentSeq) -
 }
 
 /// Deletes the entries of intents of one bucket. The bucket is read once for all of them; their numbers are a JSON array.
-pub const DELETE: &str = "DELETE FROM submission_gateway_messages
+pub(super) const DELETE: &str = "DELETE FROM submission_gateway_messages
     WHERE bucket = ?1 AND intent_seq IN (SELECT value FROM json_each(?2))";
 
 /// Deletes the message ids of intents. The intents must be in the order of their numbers.
-pub fn delete(transaction: &Transaction<'_>, intents: &[i64]) -> Result<(), rusqlite::Error> {
+pub(super) fn delete(transaction: &Transaction<'_>, intents: &[i64]) -> Result<(), rusqlite::Error> {
     let bucket_of = |seq: &i64| seq >> BUCKET_BITS;
     for bucket in intents.chunk_by(|one, next| bucket_of(one) == bucket_of(next)) {
         let Some(number) = bucket.first().map(bucket_of) else { continue };
@@ -43,19 +43,19 @@ pub fn delete(transaction: &Transaction<'_>, intents: &[i64]) -> Result<(), rusq
 
 /// An SQL condition on an intent `i`: a gateway gave it this message id, so [`find`] finds it. The second part is needed
 /// because other message ids may have the same hash.
-pub const HAS_MESSAGE: &str = "(EXISTS (SELECT 1 FROM submission_gateway_messages m
+pub(super) const HAS_MESSAGE: &str = "(EXISTS (SELECT 1 FROM submission_gateway_messages m
         WHERE m.bucket = i.intent_seq >> ? AND m.hash = ? AND m.intent_seq = i.intent_seq)
     AND EXISTS (SELECT 1 FROM submission_attempts a
         WHERE a.intent_seq = i.intent_seq AND a.gateway_message_id = ?))";
 
 /// Returns the parameters of [`HAS_MESSAGE`].
-pub fn has_message(message_id: &str) -> [Value; 3] {
+pub(super) fn has_message(message_id: &str) -> [Value; 3] {
     [Value::Integer(BUCKET_BITS.into()), Value::Integer(hash(message_id)), Value::Text(message_id.to_owned())]
 }
 
 /// Returns up to `wanted` intents with numbers below `before` to which a gateway gave this message id and that pass the
 /// filters, newest first. Also returns the last intent that was examined, if the search did not come to the end.
-pub fn find(
+pub(super) fn find(
     snapshot: &Connection,
     message_id: &str,
     before: i64,

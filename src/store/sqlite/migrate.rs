@@ -9,7 +9,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::connection::{self, OpenError};
 
 /// All migrations in order. Pending ones run in one transaction, which also sets the new version.
-pub const MIGRATIONS: [&str; 10] = [
+pub(super) const MIGRATIONS: [&str; 10] = [
     include_str!("../../../schema/sqlite/0001_spine.sql"),
     include_str!("../../../schema/sqlite/0002_fewer_indexes.sql"),
     include_str!("../../../schema/sqlite/0003_webhooks.sql"),
@@ -29,7 +29,7 @@ const NEWER: &str = "a newer version of this program created it: use that versio
 const FOREIGN: &str = "it belongs to another program: set SM_STORE to another file";
 
 /// Creates the file if it does not exist and runs pending migrations. Returns their number.
-pub fn run(path: &Path) -> Result<usize, OpenError> {
+pub(super) fn run(path: &Path) -> Result<usize, OpenError> {
     let sqlite = |error: rusqlite::Error| OpenError::from_sqlite(path, &error);
     let mut connection = connection::open_writer(path, true)?;
     check_owner(&connection, path)?;
@@ -60,7 +60,7 @@ fn apply(transaction: &Transaction<'_>, pending: &[&str]) -> Result<(), rusqlite
 }
 
 /// Refuses a file whose schema has another version than this program needs.
-pub fn require_current(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+pub(super) fn require_current(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let sqlite = |error: rusqlite::Error| OpenError::from_sqlite(path, &error);
     check_owner(connection, path)?;
     let version = version(connection).map_err(sqlite)?;
@@ -78,7 +78,7 @@ fn version(connection: &Connection) -> Result<usize, rusqlite::Error> {
 }
 
 /// Accepts an empty file, or one with our application id.
-pub fn check_owner(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+pub(super) fn check_owner(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     // One statement, so that another process cannot finish its migration between two reads.
     const OWNER: &str =
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_schema)";

@@ -33,7 +33,7 @@ struct Sum {
 
 /// The counts of one transaction.
 #[derive(Default)]
-pub struct MinuteCounts {
+pub(super) struct MinuteCounts {
     sums: HashMap<Key, Sum>,
     /// The numbers of contracts that were looked up already. The attempts of a transaction share few contracts.
     contract_ids: Vec<(Arc<Contract>, i64)>,
@@ -41,7 +41,7 @@ pub struct MinuteCounts {
 
 impl MinuteCounts {
     /// Counts an attempt that was recorded.
-    pub fn add_attempt(
+    pub(super) fn add_attempt(
         &mut self,
         transaction: &Transaction<'_>,
         finish: &FinishAttempt,
@@ -80,14 +80,14 @@ impl MinuteCounts {
     }
 
     /// Counts an intent that ended without an attempt.
-    pub fn add_ended(&mut self, contract_id: i64, intent: &Intent, now: Timestamp) {
+    pub(super) fn add_ended(&mut self, contract_id: i64, intent: &Intent, now: Timestamp) {
         let status = intent.state.status().as_str();
         let key = Key { minute: minute_of(now), contract_id, outcome: "none", cause: String::new(), status };
         self.sums.entry(key).or_default().attempts += 1;
     }
 
     /// Writes the counts, and deletes those that are too old.
-    pub fn write(self, transaction: &Transaction<'_>, now: Timestamp) -> Result<(), rusqlite::Error> {
+    pub(super) fn write(self, transaction: &Transaction<'_>, now: Timestamp) -> Result<(), rusqlite::Error> {
         if self.sums.is_empty() {
             return Ok(());
         }

@@ -26,10 +26,10 @@ const MAX_DURATION: Duration = Duration::from_millis(3);
 
 /// About how many pages the deletion of one intent writes: one of the table, which it shares with its neighbours, and one
 /// of the index of ids, where it has other neighbours.
-pub const PAGES_EACH: usize = 2;
+pub(super) const PAGES_EACH: usize = 2;
 
 /// Old intents in the order of completion, and whether a webhook event is pending for each.
-pub const OLD: &str = "
+pub(super) const OLD: &str = "
     SELECT i.completed_at, i.intent_seq, EXISTS
         (SELECT 1 FROM submission_webhook_events w WHERE w.intent_seq = i.intent_seq AND w.status = 'pending')
     FROM submission_intents i
@@ -39,7 +39,7 @@ pub const OLD: &str = "
 /// Deletes intents with consecutive numbers and everything that belongs to them. Rows that refer to others are deleted
 /// first, and the intents last. A range takes a tenth of the time of its single rows, because most intents have no rows in
 /// most tables.
-pub const DELETIONS: [&str; 7] = [
+pub(super) const DELETIONS: [&str; 7] = [
     "DELETE FROM submission_jobs WHERE intent_seq BETWEEN ?1 AND ?2",
     "DELETE FROM submission_traces WHERE intent_seq BETWEEN ?1 AND ?2",
     "DELETE FROM submission_webhook_tries WHERE intent_seq BETWEEN ?1 AND ?2",
@@ -50,15 +50,15 @@ pub const DELETIONS: [&str; 7] = [
 ];
 
 /// Intents that are deleted before the time limit is checked again.
-pub const CHUNK: usize = 32;
+pub(super) const CHUNK: usize = 32;
 
 /// Returns the time limit of a purge on a store with this average duration of a commit.
-pub fn time_limit(commit: Duration) -> Duration {
+pub(super) fn time_limit(commit: Duration) -> Duration {
     (commit / 2).clamp(MIN_DURATION, MAX_DURATION)
 }
 
 /// Deletes the oldest terminal intents, if they are old enough and no webhook event is pending for them.
-pub fn run(
+pub(super) fn run(
     connection: &mut Connection,
     clock: &WallClock,
     term: &Term,

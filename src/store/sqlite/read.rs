@@ -10,13 +10,13 @@ use crate::domain::time::Timestamp;
 use crate::store::{Attempt, History, IdRange, IntentPage, ListQuery, PageCursor, StoredIntent, column_values};
 
 /// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`.
-pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
+pub(super) const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
      i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch IS NOT NULL";
 /// The tables of [`INTENT_COLUMNS`].
-pub const INTENT_TABLES: &str = "submission_intents i JOIN submission_contracts c USING (contract_id)";
+pub(super) const INTENT_TABLES: &str = "submission_intents i JOIN submission_contracts c USING (contract_id)";
 
 /// Reads an intent by its id.
-pub fn find(connection: &Connection, id: &IntentId) -> Result<Option<StoredIntent>, rusqlite::Error> {
+pub(super) fn find(connection: &Connection, id: &IntentId) -> Result<Option<StoredIntent>, rusqlite::Error> {
     let sql = format!("SELECT {INTENT_COLUMNS}, i.payload_sha256 FROM {INTENT_TABLES} WHERE i.intent_id = ?1");
     connection
         .prepare_cached(&sql)?
@@ -25,13 +25,13 @@ pub fn find(connection: &Connection, id: &IntentId) -> Result<Option<StoredInten
 }
 
 /// Reads an intent with its attempts and its webhook event.
-pub fn history(connection: &mut Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
+pub(super) fn history(connection: &mut Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     history_in(&snapshot, id)
 }
 
 /// Reads a history within a snapshot of the caller.
-pub fn history_in(snapshot: &Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
+pub(super) fn history_in(snapshot: &Connection, id: &IntentId) -> Result<Option<History>, rusqlite::Error> {
     let Some(StoredIntent { intent, .. }) = find(snapshot, id)? else { return Ok(None) };
     let attempts = snapshot
         .prepare_cached(
@@ -46,7 +46,7 @@ pub fn history_in(snapshot: &Connection, id: &IntentId) -> Result<Option<History
 }
 
 /// Reads a page of intents.
-pub fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage, rusqlite::Error> {
+pub(super) fn list(connection: &mut Connection, query: &ListQuery) -> Result<IntentPage, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let filters = Filters::of(&snapshot, query)?;
     let Some(text) = &query.prefix else {
@@ -81,7 +81,7 @@ fn seq_of(snapshot: &Connection, created_at: Timestamp, id: &IntentId) -> Result
 
 /// The conditions of a query, and their values in the same order.
 #[derive(Clone, Default)]
-pub struct Filters {
+pub(super) struct Filters {
     conditions: Vec<&'static str>,
     pub values: Vec<Value>,
 }
@@ -121,7 +121,7 @@ impl Filters {
     }
 
     /// Returns the SQL of all conditions.
-    pub fn sql(&self) -> String {
+    pub(super) fn sql(&self) -> String {
         self.conditions.join(" AND ")
     }
 }
@@ -211,7 +211,7 @@ fn by_id(
 }
 
 /// How many intents one page examines at most, because few of those with a matching id may pass the other filters.
-pub const MAX_EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
+pub(super) const MAX_EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
 
 /// Returns the id up to which a page searches; the next page continues there. `None` if the page searches to the end.
 fn horizon(connection: &Connection, ids: &IdRange) -> Result<Option<IntentId>, rusqlite::Error> {
@@ -255,7 +255,7 @@ fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rus
 }
 
 /// Reads an intent from a row with [`INTENT_COLUMNS`].
-pub fn intent_of(row: &Row<'_>) -> Result<Intent, rusqlite::Error> {
+pub(super) fn intent_of(row: &Row<'_>) -> Result<Intent, rusqlite::Error> {
     let status: String = row.get(4)?;
     let completed_at = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);
     let exhausted_reason: Option<String> = row.get(7)?;
@@ -284,7 +284,7 @@ fn attempt_of(row: &Row<'_>) -> Result<Attempt, rusqlite::Error> {
 }
 
 /// Parses a text column. It fails if the column has a value that the type does not allow.
-pub fn parsed<T>(row: &Row<'_>, column: usize, parse: impl Fn(&str) -> Option<T>) -> Result<T, rusqlite::Error> {
+pub(super) fn parsed<T>(row: &Row<'_>, column: usize, parse: impl Fn(&str) -> Option<T>) -> Result<T, rusqlite::Error> {
     let text = row.get_ref(column)?.as_str().map_err(|_| unreadable(column, "not text"))?;
     parse(text).ok_or_else(|| unreadable(column, text))
 }

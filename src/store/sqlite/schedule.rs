@@ -16,14 +16,14 @@ use crate::store::{Backlog, ChangeCursor, OpenAttempt, Refresh, RefreshRequest, 
 
 /// Open attempts of earlier terms. The query goes contract by contract, because the index then finds open attempts without
 /// reading waiting intents.
-pub const OPEN_ATTEMPTS: &str = "
+pub(super) const OPEN_ATTEMPTS: &str = "
     SELECT i.intent_seq, i.intent_id, c.snapshot, i.created_at, i.attempt_count, i.open_lease_epoch, i.open_started_at
     FROM submission_contracts c CROSS JOIN submission_intents i ON i.contract_id = c.contract_id
     WHERE i.status = 'pending' AND i.next_attempt_at IS NULL AND i.open_lease_epoch < ?1
     ORDER BY i.open_lease_epoch, i.intent_seq LIMIT ?2";
 
 /// Reads the attempts that terms before `epoch` left open.
-pub fn open_attempts_before(
+pub(super) fn open_attempts_before(
     connection: &Connection,
     epoch: i64,
     limit: usize,
@@ -55,7 +55,7 @@ fn open_attempt_of(row: &Row<'_>) -> Result<OpenAttempt, rusqlite::Error> {
 }
 
 /// Reads the first page of every lane.
-pub fn snapshot(
+pub(super) fn snapshot(
     connection: &mut Connection,
     clock: &WallClock,
     page_limit: usize,
@@ -83,7 +83,7 @@ pub fn snapshot(
 }
 
 /// Reads what changed since a cursor, and further pages of lanes.
-pub fn refresh(
+pub(super) fn refresh(
     connection: &mut Connection,
     clock: &WallClock,
     request: RefreshRequest,
@@ -122,7 +122,7 @@ pub fn refresh(
 }
 
 /// Counts waiting intents and pending webhook events.
-pub fn backlog(connection: &mut Connection, clock: &WallClock) -> Result<Backlog, rusqlite::Error> {
+pub(super) fn backlog(connection: &mut Connection, clock: &WallClock) -> Result<Backlog, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
     let waiting: i64 = snapshot
@@ -164,6 +164,6 @@ fn waiting_of(row: &Row<'_>, lane: Arc<Lane>) -> Result<Waiting, rusqlite::Error
 }
 
 /// Converts a limit to a value for SQL.
-pub fn as_limit(limit: usize) -> i64 {
+pub(super) fn as_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }

@@ -14,7 +14,7 @@ use crate::platform::clock::WallClock;
 use crate::store::StoredTarget;
 
 /// Returns the targets of which no attempt may start, as of this transaction.
-pub fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, rusqlite::Error> {
+pub(super) fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT submission_target FROM submission_target_pauses")?
         .query_map([], |row| parsed(row, 0, |text| TargetName::parse(text).ok()))?
@@ -22,7 +22,7 @@ pub fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, rusqlite:
 }
 
 /// Pauses a target, and returns since when it is paused.
-pub fn pause(
+pub(super) fn pause(
     connection: &mut Connection,
     clock: &WallClock,
     target: &TargetName,
@@ -42,12 +42,12 @@ pub fn pause(
 }
 
 /// Resumes a target.
-pub fn resume(connection: &Connection, target: &TargetName) -> Result<(), rusqlite::Error> {
+pub(super) fn resume(connection: &Connection, target: &TargetName) -> Result<(), rusqlite::Error> {
     connection.execute("DELETE FROM submission_target_pauses WHERE submission_target = ?1", [target.as_str()]).map(drop)
 }
 
 /// Returns every target that has a contract or is paused.
-pub fn all(connection: &Connection) -> Result<Vec<StoredTarget>, rusqlite::Error> {
+pub(super) fn all(connection: &Connection) -> Result<Vec<StoredTarget>, rusqlite::Error> {
     connection
         .prepare_cached(
             "SELECT submission_target, paused_at FROM submission_target_pauses
@@ -65,18 +65,18 @@ pub fn all(connection: &Connection) -> Result<Vec<StoredTarget>, rusqlite::Error
 }
 
 /// Looks up the lanes of contracts, each of them once.
-pub struct Lanes<'a> {
+pub(super) struct Lanes<'a> {
     connection: &'a Connection,
     known: HashMap<i64, Arc<Lane>>,
 }
 
 impl<'a> Lanes<'a> {
-    pub fn new(connection: &'a Connection) -> Self {
+    pub(super) fn new(connection: &'a Connection) -> Self {
         Self { connection, known: HashMap::new() }
     }
 
     /// Returns the lane of a contract.
-    pub fn of(&mut self, contract_id: i64) -> Result<Arc<Lane>, rusqlite::Error> {
+    pub(super) fn of(&mut self, contract_id: i64) -> Result<Arc<Lane>, rusqlite::Error> {
         if let Some(lane) = self.known.get(&contract_id) {
             return Ok(Arc::clone(lane));
         }

@@ -21,7 +21,7 @@ use crate::store::{
 };
 
 /// Stores the receiver of a contract.
-pub fn insert_receiver(
+pub(super) fn insert_receiver(
     transaction: &Transaction<'_>,
     contract_id: i64,
     webhook: &Webhook,
@@ -37,7 +37,11 @@ pub fn insert_receiver(
 }
 
 /// Makes the event of an intent that ends in this transaction pending, if its contract has a webhook.
-pub fn insert_pending(transaction: &Transaction<'_>, seq: IntentSeq, now: Timestamp) -> Result<(), rusqlite::Error> {
+pub(super) fn insert_pending(
+    transaction: &Transaction<'_>,
+    seq: IntentSeq,
+    now: Timestamp,
+) -> Result<(), rusqlite::Error> {
     transaction
         .prepare_cached(
             "INSERT OR IGNORE INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, next_try_at)
@@ -50,7 +54,7 @@ pub fn insert_pending(transaction: &Transaction<'_>, seq: IntentSeq, now: Timest
 }
 
 /// Reads the events that are due, and when the next one is.
-pub fn due(
+pub(super) fn due(
     connection: &mut Connection,
     clock: &WallClock,
     query: &DueWebhooksQuery,
@@ -81,7 +85,7 @@ pub fn due(
 }
 
 /// Records tries of these events as open, if they are due.
-pub fn start(
+pub(super) fn start(
     writer: &mut Writer,
     clock: &WallClock,
     term: &Term,
@@ -158,7 +162,7 @@ fn put_off(
 }
 
 /// Records the outcomes of open tries; `None` if the term is over.
-pub fn finish(
+pub(super) fn finish(
     connection: &mut Connection,
     clock: &WallClock,
     term: &Term,
@@ -210,7 +214,7 @@ pub fn finish(
 }
 
 /// Closes open tries as interrupted, except those under way, and returns their number; `None` if the term is over.
-pub fn close(
+pub(super) fn close(
     connection: &mut Connection,
     clock: &WallClock,
     term: &Term,
@@ -247,7 +251,11 @@ pub fn close(
 }
 
 /// Makes the event of an ended intent due now.
-pub fn redeliver(connection: &mut Connection, clock: &WallClock, id: &IntentId) -> Result<Redelivery, rusqlite::Error> {
+pub(super) fn redeliver(
+    connection: &mut Connection,
+    clock: &WallClock,
+    id: &IntentId,
+) -> Result<Redelivery, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     let found: Option<(i64, bool, bool)> = transaction
         .prepare_cached(
@@ -277,7 +285,7 @@ pub fn redeliver(connection: &mut Connection, clock: &WallClock, id: &IntentId) 
 }
 
 /// Reads the webhook event of an intent with its tries.
-pub fn history(connection: &Connection, seq: IntentSeq) -> Result<Option<WebhookHistory>, rusqlite::Error> {
+pub(super) fn history(connection: &Connection, seq: IntentSeq) -> Result<Option<WebhookHistory>, rusqlite::Error> {
     let event: Option<(EventStatus, Option<i64>)> = connection
         .prepare_cached("SELECT status, next_try_at FROM submission_webhook_events WHERE intent_seq = ?1")?
         .query_row([seq.0], |row| Ok((parsed(row, 0, EventStatus::parse)?, row.get(1)?)))

@@ -28,14 +28,14 @@ use crate::store::{
 
 /// Contracts that are known to be in the database, so that an insert need not look them up.
 #[derive(Default)]
-pub struct ContractCache {
+pub(super) struct ContractCache {
     /// By the JSON of the contract. The number of a contract is the number of its lane.
     lanes: HashMap<Arc<str>, Arc<Lane>>,
     by_id: HashMap<i64, Arc<Contract>>,
 }
 
 /// Commits a batch. An item that is invalid fails alone.
-pub fn commit(
+pub(super) fn commit(
     connection: &mut Connection,
     contracts: &mut ContractCache,
     clock: &WallClock,
@@ -57,7 +57,7 @@ pub fn commit(
 
 /// How the items of a batch are written in their transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Items {
+pub(super) enum Items {
     /// Without savepoints. An invalid item fails the whole transaction.
     Together,
     /// Each in a savepoint. An invalid item fails alone.
@@ -135,7 +135,7 @@ fn late() -> StoreError {
 
 impl Items {
     /// Writes one item. The outer error means that the whole transaction must be rolled back.
-    pub fn run<T>(
+    pub(super) fn run<T>(
         self,
         transaction: &Transaction<'_>,
         item: impl FnOnce(&Transaction<'_>) -> Result<T, rusqlite::Error>,
@@ -271,7 +271,7 @@ fn lane_of(
 }
 
 /// Reads a contract.
-pub fn contract_by_id(
+pub(super) fn contract_by_id(
     transaction: &Transaction<'_>,
     contracts: &mut ContractCache,
     contract_id: i64,

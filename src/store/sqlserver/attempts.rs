@@ -20,7 +20,7 @@ use crate::store::column_values::StateColumns;
 use crate::store::{FinishAttempt, FinishResult, PostponeAttempt, StartResult, StoreError, minute_of};
 
 /// The attempts that are to be started, with their contracts.
-pub struct Begins<'a> {
+pub(super) struct Begins<'a> {
     waiting: &'a [Waiting],
     /// Those that can be read. An attempt without its contract cannot be made, so it is not started.
     contracts: HashMap<i64, Arc<Contract>>,
@@ -29,14 +29,14 @@ pub struct Begins<'a> {
 }
 
 /// What is to be done about intents that were not started.
-pub struct NotAllowed {
+pub(super) struct NotAllowed {
     pub seq: IntentSeq,
     pub attempts: u32,
     pub reason: &'static str,
 }
 
 impl<'a> Begins<'a> {
-    pub async fn prepare(
+    pub(super) async fn prepare(
         database: &Database,
         contracts: &Contracts,
         waiting: &'a [Waiting],
@@ -49,11 +49,11 @@ impl<'a> Begins<'a> {
         Ok(Self { waiting, contracts, written })
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.written.is_empty()
     }
 
-    pub fn write(&self, script: &mut Script, epoch: &str) {
+    pub(super) fn write(&self, script: &mut Script, epoch: &str) {
         let waiting = self.written.iter().filter_map(|place| self.waiting.get(*place));
         let items = waiting.map(|waiting| json!({ "intent_seq": waiting.seq.0, "attempts": waiting.attempt_count }));
         script.input("begin", items.collect(), [Column::key("intent_seq"), Column::of("attempts", "BIGINT")]);
@@ -82,7 +82,7 @@ WHERE b.intent_seq BETWEEN @first AND @last;",
     }
 
     /// What became of each at `now`. Those that policy allows no attempt any more are added to `not_allowed`.
-    pub fn read(
+    pub(super) fn read(
         &self,
         rows: &[Row],
         now: Timestamp,
@@ -140,7 +140,7 @@ fn classify(
 }
 
 /// Ends waiting intents that policy allows no attempt any more.
-pub fn write_not_allowed(script: &mut Script, intents: &[NotAllowed]) {
+pub(super) fn write_not_allowed(script: &mut Script, intents: &[NotAllowed]) {
     let items = intents
         .iter()
         .map(|intent| json!({ "intent_seq": intent.seq.0, "attempts": intent.attempts, "reason": intent.reason }));
@@ -175,7 +175,7 @@ fn is_of_node(finish: &FinishAttempt) -> bool {
     finish.attempt.contract.gateway_type == GatewayType::Node
 }
 
-pub fn write_finishes(script: &mut Script, finishes: &[Arc<FinishAttempt>]) {
+pub(super) fn write_finishes(script: &mut Script, finishes: &[Arc<FinishAttempt>]) {
     let finishes = first_of_each(finishes, |finish| finish.attempt.seq);
     let columns = [
         Column::key("intent_seq"),
@@ -260,7 +260,7 @@ fn finish_item(finish: &FinishAttempt) -> Json {
     item
 }
 
-pub fn write_postpones(script: &mut Script, postpones: &[PostponeAttempt]) {
+pub(super) fn write_postpones(script: &mut Script, postpones: &[PostponeAttempt]) {
     let items = first_of_each(postpones, |postpone| postpone.seq).into_iter().map(|postpone| {
         json!({
             "intent_seq": postpone.seq.0, "attempt_number": postpone.attempt_number,
@@ -295,7 +295,7 @@ WHERE d.intent_seq BETWEEN @first AND @last AND i.last_modified_at = @now;"
 }
 
 /// Which of these attempts were open and are not any more.
-pub fn read_recorded(
+pub(super) fn read_recorded(
     attempts: impl Iterator<Item = IntentSeq>,
     rows: &[Row],
 ) -> Result<Vec<Result<FinishResult, StoreError>>, StoreError> {
@@ -306,7 +306,7 @@ pub fn read_recorded(
 }
 
 /// Exhausts up to so many waiting intents whose deadline has passed.
-pub fn write_expire(script: &mut Script, limit: usize) {
+pub(super) fn write_expire(script: &mut Script, limit: usize) {
     let limit = script.values.count(limit);
     // What expires is completed at the time of its transaction, which no other shares.
     const EXPIRED: &str = "submission_intents AS i
@@ -329,6 +329,6 @@ WHERE i.completed_at = @now AND i.exhausted_reason = 'deadline_exceeded';"
     ));
 }
 
-pub fn read_intents(rows: &[Row]) -> Result<Vec<Intent>, StoreError> {
+pub(super) fn read_intents(rows: &[Row]) -> Result<Vec<Intent>, StoreError> {
     rows.iter().map(rows::intent).collect()
 }

@@ -12,12 +12,13 @@ const LEAST_LEVEL: i64 = 130;
 /// Less is noise between two reads of a clock.
 const NOTABLY_AHEAD_MILLIS: i64 = 1000;
 
-pub const LEVEL: &str = "SELECT DB_NAME() AS name, CAST(compatibility_level AS BIGINT) AS compatibility_level
+pub(super) const LEVEL: &str = "SELECT DB_NAME() AS name, CAST(compatibility_level AS BIGINT) AS compatibility_level
 FROM sys.databases WHERE name = DB_NAME();";
-pub const JSON: &str = "SELECT COUNT_BIG(*) AS items FROM OPENJSON(N'[1]');";
-pub const ISOLATION: &str = "SELECT DB_NAME() AS name, CAST(is_read_committed_snapshot_on AS BIGINT) AS versions
+pub(super) const JSON: &str = "SELECT COUNT_BIG(*) AS items FROM OPENJSON(N'[1]');";
+pub(super) const ISOLATION: &str = "SELECT DB_NAME() AS name, CAST(is_read_committed_snapshot_on AS BIGINT) AS versions
 FROM sys.databases WHERE name = DB_NAME();";
-pub const CLOCK: &str = "SELECT DATEDIFF_BIG(MILLISECOND, SYSUTCDATETIME(), last_at) AS ahead FROM submission_clock;";
+pub(super) const CLOCK: &str =
+    "SELECT DATEDIFF_BIG(MILLISECOND, SYSUTCDATETIME(), last_at) AS ahead FROM submission_clock;";
 
 /// Something that the service can live with and should not have to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub struct Warning {
 }
 
 /// Refuses a database whose compatibility level is too low for the statements of this store.
-pub async fn level(database: &Database) -> Result<(), StoreError> {
+pub(super) async fn level(database: &Database) -> Result<(), StoreError> {
     let Some(found) = ask(database, LEVEL).await? else { return Ok(()) };
     let Some((name, level)) = named(&found, "compatibility_level").filter(|(_, level)| *level < LEAST_LEVEL) else {
         return Ok(());
@@ -41,7 +42,7 @@ pub async fn level(database: &Database) -> Result<(), StoreError> {
 }
 
 /// What is not as it should be in a database whose schema is up to date.
-pub async fn warnings(database: &Database) -> Result<Vec<Warning>, StoreError> {
+pub(super) async fn warnings(database: &Database) -> Result<Vec<Warning>, StoreError> {
     let isolation = ask(database, ISOLATION).await?.and_then(|found| named(&found, "versions"));
     let clock = ask(database, CLOCK).await?.and_then(|found| number(&found, "ahead"));
     let isolation = isolation.filter(|(_, versions)| *versions == 0).map(|(name, _)| no_versions(&name));

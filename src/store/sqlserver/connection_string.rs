@@ -8,7 +8,7 @@ use tiberius::{Config, EncryptionLevel};
 
 /// A key that is honoured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub(super) enum Key {
     Server,
     Database,
     UserId,
@@ -114,11 +114,11 @@ const NOT_HONOURED: [(&str, &str); 51] = [
 ];
 
 /// A connection string of which every key is honoured. Has no `Debug`: a password may be in it.
-pub struct ConnectionString(Vec<(Key, String)>);
+pub(super) struct ConnectionString(Vec<(Key, String)>);
 
 impl ConnectionString {
     /// Reads a string; or everything that is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, Vec<String>> {
+    pub(super) fn parse(text: &str) -> Result<Self, Vec<String>> {
         let pairs = pairs(text).map_err(|error| vec![error.to_owned()])?;
         let mut read: Vec<(Key, String)> = Vec::new();
         let mut errors = Vec::new();
@@ -140,13 +140,13 @@ impl ConnectionString {
     }
 
     /// The value of a key; `None` if it is not there or empty.
-    pub fn get(&self, key: Key) -> Option<&str> {
+    pub(super) fn get(&self, key: Key) -> Option<&str> {
         let value = self.0.iter().find(|(other, _)| *other == key).map(|(_, value)| value.as_str());
         value.filter(|value| !value.is_empty())
     }
 
     /// What the driver is told, but for the login; or everything that is wrong with it.
-    pub fn config(&self) -> Result<Config, Vec<String>> {
+    pub(super) fn config(&self) -> Result<Config, Vec<String>> {
         let mut config = Config::new();
         let mut errors = Vec::new();
         let mut apply = |result: Result<(), String>| errors.extend(result.err());
@@ -233,7 +233,7 @@ impl ConnectionString {
     }
 
     /// How the connection is encrypted: wholly unless the string says otherwise.
-    pub fn encrypt(&self) -> Result<EncryptionLevel, String> {
+    pub(super) fn encrypt(&self) -> Result<EncryptionLevel, String> {
         let Some(value) = self.get(Key::Encrypt) else { return Ok(EncryptionLevel::Required) };
         match value.to_ascii_lowercase().as_str() {
             "true" | "yes" | "mandatory" => Ok(EncryptionLevel::Required),

@@ -14,7 +14,7 @@ use crate::domain::schedule::{GatewayId, Lane, LaneId};
 use crate::store::StoreError;
 
 #[derive(Clone, Default)]
-pub struct Contracts(Arc<Mutex<Known>>);
+pub(super) struct Contracts(Arc<Mutex<Known>>);
 
 #[derive(Default)]
 struct Known {
@@ -24,7 +24,7 @@ struct Known {
 
 /// A contract in the database. Its number is that of its lane.
 #[derive(Clone)]
-pub struct ContractRow {
+pub(super) struct ContractRow {
     pub lane: Arc<Lane>,
 }
 
@@ -35,14 +35,18 @@ impl Contracts {
 
     /// Takes note of a contract as if it were in the database.
     #[cfg(test)]
-    pub fn learn(&self, snapshot: &ContractSnapshot, row: ContractRow) {
+    pub(super) fn learn(&self, snapshot: &ContractSnapshot, row: ContractRow) {
         let mut known = self.lock();
         known.by_id.insert(row.lane.id.0, Arc::clone(&snapshot.contract));
         known.ids.insert(Arc::clone(&snapshot.json), row);
     }
 
     /// The row of a snapshot, made if it is new.
-    pub async fn row(&self, database: &Database, snapshot: &ContractSnapshot) -> Result<ContractRow, StoreError> {
+    pub(super) async fn row(
+        &self,
+        database: &Database,
+        snapshot: &ContractSnapshot,
+    ) -> Result<ContractRow, StoreError> {
         if let Some(row) = self.lock().ids.get(&snapshot.json) {
             return Ok(row.clone());
         }
@@ -67,7 +71,7 @@ impl Contracts {
     }
 
     /// The contracts of these rows; those that cannot be read are left out.
-    pub async fn by_id(
+    pub(super) async fn by_id(
         &self,
         database: &Database,
         ids: impl Iterator<Item = i64>,
@@ -99,7 +103,7 @@ impl Contracts {
 }
 
 /// A contract by its hash, made if it is not there. Harmless outside the transaction that needs it.
-pub fn ensure_contract(url: &str, snapshot: &str, target: &str, attempt_limit: i64) -> Batch {
+pub(super) fn ensure_contract(url: &str, snapshot: &str, target: &str, attempt_limit: i64) -> Batch {
     let mut values = Values::default();
     let (url_hash, hash) = (values.hash(&sha256(url)), values.hash(&sha256(snapshot)));
     let (url, snapshot, target) = (values.text(url), values.text(snapshot), values.text(target));
@@ -116,7 +120,7 @@ SELECT contract_id, gateway_id FROM submission_contracts WHERE snapshot_sha256 =
 }
 
 /// The receiver of a contract, made if it is not there.
-pub fn ensure_receiver(origin: &str, contract_id: i64) -> Batch {
+pub(super) fn ensure_receiver(origin: &str, contract_id: i64) -> Batch {
     let mut values = Values::default();
     let hash = values.hash(&sha256(origin));
     let (origin, contract) = (values.text(origin), values.number(contract_id));
@@ -132,7 +136,7 @@ WHERE r.origin_sha256 = {hash}
 }
 
 /// Contracts by their numbers.
-pub fn contracts(ids: Vec<serde_json::Value>) -> Batch {
+pub(super) fn contracts(ids: Vec<serde_json::Value>) -> Batch {
     let mut values = Values::default();
     let ids = values.json(ids);
     values.batch(format!(

@@ -3,10 +3,10 @@
 use crate::store::KEPT_MINUTES;
 
 /// Minutes since 1970, as the other store counts them.
-pub const THIS_MINUTE: &str = "DATEDIFF(MINUTE, '1970-01-01T00:00:00', SYSUTCDATETIME())";
+pub(super) const THIS_MINUTE: &str = "DATEDIFF(MINUTE, '1970-01-01T00:00:00', SYSUTCDATETIME())";
 
 /// Writes down the events of the intents `i` of `ended` (tables and a condition), if their contracts have webhooks.
-pub fn webhook_events(ended: &str) -> String {
+pub(super) fn webhook_events(ended: &str) -> String {
     format!(
         "
 INSERT INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, tries_before, tries, next_try_at)
@@ -19,7 +19,7 @@ WHERE NOT EXISTS (SELECT 1 FROM submission_webhook_events AS w WHERE w.intent_se
 
 /// What is counted.
 #[derive(Clone, Copy)]
-pub enum Ended<'a> {
+pub(super) enum Ended<'a> {
     /// The attempts of `@done` that were just recorded.
     ByAttempt,
     /// The intents `i` of these tables and this condition, exhausted without an attempt.
@@ -27,7 +27,7 @@ pub enum Ended<'a> {
 }
 
 /// Adds up by minute; what is older than a day goes with the first of a kind.
-pub fn count(ended: Ended<'_>) -> String {
+pub(super) fn count(ended: Ended<'_>) -> String {
     let (kinds, same, values) = match ended {
         Ended::ByAttempt => (
             "SELECT d.minute, i.contract_id, d.outcome, d.cause, d.status, COUNT_BIG(*) AS attempts,

@@ -27,7 +27,7 @@ use crate::telemetry::metrics::Metrics;
 
 /// SQL with its values; values never become part of the text.
 #[derive(Clone, Debug)]
-pub struct Batch {
+pub(super) struct Batch {
     pub sql: Cow<'static, str>,
     pub values: Vec<Value>,
     pub repeat: Repeat,
@@ -40,7 +40,7 @@ pub struct Batch {
 
 impl Batch {
     /// A batch that does no harm when it runs twice.
-    pub fn new(sql: impl Into<Cow<'static, str>>, values: Vec<Value>) -> Self {
+    pub(super) fn new(sql: impl Into<Cow<'static, str>>, values: Vec<Value>) -> Self {
         Self {
             sql: sql.into(),
             values,
@@ -54,7 +54,7 @@ impl Batch {
 
 /// When a batch that failed for a passing reason may be sent once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeat {
+pub(super) enum Repeat {
     /// Whenever the server reports such a reason, also if the batch may have taken effect: running it twice does no harm.
     IfFailed,
     /// Only if the server rolled it back for certain. A batch that starts attempts is such: run a second time it finds them
@@ -63,7 +63,7 @@ pub enum Repeat {
 }
 
 #[derive(Clone, Debug)]
-pub enum Value {
+pub(super) enum Value {
     /// At most 4,000 UTF-16 units, where its batch is prepared.
     Text(String),
     Json(String),
@@ -72,10 +72,10 @@ pub enum Value {
 }
 
 /// Rows of each result set, in the order of the statements that made them.
-pub type ResultSets = Vec<Vec<Row>>;
+pub(super) type ResultSets = Vec<Vec<Row>>;
 
 #[derive(Clone)]
-pub struct Database {
+pub(super) struct Database {
     name: &'static str,
     pool: Pool<Manager>,
     /// Why the last connection that was tried could not be made.
@@ -93,7 +93,7 @@ const FRESH: Duration = Duration::from_secs(1);
 impl Database {
     /// Makes a pool of at most `size` connections, with a name for the metrics; connects when first
     /// used.
-    pub fn new(settings: &Settings, name: &'static str, size: u32, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(settings: &Settings, name: &'static str, size: u32, metrics: Arc<Metrics>) -> Self {
         let faults = watch::Sender::default();
         let manager = Manager { settings: settings.clone(), faults: faults.clone() };
         let pool = Pool::builder()
@@ -111,7 +111,7 @@ impl Database {
     }
 
     /// Runs a batch to its end. One that fails for a passing reason is repeated, if that is safe.
-    pub async fn run(&self, batch: Batch) -> Result<ResultSets, StoreError> {
+    pub(super) async fn run(&self, batch: Batch) -> Result<ResultSets, StoreError> {
         #[cfg(test)]
         if !batch.of_test {
             super::tests::catalogue::assert_listed(&batch.sql);
@@ -305,7 +305,7 @@ impl From<Failure> for StoreError {
 }
 
 /// Lets the server parse a batch. The handle lasts as long as the connection.
-pub const PREPARE: &str = "
+pub(super) const PREPARE: &str = "
 DECLARE @handle INT;
 EXEC sp_prepare @handle OUTPUT, @P1, @P2, 1;
 SELECT CAST(@handle AS BIGINT) AS handle;";
@@ -313,7 +313,7 @@ SELECT CAST(@handle AS BIGINT) AS handle;";
 /// A connection as the driver has it.
 pub type Tds = Client<Compat<TcpStream>>;
 
-pub struct Manager {
+pub(super) struct Manager {
     settings: Settings,
     faults: watch::Sender<String>,
 }
@@ -332,7 +332,7 @@ fn setup(lock_timeout: Duration) -> String {
     format!("SET XACT_ABORT ON; SET NOCOUNT ON; SET LOCK_TIMEOUT {};", lock_timeout.as_millis())
 }
 
-pub struct Connection {
+pub(super) struct Connection {
     client: Tds,
     /// Work was begun on it and has not ended in order.
     dirty: bool,

@@ -24,7 +24,7 @@ use crate::store::{
 
 /// Adds new submissions to a batch of writes. Of several with one key only the first is written; the others are compared with
 /// it afterwards.
-pub fn write_received(script: &mut Script, received: &[NewInboxSubmission]) {
+pub(super) fn write_received(script: &mut Script, received: &[NewInboxSubmission]) {
     let mut items = Vec::with_capacity(received.len());
     let (mut payloads, mut hashes) = (BytesMut::new(), BytesMut::new());
     let mut keys = HashSet::new();
@@ -79,7 +79,10 @@ JOIN inbox_submissions AS s ON s.key_sha256 IS NOT NULL AND s.key_sha256 = r.key
     );
 }
 
-pub fn received(new: &[NewInboxSubmission], rows: &[Row]) -> Result<Vec<Result<Received, StoreError>>, StoreError> {
+pub(super) fn received(
+    new: &[NewInboxSubmission],
+    rows: &[Row],
+) -> Result<Vec<Result<Received, StoreError>>, StoreError> {
     let mut by_key: HashMap<Vec<u8>, (InboxSubmissionId, Vec<u8>)> = HashMap::new();
     for row in rows {
         let bytes = |column| rows::need::<&[u8]>(row, column).map(<[u8]>::to_vec);
@@ -101,7 +104,7 @@ pub fn received(new: &[NewInboxSubmission], rows: &[Row]) -> Result<Vec<Result<R
     Ok(new.iter().map(answer).collect())
 }
 
-pub fn look_batch(limit: usize) -> Batch {
+pub(super) fn look_batch(limit: usize) -> Batch {
     let mut values = Values::default();
     let limit = values.count(limit);
     values.batch(format!(
@@ -115,7 +118,7 @@ FROM inbox_submissions WHERE next_try_at <= SYSUTCDATETIME() ORDER BY next_try_a
     ))
 }
 
-pub async fn look(database: &Database, limit: usize) -> Result<DueInbox, StoreError> {
+pub(super) async fn look(database: &Database, limit: usize) -> Result<DueInbox, StoreError> {
     let results = database.run(look_batch(limit)).await?;
     let head = results.first().and_then(|rows| rows.first()).ok_or_else(|| no_answer("a look"))?;
     let (now, next) = (rows::need_moment(head, "now_at")?, rows::moment(head, "next_at")?);
@@ -210,7 +213,7 @@ COMMIT TRANSACTION;"
 }
 
 /// Several rows in one round trip, each as it turned out; then whether the term held for the last of them.
-pub fn process_batch(term: &Term, rows: &[ProcessedInboxSubmission]) -> Batch {
+pub(super) fn process_batch(term: &Term, rows: &[ProcessedInboxSubmission]) -> Batch {
     let mut values = Values::default();
     let Fence { sql: fence, .. } = values.fence(term);
     let mut sql = String::from(
@@ -228,7 +231,7 @@ pub fn process_batch(term: &Term, rows: &[ProcessedInboxSubmission]) -> Batch {
 /// Rows in one round trip: at most 120 parameters, and texts of as many payloads.
 const ROWS: usize = 20;
 
-pub async fn process(
+pub(super) async fn process(
     database: &Database,
     term: &Term,
     processed: &[ProcessedInboxSubmission],
@@ -266,7 +269,7 @@ async fn process_together(
     Ok(rows::need::<i64>(row, "held")? == 1)
 }
 
-pub fn reprocess_batch(which: &Reprocess) -> Batch {
+pub(super) fn reprocess_batch(which: &Reprocess) -> Batch {
     let mut values = Values::default();
     let condition = match which {
         Reprocess::One(id) => format!("id = {} AND processed_at IS NULL", values.code(id.to_string(), 36)),
@@ -285,7 +288,7 @@ SELECT CAST(@@ROWCOUNT AS BIGINT) AS changed;"
     ))
 }
 
-pub async fn reprocess(database: &Database, which: &Reprocess) -> Result<usize, StoreError> {
+pub(super) async fn reprocess(database: &Database, which: &Reprocess) -> Result<usize, StoreError> {
     let results = database.run(reprocess_batch(which)).await?;
     let row = results.iter().flatten().next().ok_or_else(|| no_answer("a wish"))?;
     Ok(usize::try_from(rows::need::<i64>(row, "changed")?).unwrap_or(0))
@@ -310,13 +313,16 @@ fn submission(row: &Row) -> Result<InboxSubmission, StoreError> {
     })
 }
 
-pub fn find_batch(id: InboxSubmissionId) -> Batch {
+pub(super) fn find_batch(id: InboxSubmissionId) -> Batch {
     let mut values = Values::default();
     let id = values.code(id.to_string(), 36);
     values.batch(format!("SELECT {SUBMISSION_COLUMNS}, payload FROM inbox_submissions WHERE id = {id};"))
 }
 
-pub async fn find(database: &Database, id: InboxSubmissionId) -> Result<Option<(InboxSubmission, Bytes)>, StoreError> {
+pub(super) async fn find(
+    database: &Database,
+    id: InboxSubmissionId,
+) -> Result<Option<(InboxSubmission, Bytes)>, StoreError> {
     let results = database.run(find_batch(id)).await?;
     let Some(row) = results.iter().flatten().next() else { return Ok(None) };
     Ok(Some((submission(row)?, rows::bytes(row, "payload")?.unwrap_or_default())))
@@ -324,22 +330,22 @@ pub async fn find(database: &Database, id: InboxSubmissionId) -> Result<Option<(
 
 /// A list, newest first.
 #[derive(Clone, Copy)]
-pub struct Listing {
+pub(super) struct Listing {
     columns: &'static str,
     table: &'static str,
     number: &'static str,
 }
 
-pub const SUBMISSIONS: Listing =
+pub(super) const SUBMISSIONS: Listing =
     Listing { columns: SUBMISSION_COLUMNS, table: "inbox_submissions", number: "submission_seq" };
-pub const CONTACTS: Listing = Listing {
+pub(super) const CONTACTS: Listing = Listing {
     columns: "contact_id, client_slug, email, phone, name, created_at",
     table: "inbox_contacts",
     number: "contact_id",
 };
 /// Of each body as many UTF-16 units as hold one character more than is shown, whatever characters they are. What is cut
 /// within a pair of surrogates is behind those.
-pub const MESSAGES: Listing = Listing {
+pub(super) const MESSAGES: Listing = Listing {
     columns: "message_id, client_slug, contact_id, (SELECT s.id FROM inbox_submissions AS s
     WHERE s.submission_seq = inbox_messages.submission_seq) AS submission_id, channel,
     SUBSTRING(body, 1, 8002) AS body, source_url, processed_at",
@@ -348,7 +354,7 @@ pub const MESSAGES: Listing = Listing {
 };
 
 impl Listing {
-    pub fn batch(self, query: &InboxQuery) -> Batch {
+    pub(super) fn batch(self, query: &InboxQuery) -> Batch {
         let Self { columns, table, number } = self;
         let mut values = Values::default();
         let limit = values.count(query.limit.max(1).saturating_add(1));
@@ -373,13 +379,16 @@ impl Listing {
     }
 }
 
-pub async fn submissions(database: &Database, query: &InboxQuery) -> Result<InboxPage<InboxSubmission>, StoreError> {
+pub(super) async fn submissions(
+    database: &Database,
+    query: &InboxQuery,
+) -> Result<InboxPage<InboxSubmission>, StoreError> {
     let results = database.run(SUBMISSIONS.batch(query)).await?;
     let rows = results.iter().flatten().map(submission).collect::<Result<_, _>>()?;
     Ok(InboxPage::of(query, rows, |row: &InboxSubmission| row.seq.0))
 }
 
-pub async fn contacts(database: &Database, query: &InboxQuery) -> Result<InboxPage<Contact>, StoreError> {
+pub(super) async fn contacts(database: &Database, query: &InboxQuery) -> Result<InboxPage<Contact>, StoreError> {
     let results = database.run(CONTACTS.batch(query)).await?;
     let contact = |row: &Row| {
         Ok(Contact {
@@ -395,7 +404,7 @@ pub async fn contacts(database: &Database, query: &InboxQuery) -> Result<InboxPa
     Ok(InboxPage::of(query, rows, |contact: &Contact| contact.id))
 }
 
-pub async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPage<InboxMessage>, StoreError> {
+pub(super) async fn messages(database: &Database, query: &InboxQuery) -> Result<InboxPage<InboxMessage>, StoreError> {
     let results = database.run(MESSAGES.batch(query)).await?;
     let message = |row: &Row| {
         Ok(InboxMessage {

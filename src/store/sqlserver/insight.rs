@@ -18,7 +18,7 @@ use crate::store::{
 };
 
 /// After the history, which is four result sets.
-pub fn detail_batch(id: &IntentId) -> Batch {
+pub(super) fn detail_batch(id: &IntentId) -> Batch {
     let mut values = Values::default();
     let id = values.text(id.as_str());
     values.batch(format!(
@@ -30,13 +30,13 @@ LEFT JOIN submission_target_pauses AS p ON p.submission_target = c.submission_ta
     ))
 }
 
-pub fn payload_batch(id: &IntentId) -> Batch {
+pub(super) fn payload_batch(id: &IntentId) -> Batch {
     let mut values = Values::default();
     let id = values.text(id.as_str());
     values.batch(format!("SELECT payload FROM submission_intents WHERE intent_id = {id};"))
 }
 
-pub fn overview_batch() -> Batch {
+pub(super) fn overview_batch() -> Batch {
     let sql = format!(
         "
 SELECT TOP (1) holder_id, lease_epoch, acquired_at, expires_at FROM submission_manager_leases ORDER BY lease_epoch DESC;
@@ -53,7 +53,7 @@ ORDER BY SUM(m.attempts) DESC, c.submission_target, m.outcome, m.cause;{PAUSED}"
     Batch::new(sql, Vec::new())
 }
 
-pub fn health_batch() -> Batch {
+pub(super) fn health_batch() -> Batch {
     let sql = format!(
         "
 SELECT c.submission_target, COUNT_BIG(*) AS waiting FROM submission_intents AS i
@@ -66,7 +66,7 @@ WHERE m.minute > {THIS_MINUTE} - {RECENT_MINUTES} GROUP BY c.submission_target, 
     Batch::new(sql, Vec::new())
 }
 
-pub async fn detail(database: &Database, id: IntentId) -> Result<Option<IntentDetail>, StoreError> {
+pub(super) async fn detail(database: &Database, id: IntentId) -> Result<Option<IntentDetail>, StoreError> {
     let results = database.run(detail_batch(&id)).await?;
     let (Some(history), Some(row)) = (read::history_of(&results)?, set(&results, 4).first()) else {
         return Ok(None);
@@ -81,12 +81,12 @@ pub async fn detail(database: &Database, id: IntentId) -> Result<Option<IntentDe
     }))
 }
 
-pub async fn payload(database: &Database, id: IntentId) -> Result<Option<Bytes>, StoreError> {
+pub(super) async fn payload(database: &Database, id: IntentId) -> Result<Option<Bytes>, StoreError> {
     let results = database.run(payload_batch(&id)).await?;
     first(&results).map(|row| Ok(rows::bytes(row, "payload")?.unwrap_or_default())).transpose()
 }
 
-pub async fn overview(database: &Database) -> Result<Overview, StoreError> {
+pub(super) async fn overview(database: &Database) -> Result<Overview, StoreError> {
     let backlog = read::backlog(database).await?;
     let results = database.run(overview_batch()).await?;
     let leader = set(&results, 0).first().map(|row| {
@@ -129,7 +129,7 @@ pub async fn overview(database: &Database) -> Result<Overview, StoreError> {
     })
 }
 
-pub async fn target_health(database: &Database) -> Result<Vec<TargetHealth>, StoreError> {
+pub(super) async fn target_health(database: &Database) -> Result<Vec<TargetHealth>, StoreError> {
     let results = database.run(health_batch()).await?;
     let mut targets: BTreeMap<TargetName, TargetHealth> = BTreeMap::new();
     for row in set(&results, 0) {

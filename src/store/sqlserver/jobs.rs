@@ -14,7 +14,7 @@ use crate::domain::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
 use crate::store::{FoundJob, Job, JobFacts, JobLookup, JobPage, JobQuery, StoreError};
 
 /// What the input of new intents has besides, if some are jobs.
-pub fn input_columns(hashes: &str) -> [Column<'static>; 7] {
+pub(super) fn input_columns(hashes: &str) -> [Column<'static>; 7] {
     [
         Column::hash("key_sha256", hashes),
         Column::code("submission_id", 36),
@@ -27,11 +27,11 @@ pub fn input_columns(hashes: &str) -> [Column<'static>; 7] {
 }
 
 /// Ends the condition of inserted intents, if some are jobs.
-pub const UNLESS_KEY_EXISTS: &str = "
+pub(super) const UNLESS_KEY_EXISTS: &str = "
     AND NOT EXISTS (SELECT 1 FROM submission_jobs AS b WHERE b.key_sha256 = n.key_sha256)";
 
 /// No two transactions share a timestamp, so it tells which intents this one created.
-pub const INSERT_JOBS: &str = "
+pub(super) const INSERT_JOBS: &str = "
 INSERT INTO submission_jobs (intent_seq, key_sha256, submission_id, tenant_id, workspace_id, job_id, idempotency_key,
     management_node_id, accepted_at)
 SELECT i.intent_seq, n.key_sha256, n.submission_id, n.tenant_id, n.workspace_id, n.job_id, n.idempotency_key,
@@ -39,13 +39,13 @@ SELECT i.intent_seq, n.key_sha256, n.submission_id, n.tenant_id, n.workspace_id,
 FROM @new AS n JOIN submission_intents AS i ON i.intent_id = n.intent_id
 WHERE n.place BETWEEN @first AND @last AND n.key_sha256 IS NOT NULL AND i.created_at = @now;";
 
-pub const INSERT_TRACES: &str = "
+pub(super) const INSERT_TRACES: &str = "
 INSERT INTO submission_traces (intent_seq, traceparent)
 SELECT i.intent_seq, n.traceparent FROM @new AS n JOIN submission_intents AS i ON i.intent_id = n.intent_id
 WHERE n.place BETWEEN @first AND @last AND n.traceparent IS NOT NULL AND i.created_at = @now;";
 
 /// The intents that have the keys of the submitted jobs.
-pub fn submitted() -> String {
+pub(super) fn submitted() -> String {
     format!(
         "
 SELECT {INTENT_COLUMNS}, b.key_sha256
@@ -59,7 +59,7 @@ WHERE n.place BETWEEN @first AND @last;"
 
 /// Counts the attempts that could not reach nodes, until one does; which came first in a batch is not looked at.
 /// How long a node has been gone counts from when that is said of it, whatever is tried meanwhile.
-pub fn count_reach() -> String {
+pub(super) fn count_reach() -> String {
     const FAILED: &str = "SELECT i.gateway_id, COUNT_BIG(*) AS failures FROM @done AS d
     JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
     WHERE d.reached IS NOT NULL AND i.last_modified_at = @now GROUP BY i.gateway_id HAVING MAX(d.reached) = 0";
@@ -78,7 +78,7 @@ WHERE NOT EXISTS (SELECT 1 FROM submission_gateway_reach AS r WHERE r.gateway_id
 }
 
 /// Whether a node answers, as far as is known, or may be tried now.
-pub fn admits_batch(url_sha256: &[u8; 32]) -> Batch {
+pub(super) fn admits_batch(url_sha256: &[u8; 32]) -> Batch {
     let mut values = Values::default();
     let url = values.hash(url_sha256);
     let failures = values.number(FAILURES_UNTIL_GONE);
@@ -103,7 +103,7 @@ JOIN submission_intents AS i ON i.intent_seq = b.intent_seq
 JOIN submission_contracts AS c ON c.contract_id = i.contract_id
 LEFT JOIN submission_traces AS t ON t.intent_seq = b.intent_seq";
 
-pub fn find_batch(by: &JobLookup) -> Batch {
+pub(super) fn find_batch(by: &JobLookup) -> Batch {
     let mut values = Values::default();
     let condition = match by {
         JobLookup::Key(key) => format!("b.key_sha256 = {}", values.hash(&key.0)),
@@ -112,7 +112,7 @@ pub fn find_batch(by: &JobLookup) -> Batch {
     values.batch(format!("SELECT {INTENT_COLUMNS}, {JOB_COLUMNS}, i.payload FROM {JOB_TABLES} WHERE {condition};"))
 }
 
-pub async fn find(database: &Database, by: JobLookup) -> Result<Option<FoundJob>, StoreError> {
+pub(super) async fn find(database: &Database, by: JobLookup) -> Result<Option<FoundJob>, StoreError> {
     let results = database.run(find_batch(&by)).await?;
     let Some(row) = results.iter().flatten().next() else { return Ok(None) };
     Ok(Some(FoundJob { job: job(row)?, payload: rows::bytes(row, "payload")?.unwrap_or_default() }))
@@ -135,7 +135,7 @@ fn job(row: &Row) -> Result<Job, StoreError> {
 }
 
 /// A page of jobs, newest first.
-pub fn list_batch(query: &JobQuery) -> Batch {
+pub(super) fn list_batch(query: &JobQuery) -> Batch {
     let mut values = Values::default();
     let limit = values.count(query.limit.max(1).saturating_add(1));
     let mut conditions = Vec::new();
@@ -166,13 +166,13 @@ ORDER BY b.accepted_at DESC, b.submission_id DESC;"
     ))
 }
 
-pub async fn list(database: &Database, query: &JobQuery) -> Result<JobPage, StoreError> {
+pub(super) async fn list(database: &Database, query: &JobQuery) -> Result<JobPage, StoreError> {
     let results = database.run(list_batch(query)).await?;
     let jobs = results.iter().flatten().map(job).collect::<Result<_, _>>()?;
     Ok(JobPage::of(query.limit.max(1), jobs))
 }
 
-pub async fn admits(database: &Database, gateway: &GatewayUrl) -> Result<bool, StoreError> {
+pub(super) async fn admits(database: &Database, gateway: &GatewayUrl) -> Result<bool, StoreError> {
     let results = database.run(admits_batch(&Sha256::digest(gateway.as_str()).into())).await?;
     let row = results.iter().flatten().next().ok_or_else(|| StoreError::Unavailable("no answer".to_owned()))?;
     Ok(rows::need::<i64>(row, "admitted")? == 1)

@@ -5,7 +5,7 @@ use super::rows;
 use crate::store::StoreError;
 
 /// Each one batch, each safe to run again.
-pub const MIGRATIONS: [&str; 9] = [
+pub(super) const MIGRATIONS: [&str; 9] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
     include_str!("../../../schema/sqlserver/0003_minutes.sql"),
@@ -17,12 +17,12 @@ pub const MIGRATIONS: [&str; 9] = [
     include_str!("../../../schema/sqlserver/0010_fence.sql"),
 ];
 
-pub const VERSION: &str = "
+pub(super) const VERSION: &str = "
 IF OBJECT_ID('submission_schema_versions') IS NULL SELECT CAST(0 AS BIGINT) AS version;
 ELSE EXECUTE sp_executesql N'SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) AS version FROM submission_schema_versions';";
 
 /// The table of versions, with a row 0 to lock.
-pub const MAKE_VERSIONS: &str = "
+pub(super) const MAKE_VERSIONS: &str = "
 IF OBJECT_ID('submission_schema_versions') IS NULL
 BEGIN
     BEGIN TRANSACTION;
@@ -35,7 +35,7 @@ BEGIN
 END;";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SchemaState {
+pub(super) enum SchemaState {
     Current,
     /// So many migrations are missing.
     Behind(usize),
@@ -43,7 +43,7 @@ pub enum SchemaState {
     Newer(usize),
 }
 
-pub async fn state(database: &Database) -> Result<SchemaState, StoreError> {
+pub(super) async fn state(database: &Database) -> Result<SchemaState, StoreError> {
     let results = database.run(Batch::new(VERSION, Vec::new())).await?;
     let row = results.iter().flatten().next();
     let row = row.ok_or_else(|| StoreError::Unavailable("the server did not say the schema's version".to_owned()))?;
@@ -56,7 +56,7 @@ pub async fn state(database: &Database) -> Result<SchemaState, StoreError> {
 }
 
 /// Runs what is missing, on connections that have the patience for it; how many that were.
-pub async fn run(database: &Database, patient: &Database) -> Result<usize, StoreError> {
+pub(super) async fn run(database: &Database, patient: &Database) -> Result<usize, StoreError> {
     make_versions(database).await?;
     let mut ran = 0;
     while let SchemaState::Behind(missing) = state(database).await? {
@@ -84,7 +84,7 @@ async fn make_versions(database: &Database) -> Result<(), StoreError> {
 }
 
 /// One migration with its number, in one transaction; without effect if another instance was first.
-pub fn migration(number: usize) -> String {
+pub(super) fn migration(number: usize) -> String {
     let script = MIGRATIONS.get(number).copied().unwrap_or_default();
     format!(
         "DECLARE @applied BIGINT = 0;

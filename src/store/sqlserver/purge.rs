@@ -13,7 +13,7 @@ use crate::store::{PurgeCursor, PurgeRequest, Purged, StoreError};
 
 /// Terminal intents older than so many seconds, the oldest first, behind the cursor; those whose webhook event is
 /// pending are examined and kept. Every deletion seeks by the first column of a primary key.
-pub fn batch(term: &Term, request: &PurgeRequest) -> Batch {
+pub(super) fn batch(term: &Term, request: &PurgeRequest) -> Batch {
     const DOOMED: &str = "SELECT o.intent_seq FROM @old AS o WHERE o.owed = 0";
     let after = request.after.unwrap_or(PurgeCursor { completed_at: Timestamp::from_micros(0), seq: IntentSeq(0) });
     let mut values = Values::default();
@@ -50,7 +50,11 @@ SELECT TOP (1) o.intent_seq, o.completed_at FROM @old AS o ORDER BY o.completed_
     ))
 }
 
-pub async fn purge(database: &Database, term: Term, request: PurgeRequest) -> Result<Option<Purged>, StoreError> {
+pub(super) async fn purge(
+    database: &Database,
+    term: Term,
+    request: PurgeRequest,
+) -> Result<Option<Purged>, StoreError> {
     let started = monotonic();
     let results = database.run(batch(&term, &request)).await?;
     let took = monotonic().duration_since(started);

@@ -20,23 +20,23 @@ use crate::store::{
     PageCursor, Refresh, RefreshRequest, ScheduleSnapshot, StoreError, StoredIntent,
 };
 
-pub fn first(results: &[Vec<Row>]) -> Option<&Row> {
+pub(super) fn first(results: &[Vec<Row>]) -> Option<&Row> {
     results.iter().flatten().next()
 }
 
-pub fn need_first(results: &[Vec<Row>]) -> Result<&Row, StoreError> {
+pub(super) fn need_first(results: &[Vec<Row>]) -> Result<&Row, StoreError> {
     first(results).ok_or_else(|| StoreError::Unavailable("the server did not answer a question".to_owned()))
 }
 
-pub fn all<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
+pub(super) fn all<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
     rows.iter().map(read).collect()
 }
 
-pub fn set(results: &[Vec<Row>], number: usize) -> &[Row] {
+pub(super) fn set(results: &[Vec<Row>], number: usize) -> &[Row] {
     results.get(number).map(Vec::as_slice).unwrap_or_default()
 }
 
-pub async fn acquire_lease(
+pub(super) async fn acquire_lease(
     database: &Database,
     time: &StoreTime,
     name: Arc<str>,
@@ -52,7 +52,7 @@ pub async fn acquire_lease(
     Ok(Some(Lease { term, expires_at, now }))
 }
 
-pub async fn renew_lease(
+pub(super) async fn renew_lease(
     database: &Database,
     time: &StoreTime,
     term: Term,
@@ -67,11 +67,11 @@ pub async fn renew_lease(
     Ok(held.then_some(Lease { term, expires_at, now }))
 }
 
-pub async fn release_lease(database: &Database, term: Term) -> Result<(), StoreError> {
+pub(super) async fn release_lease(database: &Database, term: Term) -> Result<(), StoreError> {
     database.run(statements::release_lease(&term)).await.map(drop)
 }
 
-pub async fn lease_state(database: &Database) -> Result<LeaseState, StoreError> {
+pub(super) async fn lease_state(database: &Database) -> Result<LeaseState, StoreError> {
     let results = database.run(statements::lease_state()).await?;
     let clock = need_first(&results)?;
     let (now, last_at) = (rows::need_moment(clock, "now_at")?, rows::need_moment(clock, "last_at")?);
@@ -88,12 +88,12 @@ pub async fn lease_state(database: &Database) -> Result<LeaseState, StoreError> 
     Ok(LeaseState { lease, now, clock_ahead: latest.since(now) })
 }
 
-pub async fn reset_lease(database: &Database, epoch: i64, renewed_at: Timestamp) -> Result<bool, StoreError> {
+pub(super) async fn reset_lease(database: &Database, epoch: i64, renewed_at: Timestamp) -> Result<bool, StoreError> {
     let results = database.run(statements::reset_lease(epoch, renewed_at)).await?;
     Ok(rows::need::<i64>(need_first(&results)?, "reset")? == 1)
 }
 
-pub async fn open_attempts_before(
+pub(super) async fn open_attempts_before(
     database: &Database,
     epoch: i64,
     limit: usize,
@@ -106,7 +106,7 @@ pub async fn open_attempts_before(
     Ok(readable.collect())
 }
 
-pub async fn schedule_snapshot(database: &Database, page_limit: usize) -> Result<ScheduleSnapshot, StoreError> {
+pub(super) async fn schedule_snapshot(database: &Database, page_limit: usize) -> Result<ScheduleSnapshot, StoreError> {
     let results = database.run(statements::schedule_snapshot(page_limit)).await?;
     let clock = need_first(&results)?;
     // Changes at that very timestamp may be reported once more, which does no harm.
@@ -136,7 +136,7 @@ fn all_waiting(rows: &[Row]) -> Result<Vec<Waiting>, StoreError> {
     rows.iter().map(|row| rows::waiting(row, &mut lanes)).collect()
 }
 
-pub async fn refresh_schedule(database: &Database, request: RefreshRequest) -> Result<Refresh, StoreError> {
+pub(super) async fn refresh_schedule(database: &Database, request: RefreshRequest) -> Result<Refresh, StoreError> {
     let results = database.run(statements::refresh_schedule(&request)).await?;
     let RefreshRequest { mut cursor, limit, pages } = request;
     let changes = set(&results, 2);
@@ -162,7 +162,7 @@ pub async fn refresh_schedule(database: &Database, request: RefreshRequest) -> R
     })
 }
 
-pub async fn backlog(database: &Database) -> Result<Backlog, StoreError> {
+pub(super) async fn backlog(database: &Database) -> Result<Backlog, StoreError> {
     let results = database.run(statements::backlog()).await?;
     let owed = need_first(results.get(1..).unwrap_or_default())?;
     let (now, oldest) = (rows::need_moment(owed, "now_at")?, rows::moment(owed, "oldest")?);
@@ -173,18 +173,18 @@ pub async fn backlog(database: &Database) -> Result<Backlog, StoreError> {
     })
 }
 
-pub async fn find(database: &Database, id: IntentId) -> Result<Option<StoredIntent>, StoreError> {
+pub(super) async fn find(database: &Database, id: IntentId) -> Result<Option<StoredIntent>, StoreError> {
     let results = database.run(statements::find(&id)).await?;
     first(&results).map(rows::found).transpose()
 }
 
-pub async fn history(database: &Database, id: IntentId) -> Result<Option<History>, StoreError> {
+pub(super) async fn history(database: &Database, id: IntentId) -> Result<Option<History>, StoreError> {
     let results = database.run(statements::history(&id)).await?;
     history_of(&results)
 }
 
 /// What the first result sets of a history say.
-pub fn history_of(results: &[Vec<Row>]) -> Result<Option<History>, StoreError> {
+pub(super) fn history_of(results: &[Vec<Row>]) -> Result<Option<History>, StoreError> {
     let Some(row) = set(results, 0).first() else { return Ok(None) };
     let intent: Intent = rows::intent(row)?;
     let attempts: Vec<Attempt> = all(set(results, 1), rows::attempt)?;
@@ -192,7 +192,7 @@ pub fn history_of(results: &[Vec<Row>]) -> Result<Option<History>, StoreError> {
     Ok(Some(History { intent, attempts, webhook }))
 }
 
-pub async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, StoreError> {
+pub(super) async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, StoreError> {
     let wanted = query.page_size().saturating_add(1);
     let Some(text) = &query.prefix else {
         let intents = list_part(database, &query, Part::All, wanted).await?;
@@ -226,6 +226,6 @@ async fn list_part(
 
 /// Moves the clock on, which every transaction that writes has to do. How much it writes makes no difference: a server
 /// whose log or disk is full refuses any write.
-pub async fn probe(database: &Database) -> Result<(), StoreError> {
+pub(super) async fn probe(database: &Database) -> Result<(), StoreError> {
     database.run(statements::probe()).await.map(drop)
 }

@@ -15,14 +15,14 @@ use crate::domain::trace::TraceContext;
 use crate::store::{Attempt, OpenAttempt, StoreError, StoredIntent, column_values};
 
 /// The columns that [`intent`] reads, of `submission_intents AS i` and `submission_contracts AS c`.
-pub const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
+pub(super) const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
      i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch";
 
-pub fn get<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Result<Option<T>, StoreError> {
+pub(super) fn get<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Result<Option<T>, StoreError> {
     row.try_get(column).map_err(|error| StoreError::Unexpected(format!("column {column}: {error}")))
 }
 
-pub fn need<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Result<T, StoreError> {
+pub(super) fn need<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Result<T, StoreError> {
     get(row, column)?.ok_or_else(|| nonsense(column, "NULL"))
 }
 
@@ -30,35 +30,35 @@ fn nonsense(column: &'static str, value: &str) -> StoreError {
     StoreError::Unexpected(format!("column {column} holds {value:?}"))
 }
 
-pub fn moment(row: &Row, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
+pub(super) fn moment(row: &Row, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
     let Some(value) = get::<PrimitiveDateTime>(row, column)? else { return Ok(None) };
     let micros = value.assume_utc().unix_timestamp_nanos().div_euclid(1000);
     i64::try_from(micros).map(Timestamp::from_micros).map(Some).map_err(|_| nonsense(column, "a time out of range"))
 }
 
-pub fn need_moment(row: &Row, column: &'static str) -> Result<Timestamp, StoreError> {
+pub(super) fn need_moment(row: &Row, column: &'static str) -> Result<Timestamp, StoreError> {
     moment(row, column)?.ok_or_else(|| nonsense(column, "NULL"))
 }
 
-pub fn text(row: &Row, column: &'static str) -> Result<Option<String>, StoreError> {
+pub(super) fn text(row: &Row, column: &'static str) -> Result<Option<String>, StoreError> {
     Ok(get::<&str>(row, column)?.map(str::to_owned))
 }
 
-pub fn parsed<T>(row: &Row, column: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T, StoreError> {
+pub(super) fn parsed<T>(row: &Row, column: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T, StoreError> {
     let value = need::<&str>(row, column)?;
     parse(value).ok_or_else(|| nonsense(column, value))
 }
 
-pub fn attempts(row: &Row, column: &'static str) -> Result<u32, StoreError> {
+pub(super) fn attempts(row: &Row, column: &'static str) -> Result<u32, StoreError> {
     let count = need::<i64>(row, column)?;
     u32::try_from(count).map_err(|_| nonsense(column, &count.to_string()))
 }
 
-pub fn seq(row: &Row) -> Result<IntentSeq, StoreError> {
+pub(super) fn seq(row: &Row) -> Result<IntentSeq, StoreError> {
     need(row, "intent_seq").map(IntentSeq)
 }
 
-pub fn intent(row: &Row) -> Result<Intent, StoreError> {
+pub(super) fn intent(row: &Row) -> Result<Intent, StoreError> {
     let status: &str = need(row, "status")?;
     let state = column_values::parse_state(
         status,
@@ -77,13 +77,13 @@ pub fn intent(row: &Row) -> Result<Intent, StoreError> {
     })
 }
 
-pub fn found(row: &Row) -> Result<StoredIntent, StoreError> {
+pub(super) fn found(row: &Row) -> Result<StoredIntent, StoreError> {
     let hash: &[u8] = need(row, "payload_sha256")?;
     let payload_sha256 = hash.try_into().map_err(|_| nonsense("payload_sha256", "another number of bytes"))?;
     Ok(StoredIntent { intent: intent(row)?, payload_sha256 })
 }
 
-pub fn attempt(row: &Row) -> Result<Attempt, StoreError> {
+pub(super) fn attempt(row: &Row) -> Result<Attempt, StoreError> {
     let status: Option<&str> = get(row, "outcome_status")?;
     let outcome = column_values::parse_outcome(
         status,
@@ -101,9 +101,9 @@ pub fn attempt(row: &Row) -> Result<Attempt, StoreError> {
 }
 
 /// Lanes that rows have named, each made once.
-pub type Lanes = HashMap<LaneId, Arc<Lane>>;
+pub(super) type Lanes = HashMap<LaneId, Arc<Lane>>;
 
-pub fn waiting(row: &Row, lanes: &mut Lanes) -> Result<Waiting, StoreError> {
+pub(super) fn waiting(row: &Row, lanes: &mut Lanes) -> Result<Waiting, StoreError> {
     let id = LaneId(need(row, "contract_id")?);
     let lane = match lanes.get(&id) {
         Some(lane) => Arc::clone(lane),
@@ -123,7 +123,7 @@ pub fn waiting(row: &Row, lanes: &mut Lanes) -> Result<Waiting, StoreError> {
 }
 
 /// An attempt that the row says is open, under the contract that is passed in.
-pub fn open_attempt(
+pub(super) fn open_attempt(
     row: &Row,
     contract: Arc<Contract>,
     trace: Option<TraceContext>,
@@ -142,20 +142,20 @@ pub fn open_attempt(
 }
 
 /// What cannot be read counts as none: a trace is a help and not a promise.
-pub fn trace(row: &Row) -> Result<Option<TraceContext>, StoreError> {
+pub(super) fn trace(row: &Row) -> Result<Option<TraceContext>, StoreError> {
     Ok(get::<&str>(row, "traceparent")?.and_then(TraceContext::parse))
 }
 
-pub fn contract(row: &Row) -> Result<Contract, StoreError> {
+pub(super) fn contract(row: &Row) -> Result<Contract, StoreError> {
     parsed(row, "snapshot", |text| serde_json::from_str(text).ok())
 }
 
-pub fn bytes(row: &Row, column: &'static str) -> Result<Option<Bytes>, StoreError> {
+pub(super) fn bytes(row: &Row, column: &'static str) -> Result<Option<Bytes>, StoreError> {
     Ok(get::<&[u8]>(row, column)?.map(Bytes::copy_from_slice))
 }
 
 /// A moment as JSON carries it into a statement.
-pub fn json_moment(moment: Timestamp) -> String {
+pub(super) fn json_moment(moment: Timestamp) -> String {
     let mut text = moment.to_string();
     text.truncate(text.len() - 1); // The store's times are UTC; DATETIME2 has no zone.
     text

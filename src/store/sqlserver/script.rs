@@ -18,7 +18,7 @@ use crate::domain::time::Timestamp;
 
 /// The parameters of a batch, in order.
 #[derive(Default)]
-pub struct Values(Vec<Value>);
+pub(super) struct Values(Vec<Value>);
 
 impl Values {
     fn bind(&mut self, value: Value) -> String {
@@ -26,46 +26,46 @@ impl Values {
         format!("@P{}", self.0.len())
     }
 
-    pub fn number(&mut self, number: i64) -> String {
+    pub(super) fn number(&mut self, number: i64) -> String {
         self.bind(Value::Number(number))
     }
 
-    pub fn count(&mut self, count: usize) -> String {
+    pub(super) fn count(&mut self, count: usize) -> String {
         self.number(i64::try_from(count).unwrap_or(i64::MAX))
     }
 
     /// For NVARCHAR columns, and for texts that nothing is compared with.
-    pub fn text(&mut self, text: impl Into<String>) -> String {
+    pub(super) fn text(&mut self, text: impl Into<String>) -> String {
         self.bind(Value::Text(text.into()))
     }
 
     /// For VARCHAR columns of at most `length` characters.
-    pub fn code(&mut self, code: impl Into<String>, length: usize) -> String {
+    pub(super) fn code(&mut self, code: impl Into<String>, length: usize) -> String {
         let parameter = self.text(code);
         format!("CAST({parameter} AS VARCHAR({length}))")
     }
 
-    pub fn hash(&mut self, hash: &[u8; 32]) -> String {
+    pub(super) fn hash(&mut self, hash: &[u8; 32]) -> String {
         let parameter = self.bytes(Bytes::copy_from_slice(hash));
         format!("CAST({parameter} AS BINARY(32))")
     }
 
-    pub fn bytes(&mut self, bytes: Bytes) -> String {
+    pub(super) fn bytes(&mut self, bytes: Bytes) -> String {
         self.bind(Value::Bytes(bytes))
     }
 
-    pub fn moment(&mut self, moment: Timestamp) -> String {
+    pub(super) fn moment(&mut self, moment: Timestamp) -> String {
         let parameter = self.text(json_moment(moment));
         format!("CAST({parameter} AS DATETIME2(6))")
     }
 
-    pub fn json(&mut self, items: Vec<Json>) -> String {
+    pub(super) fn json(&mut self, items: Vec<Json>) -> String {
         self.bind(Value::Json(Json::Array(items).to_string()))
     }
 
     /// The fence: whether this term holds the lease, in `@held`. The lease row is changed, so it stays locked until commit
     /// and nobody can begin another term before. The expression of the term's epoch comes with it.
-    pub fn fence(&mut self, term: &Term) -> Fence {
+    pub(super) fn fence(&mut self, term: &Term) -> Fence {
         let (name, holder) = (self.text(&*term.lease_name), self.text(&*term.holder_id));
         let epoch = self.number(term.epoch);
         let sql = format!(
@@ -77,12 +77,12 @@ SET @held = @@ROWCOUNT;"
         Fence { sql, epoch }
     }
 
-    pub fn batch(self, sql: impl Into<std::borrow::Cow<'static, str>>) -> Batch {
+    pub(super) fn batch(self, sql: impl Into<std::borrow::Cow<'static, str>>) -> Batch {
         Batch::new(sql, self.0)
     }
 }
 
-pub struct Fence {
+pub(super) struct Fence {
     pub sql: String,
     pub epoch: String,
 }
@@ -92,7 +92,7 @@ pub struct Fence {
 /// A client that stops reading holds no locks that way, and the row of the clock, which all instances wait for, is not held
 /// while JSON is read.
 #[derive(Default)]
-pub struct Script {
+pub(super) struct Script {
     pub values: Values,
     variables: String,
     inputs: String,
@@ -105,7 +105,7 @@ pub struct Script {
 
 impl Script {
     /// The epoch of the term, whose changes are made only if it holds the lease.
-    pub fn fence(&mut self, term: &Term) -> String {
+    pub(super) fn fence(&mut self, term: &Term) -> String {
         let Fence { sql, epoch } = self.values.fence(term);
         self.fence = sql;
         epoch
@@ -117,7 +117,7 @@ impl Script {
     /// takes a table variable for small in any case. PostgreSQL, which plans for Babelfish, takes one that it knows nothing
     /// about for large, and reads whole tables instead of seeking, until it has statistics of those; but it takes any range
     /// of an unknown column for a small part of it.
-    pub fn input<'a>(&mut self, name: &str, items: Vec<Json>, columns: impl IntoIterator<Item = Column<'a>>) {
+    pub(super) fn input<'a>(&mut self, name: &str, items: Vec<Json>, columns: impl IntoIterator<Item = Column<'a>>) {
         let columns: Vec<_> = columns.into_iter().collect();
         let texts: Vec<_> = columns.iter().filter(|column| column.is_text).map(|column| column.name).collect();
         let is_escaped =
@@ -146,31 +146,31 @@ FROM OPENJSON({json}) WITH ({with}) AS j;"
     }
 
     /// Declares a variable of the batch.
-    pub fn variable(&mut self, declaration: &str) {
+    pub(super) fn variable(&mut self, declaration: &str) {
         let _infallible = write!(self.variables, ", {declaration}");
     }
 
     /// Adds statements of the transaction that are made in any case.
-    pub fn change(&mut self, sql: &str) {
+    pub(super) fn change(&mut self, sql: &str) {
         self.changes.push_str(sql);
     }
 
     /// Adds statements of the transaction that are made if the term holds the lease.
-    pub fn fenced_change(&mut self, sql: &str) {
+    pub(super) fn fenced_change(&mut self, sql: &str) {
         self.fenced_changes.push_str(sql);
     }
 
     /// Adds a query that is made after the commit.
-    pub fn answer(&mut self, sql: &str) {
+    pub(super) fn answer(&mut self, sql: &str) {
         self.answers.push_str(sql);
     }
 
     /// The batch writes down attempts as started, so it must not run twice.
-    pub fn starts_attempts(&mut self) {
+    pub(super) fn starts_attempts(&mut self) {
         self.starts_attempts = true;
     }
 
-    pub fn batch(self) -> Batch {
+    pub(super) fn batch(self) -> Batch {
         let Self { values, variables, inputs, fence, changes, fenced_changes, answers, starts_attempts } = self;
         let fenced_changes = match fenced_changes.as_str() {
             "" => String::new(),
@@ -188,7 +188,7 @@ SELECT @now AS now_at, @held AS held;{answers}"
 }
 
 /// A column of an input.
-pub struct Column<'a> {
+pub(super) struct Column<'a> {
     name: &'a str,
     /// What it is in the table variable.
     definition: String,
@@ -202,7 +202,7 @@ pub struct Column<'a> {
 
 impl<'a> Column<'a> {
     /// A column that is read as it is.
-    pub fn of(name: &'a str, sql_type: &str) -> Self {
+    pub(super) fn of(name: &'a str, sql_type: &str) -> Self {
         Self {
             name,
             definition: format!("{sql_type} NULL"),
@@ -213,23 +213,23 @@ impl<'a> Column<'a> {
     }
 
     /// What no two items share.
-    pub fn key(name: &'a str) -> Self {
+    pub(super) fn key(name: &'a str) -> Self {
         Self { definition: "BIGINT NOT NULL PRIMARY KEY".to_owned(), ..Self::of(name, "BIGINT") }
     }
 
     /// A word of ours, in ASCII.
-    pub fn code(name: &'a str, length: usize) -> Self {
+    pub(super) fn code(name: &'a str, length: usize) -> Self {
         Self::in_our_collation(name, &format!("VARCHAR({length})"))
     }
 
     /// Any text, as [`json_text`] writes it. `length` is that of the column which it goes to.
-    pub fn text(name: &'a str, length: usize) -> Self {
+    pub(super) fn text(name: &'a str, length: usize) -> Self {
         // Written so, a text may be twice as long.
         let sql_type = format!("NVARCHAR({})", (length * 2).min(4000));
         Self { is_text: true, ..Self::in_our_collation(name, &sql_type) }
     }
 
-    pub fn long_text(name: &'a str) -> Self {
+    pub(super) fn long_text(name: &'a str) -> Self {
         Self { is_text: true, ..Self::in_our_collation(name, "NVARCHAR(MAX)") }
     }
 
@@ -242,7 +242,7 @@ impl<'a> Column<'a> {
     }
 
     /// 32 bytes of `bytes`; the list says where they begin.
-    pub fn hash(name: &'a str, bytes: &str) -> Self {
+    pub(super) fn hash(name: &'a str, bytes: &str) -> Self {
         Self {
             definition: "BINARY(32) NULL".to_owned(),
             expression: format!("CAST(SUBSTRING({bytes}, j.{name}, 32) AS BINARY(32))"),
@@ -253,12 +253,12 @@ impl<'a> Column<'a> {
 
 /// A text as it goes into JSON: nothing in it needs an escape there, because not every server undoes the escapes of JSON.
 /// [`plain_text`] undoes this.
-pub fn json_text(text: &str) -> String {
+pub(super) fn json_text(text: &str) -> String {
     text.replace('~', "~0").replace('"', "~1").replace('\\', "~2").replace(char::is_control, " ")
 }
 
 /// A text as it was before [`json_text`], in the collation of our columns.
-pub fn plain_text(column: &str) -> String {
+pub(super) fn plain_text(column: &str) -> String {
     format!(
         "REPLACE(REPLACE(REPLACE({column} COLLATE Latin1_General_100_BIN2, N'~1', N'\"'), N'~2', N'\\'), N'~0', N'~')"
     )

@@ -19,7 +19,7 @@ use crate::domain::time::Timestamp;
 use crate::store::{IdRange, ListQuery, PageCursor, RefreshRequest};
 
 /// Moves the store's clock on; the row stays locked until commit, so clock and commits agree.
-pub const TICK: &str = "
+pub(super) const TICK: &str = "
 UPDATE submission_clock SET last_at = CASE
     WHEN SYSUTCDATETIME() > DATEADD(MICROSECOND, 1, last_at) THEN SYSUTCDATETIME()
     ELSE DATEADD(MICROSECOND, 1, last_at) END;
@@ -33,7 +33,7 @@ fn millis(duration: Duration) -> i64 {
 /// One store has one executor, also when instances do not agree on the name of its lease: the lease rows and the clock are
 /// changed first, which keeps them locked until commit, the epoch is one more than any before, and other names are gone.
 /// Time is taken when nobody else can write any more.
-pub fn acquire_lease(name: &str, holder: &str, duration: Duration) -> Batch {
+pub(super) fn acquire_lease(name: &str, holder: &str, duration: Duration) -> Batch {
     let mut values = Values::default();
     let (name, holder) = (values.text(name), values.text(holder));
     let duration = values.number(millis(duration));
@@ -76,7 +76,7 @@ fn held_by(values: &mut Values, term: &Term) -> String {
     format!("lease_name = {name} AND holder_id = {holder} AND lease_epoch = {epoch} AND expires_at > @now")
 }
 
-pub fn renew_lease(term: &Term, duration: Duration) -> Batch {
+pub(super) fn renew_lease(term: &Term, duration: Duration) -> Batch {
     let mut values = Values::default();
     let held = held_by(&mut values, term);
     let duration = values.number(millis(duration));
@@ -90,7 +90,7 @@ SELECT @held AS held, DATEADD(MILLISECOND, {duration}, @now) AS expires_at, @now
     ))
 }
 
-pub fn release_lease(term: &Term) -> Batch {
+pub(super) fn release_lease(term: &Term) -> Batch {
     let mut values = Values::default();
     let held = held_by(&mut values, term);
     values.batch(format!(
@@ -100,7 +100,7 @@ UPDATE submission_manager_leases SET expires_at = @now WHERE {held};"
     ))
 }
 
-pub fn lease_state() -> Batch {
+pub(super) fn lease_state() -> Batch {
     Batch::new(
         "
 SELECT last_at, SYSUTCDATETIME() AS now_at FROM submission_clock;
@@ -109,7 +109,7 @@ SELECT TOP (1) holder_id, lease_epoch, renewed_at, expires_at FROM submission_ma
     )
 }
 
-pub fn reset_lease(epoch: i64, renewed_at: Timestamp) -> Batch {
+pub(super) fn reset_lease(epoch: i64, renewed_at: Timestamp) -> Batch {
     let mut values = Values::default();
     let (epoch, renewed_at) = (values.number(epoch), values.moment(renewed_at));
     values.batch(format!(
@@ -122,7 +122,7 @@ SELECT @count AS reset;"
     ))
 }
 
-pub fn open_attempts(before_epoch: i64, limit: usize) -> Batch {
+pub(super) fn open_attempts(before_epoch: i64, limit: usize) -> Batch {
     let mut values = Values::default();
     let (epoch, limit) = (values.number(before_epoch), values.count(limit));
     values.batch(format!(
@@ -143,7 +143,7 @@ SELECT @last_at AS last_at, CASE WHEN SYSUTCDATETIME() > @last_at THEN SYSUTCDAT
 /// What the lane of an intent is, out of its contract.
 const LANE_COLUMNS: &str = "c.contract_id, c.gateway_id, c.submission_target";
 
-pub fn schedule_snapshot(page_limit: usize) -> Batch {
+pub(super) fn schedule_snapshot(page_limit: usize) -> Batch {
     let mut values = Values::default();
     let limit = values.count(page_limit);
     values.batch(format!(
@@ -159,7 +159,7 @@ CROSS APPLY (SELECT TOP ({limit}) i.intent_seq, i.next_attempt_at, i.attempt_cou
 ///
 /// Changes are read up to the clock and no further. A scan that waits for a transaction to end would show some of its rows
 /// and not those that it had passed before they were written; the cursor would then stand behind these for good.
-pub fn refresh_schedule(request: &RefreshRequest) -> Batch {
+pub(super) fn refresh_schedule(request: &RefreshRequest) -> Batch {
     let mut values = Values::default();
     let (at, id) = (values.moment(request.cursor.last_modified_at), values.text(&request.cursor.intent_id));
     let limit = values.count(request.limit);
@@ -196,7 +196,7 @@ CROSS APPLY (SELECT TOP ({limit}) i.intent_seq, i.next_attempt_at, i.attempt_cou
     )
 }
 
-pub fn backlog() -> Batch {
+pub(super) fn backlog() -> Batch {
     Batch::new(
         "
 SELECT COUNT_BIG(*) AS waiting FROM submission_intents WHERE next_attempt_at IS NOT NULL;
@@ -213,14 +213,14 @@ JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE i.intent_i
     )
 }
 
-pub fn find(id: &IntentId) -> Batch {
+pub(super) fn find(id: &IntentId) -> Batch {
     let mut values = Values::default();
     let id = values.text(id.as_str());
     values.batch(find_sql(&id))
 }
 
 /// An intent, its attempts, its webhook event and the tries of that: four result sets.
-pub fn history_sql(id: &str) -> String {
+pub(super) fn history_sql(id: &str) -> String {
     format!(
         "{}
 SELECT a.attempt_number, a.lease_epoch, a.started_at, a.finished_at, a.outcome_status, a.outcome_reason, a.error,
@@ -232,7 +232,7 @@ WHERE i.intent_id = {id} ORDER BY a.attempt_number;{}",
     )
 }
 
-pub fn history(id: &IntentId) -> Batch {
+pub(super) fn history(id: &IntentId) -> Batch {
     let mut values = Values::default();
     let id = values.text(id.as_str());
     values.batch(history_sql(&id))
@@ -240,7 +240,7 @@ pub fn history(id: &IntentId) -> Batch {
 
 /// Which intents are looked at.
 #[derive(Clone)]
-pub enum Part<'a> {
+pub(super) enum Part<'a> {
     /// All, in the order of arrival.
     All,
     /// Those that a gateway gave this id, in the order of arrival.
@@ -250,7 +250,7 @@ pub enum Part<'a> {
 }
 
 /// A page of intents, newest first, or by id if those begin with something.
-pub fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
+pub(super) fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
     let mut values = Values::default();
     let limit = values.count(limit);
     let mut conditions = Vec::new();
@@ -313,7 +313,7 @@ JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE {condition
 }
 
 /// Moves the clock on, which every transaction that writes has to do.
-pub fn probe() -> Batch {
+pub(super) fn probe() -> Batch {
     let sql =
         format!("DECLARE @now DATETIME2(6);\nBEGIN TRANSACTION;{TICK}\nCOMMIT TRANSACTION;\nSELECT @now AS now_at;");
     Batch::new(sql, Vec::new())

@@ -22,7 +22,7 @@ use crate::store::{
 };
 
 /// The submits of a batch, with what has to be known before they can be sent.
-pub struct Submits<'a> {
+pub(super) struct Submits<'a> {
     new: &'a [NewIntent],
     contracts: Vec<ContractRow>,
     /// Slots for those that may be started in this transaction, by their place in the batch.
@@ -33,7 +33,11 @@ pub struct Submits<'a> {
 }
 
 impl<'a> Submits<'a> {
-    pub async fn prepare(database: &Database, contracts: &Contracts, new: &'a [NewIntent]) -> Result<Self, StoreError> {
+    pub(super) async fn prepare(
+        database: &Database,
+        contracts: &Contracts,
+        new: &'a [NewIntent],
+    ) -> Result<Self, StoreError> {
         let mut rows = Vec::with_capacity(new.len());
         for new in new {
             rows.push(contracts.row(database, &new.contract).await?);
@@ -48,7 +52,7 @@ impl<'a> Submits<'a> {
 
     /// Takes slots for those that may be started at `now`. A slot whose intent is not started after all is free again when
     /// the answer has been read.
-    pub fn take_slots(&mut self, source: &dyn SlotSource, now: Timestamp) {
+    pub(super) fn take_slots(&mut self, source: &dyn SlotSource, now: Timestamp) {
         for place in &self.written {
             let slot = self.contracts.get(*place).and_then(|row| source.take(&row.lane, now));
             self.slots.extend(slot.map(|slot| (*place, slot)));
@@ -56,7 +60,7 @@ impl<'a> Submits<'a> {
     }
 
     /// Whether the batch has to be fenced for some of these to be started.
-    pub fn may_start(&self) -> bool {
+    pub(super) fn may_start(&self) -> bool {
         !self.slots.is_empty()
     }
 
@@ -65,7 +69,7 @@ impl<'a> Submits<'a> {
     }
 
     /// `epoch` is that of the term under which attempts are started.
-    pub fn write(&self, script: &mut Script, epoch: Option<&str>) {
+    pub(super) fn write(&self, script: &mut Script, epoch: Option<&str>) {
         let (jobs, traces) = (self.has_jobs(), self.new.iter().any(|new| new.trace.is_some()));
         let mut payloads = BytesMut::with_capacity(self.new.iter().map(|new| new.payload.bytes().len()).sum());
         let mut hashes = BytesMut::new();
@@ -161,7 +165,7 @@ WHERE n.place BETWEEN @first AND @last;"
 
     /// Adds what became of each, and the attempts that were started, to the results. `sets` gives the result sets that
     /// [`Self::write`] asked for; `now` is the time of the transaction.
-    pub fn read(
+    pub(super) fn read(
         mut self,
         mut sets: impl FnMut() -> Result<Vec<Row>, StoreError>,
         now: Timestamp,

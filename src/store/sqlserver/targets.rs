@@ -14,10 +14,10 @@ use crate::domain::time::Timestamp;
 use crate::store::{StoreError, StoredTarget};
 
 /// Read by every look of the schedule.
-pub const PAUSED: &str = "
+pub(super) const PAUSED: &str = "
 SELECT submission_target FROM submission_target_pauses;";
 
-pub fn all_batch() -> Batch {
+pub(super) fn all_batch() -> Batch {
     Batch::new(
         "
 SELECT p.submission_target, p.paused_at FROM submission_target_pauses AS p
@@ -30,7 +30,7 @@ ORDER BY submission_target;",
 }
 
 /// Holds the clock as begins do, so that each of them is either before this or sees it.
-pub fn pause_batch(target: &TargetName) -> Batch {
+pub(super) fn pause_batch(target: &TargetName) -> Batch {
     let mut values = Values::default();
     let target = values.text(target.as_str());
     values.batch(format!(
@@ -44,28 +44,28 @@ SELECT @since AS paused_at;"
     ))
 }
 
-pub fn resume_batch(target: &TargetName) -> Batch {
+pub(super) fn resume_batch(target: &TargetName) -> Batch {
     let mut values = Values::default();
     let target = values.text(target.as_str());
     values.batch(format!("DELETE FROM submission_target_pauses WHERE submission_target = {target};"))
 }
 
-pub async fn all(database: &Database) -> Result<Vec<StoredTarget>, StoreError> {
+pub(super) async fn all(database: &Database) -> Result<Vec<StoredTarget>, StoreError> {
     let results = database.run(all_batch()).await?;
     read_all(set(&results, 0), |row| Ok(StoredTarget { name: name(row)?, paused_at: rows::moment(row, "paused_at")? }))
 }
 
-pub async fn pause(database: &Database, target: TargetName) -> Result<Timestamp, StoreError> {
+pub(super) async fn pause(database: &Database, target: TargetName) -> Result<Timestamp, StoreError> {
     let results = database.run(pause_batch(&target)).await?;
     rows::need_moment(need_first(&results)?, "paused_at")
 }
 
-pub async fn resume(database: &Database, target: TargetName) -> Result<(), StoreError> {
+pub(super) async fn resume(database: &Database, target: TargetName) -> Result<(), StoreError> {
     database.run(resume_batch(&target)).await.map(drop)
 }
 
 /// What [`PAUSED`] says.
-pub fn paused(rows: &[Row]) -> Result<BTreeSet<TargetName>, StoreError> {
+pub(super) fn paused(rows: &[Row]) -> Result<BTreeSet<TargetName>, StoreError> {
     rows.iter().map(name).collect()
 }
 

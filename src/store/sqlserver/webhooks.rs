@@ -24,7 +24,7 @@ use crate::store::{
 };
 
 /// The earliest events of every receiver, as many as have a place, and no more than asked for in all.
-pub fn due_batch(look: &DueWebhooksQuery) -> Batch {
+pub(super) fn due_batch(look: &DueWebhooksQuery) -> Batch {
     let mut values = Values::default();
     let (limit, each) = (values.count(look.limit), values.count(look.per_receiver));
     let except = look.except.iter().map(|(receiver, places)| json!({ "receiver": receiver.0, "places": places }));
@@ -57,7 +57,7 @@ fn seqs(events: &[IntentSeq]) -> Vec<Json> {
     events.iter().map(|seq| json!({ "intent_seq": seq.0 })).collect()
 }
 
-pub fn begin_batch(term: &Term, events: &[IntentSeq]) -> Batch {
+pub(super) fn begin_batch(term: &Term, events: &[IntentSeq]) -> Batch {
     let (mut script, epoch) = fenced(term, seqs(&first_of_each(events)), [Column::key("intent_seq")]);
     script.starts_attempts();
     script.fenced_change(&format!(
@@ -83,7 +83,7 @@ fn first_of_each(events: &[IntentSeq]) -> Vec<IntentSeq> {
     events.iter().copied().filter(|seq| seen.insert(*seq)).collect()
 }
 
-pub fn finish_batch(term: &Term, finished: &[Arc<FinishWebhookTry>]) -> Batch {
+pub(super) fn finish_batch(term: &Term, finished: &[Arc<FinishWebhookTry>]) -> Batch {
     let mut seen = HashSet::new();
     let finished = finished.iter().filter(|finish| seen.insert(finish.open.intent.seq));
     let items = finished.map(|finish| {
@@ -130,7 +130,7 @@ WHERE w.tries = e.try_number AND w.open_lease_epoch IS NOT NULL;",
 }
 
 /// Closes open tries but for those of the list.
-pub fn close_batch(term: &Term, under_way: &[IntentSeq]) -> Batch {
+pub(super) fn close_batch(term: &Term, under_way: &[IntentSeq]) -> Batch {
     const OTHERS: &str = "w.open_lease_epoch IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM @events AS e WHERE e.intent_seq = w.intent_seq)";
     let (mut script, _) = fenced(term, seqs(&first_of_each(under_way)), [Column::key("intent_seq")]);
@@ -151,7 +151,7 @@ SET @changed = @@ROWCOUNT;"
 }
 
 /// An event that this program cannot read must not hold up the others.
-pub fn put_off_batch(term: &Term, events: &[IntentSeq]) -> Batch {
+pub(super) fn put_off_batch(term: &Term, events: &[IntentSeq]) -> Batch {
     let (mut script, epoch) = fenced(term, seqs(events), [Column::key("intent_seq")]);
     let error = script.values.text(UNREADABLE);
     let seconds = script.values.number(i64::try_from(PUT_OFF.as_secs()).unwrap_or(i64::MAX));
@@ -169,7 +169,7 @@ WHERE w.open_lease_epoch = {epoch};"
     script.batch()
 }
 
-pub fn redeliver_batch(id: &IntentId) -> Batch {
+pub(super) fn redeliver_batch(id: &IntentId) -> Batch {
     let mut values = Values::default();
     let id = values.text(id.as_str());
     values.batch(format!(
@@ -191,7 +191,7 @@ LEFT JOIN submission_contract_receivers AS r ON r.contract_id = i.contract_id WH
 }
 
 /// The event of an intent, then its tries.
-pub fn history_sql(id: &str) -> String {
+pub(super) fn history_sql(id: &str) -> String {
     format!(
         "
 SELECT w.status, w.next_try_at FROM submission_webhook_events AS w
@@ -201,7 +201,7 @@ JOIN submission_intents AS i ON i.intent_seq = t.intent_seq WHERE i.intent_id = 
     )
 }
 
-pub async fn due(database: &Database, look: DueWebhooksQuery) -> Result<DueWebhooks, StoreError> {
+pub(super) async fn due(database: &Database, look: DueWebhooksQuery) -> Result<DueWebhooks, StoreError> {
     let results = database.run(due_batch(&look)).await?;
     let found = all(set(&results, 1), |row| {
         Ok(DueWebhook {
@@ -217,7 +217,7 @@ fn held(results: &[Vec<Row>]) -> Result<bool, StoreError> {
     Ok(rows::need::<i64>(need_first(results)?, "held")? == 1)
 }
 
-pub async fn begin(
+pub(super) async fn begin(
     database: &Database,
     contracts: &Contracts,
     term: &Term,
@@ -266,7 +266,7 @@ fn opened(row: &Row, known: &HashMap<i64, Arc<Contract>>, started_at: Timestamp)
     })
 }
 
-pub async fn finish(
+pub(super) async fn finish(
     database: &Database,
     term: &Term,
     finished: &[Arc<FinishWebhookTry>],
@@ -274,13 +274,17 @@ pub async fn finish(
     Ok(held(&database.run(finish_batch(term, finished)).await?)?.then_some(()))
 }
 
-pub async fn close(database: &Database, term: &Term, under_way: &[IntentSeq]) -> Result<Option<usize>, StoreError> {
+pub(super) async fn close(
+    database: &Database,
+    term: &Term,
+    under_way: &[IntentSeq],
+) -> Result<Option<usize>, StoreError> {
     let results = database.run(close_batch(term, under_way)).await?;
     let closed = rows::need::<i64>(need_first(results.get(1..).unwrap_or_default())?, "changed")?;
     Ok(held(&results)?.then_some(usize::try_from(closed).unwrap_or(0)))
 }
 
-pub async fn redeliver(database: &Database, id: &IntentId) -> Result<Redelivery, StoreError> {
+pub(super) async fn redeliver(database: &Database, id: &IntentId) -> Result<Redelivery, StoreError> {
     let results = database.run(redeliver_batch(id)).await?;
     let Some(row) = first(&results) else { return Ok(Redelivery::NoIntent) };
     let has_webhook = rows::get::<i64>(row, "receiver_id")?.is_some();
@@ -292,7 +296,7 @@ pub async fn redeliver(database: &Database, id: &IntentId) -> Result<Redelivery,
 }
 
 /// What the result sets of [`history_sql`] say.
-pub fn history(event: &[Row], tries: &[Row]) -> Result<Option<WebhookHistory>, StoreError> {
+pub(super) fn history(event: &[Row], tries: &[Row]) -> Result<Option<WebhookHistory>, StoreError> {
     let Some(event) = event.first() else { return Ok(None) };
     let tries = all(tries, |row| {
         let status = rows::get::<i64>(row, "http_status")?;

@@ -24,14 +24,14 @@ use crate::store::{
 
 /// What a commit needs of its store.
 #[derive(Clone, Copy)]
-pub struct Writer<'a> {
+pub(super) struct Writer<'a> {
     pub database: &'a Database,
     pub contracts: &'a Contracts,
     pub time: &'a StoreTime,
 }
 
 impl Writer<'_> {
-    pub async fn commit(self, batch: WriteBatch) -> Result<BatchResults, StoreError> {
+    pub(super) async fn commit(self, batch: WriteBatch) -> Result<BatchResults, StoreError> {
         match self.try_commit(&batch).await {
             Err(StoreError::Unexpected(what)) => {
                 log::warn!("batch_split store_error={what:?}");
@@ -160,7 +160,7 @@ fn starts_under(batch: &WriteBatch) -> Option<&StartOnInsert> {
 }
 
 /// The batch that does all of this.
-pub fn write_batch(batch: &WriteBatch, submits: &Submits<'_>, starts: &Begins<'_>) -> Batch {
+pub(super) fn write_batch(batch: &WriteBatch, submits: &Submits<'_>, starts: &Begins<'_>) -> Batch {
     let mut script = Script::default();
     let on_insert = starts_under(batch).filter(|_| submits.may_start());
     let term =
@@ -190,7 +190,7 @@ pub fn write_batch(batch: &WriteBatch, submits: &Submits<'_>, starts: &Begins<'_
 }
 
 /// The batch that ends intents which policy allows no attempt any more.
-pub fn end_batch(term: &Term, intents: &[NotAllowed]) -> Batch {
+pub(super) fn end_batch(term: &Term, intents: &[NotAllowed]) -> Batch {
     let mut script = Script::default();
     script.fence(term);
     attempts::write_not_allowed(&mut script, intents);

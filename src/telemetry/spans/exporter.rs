@@ -29,7 +29,7 @@ pub struct Collector {
 }
 
 /// Sends spans from the queue until all its senders are dropped.
-pub async fn run(collector: Collector, mut queue: mpsc::Receiver<QueueItem>, metrics: &Metrics) {
+pub(super) async fn run(collector: Collector, mut queue: mpsc::Receiver<QueueItem>, metrics: &Metrics) {
     let client = HttpClient::new("collector", TIMEOUT, collector.tls);
     let url = format!("{}/v1/traces", collector.endpoint);
     let resource = Resource { instance: collector.instance };

@@ -9,12 +9,12 @@ use crate::domain::time::Timestamp;
 
 /// The instance that the spans come from.
 #[derive(Clone, Debug)]
-pub struct Resource {
+pub(super) struct Resource {
     pub instance: String,
 }
 
 /// The body of an export request.
-pub fn request(resource: &Resource, spans: &[Span]) -> Value {
+pub(super) fn request(resource: &Resource, spans: &[Span]) -> Value {
     let text = |key: &str, value: &str| json!({ "key": key, "value": { "stringValue": value } });
     let version = env!("CARGO_PKG_VERSION");
     json!({ "resourceSpans": [{

@@ -22,7 +22,7 @@ use crate::support::{PATIENCE, Site};
 
 /// The record of the clients: every intent as it was first answered, and every history as it was first read after its end.
 #[derive(Clone, Default)]
-pub struct Record(Arc<Mutex<Notes>>);
+pub(crate) struct Record(Arc<Mutex<Notes>>);
 
 #[derive(Clone, Default)]
 struct Notes {
@@ -34,7 +34,7 @@ struct Notes {
 /// A time, by the store's clock, during which a target was certainly paused: from the moment in the answer to the pause
 /// until a moment before the request to resume.
 #[derive(Clone, Debug)]
-pub struct Pause {
+pub(crate) struct Pause {
     pub target: String,
     pub from: Timestamp,
     pub until: Timestamp,
@@ -50,13 +50,13 @@ struct Ended {
 
 impl Record {
     /// Records the answer to a submission: an intent as JSON.
-    pub fn answered(&self, intent: &Value) {
+    pub(crate) fn answered(&self, intent: &Value) {
         let text = |field: &str| intent[field].as_str().unwrap_or_else(|| panic!("no {field} in {intent}")).to_owned();
         self.0.lock().unwrap().answered.push((text("intentId"), text("createdAt")));
     }
 
     /// Records a history as JSON, if its intent has ended.
-    pub fn seen(&self, history: &Value) {
+    pub(crate) fn seen(&self, history: &Value) {
         let intent = &history["intent"];
         let (Some(completed_at), Some(attempts)) = (intent["completedAt"].as_str(), history["attempts"].as_array())
         else {
@@ -68,20 +68,20 @@ impl Record {
         self.0.lock().unwrap().ended.entry(id).or_insert(ended);
     }
 
-    pub fn paused(&self, pause: Pause) {
+    pub(crate) fn paused(&self, pause: Pause) {
         self.0.lock().unwrap().pauses.push(pause);
     }
 
-    pub fn pauses(&self) -> usize {
+    pub(crate) fn pauses(&self) -> usize {
         self.0.lock().unwrap().pauses.len()
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.lock().unwrap().answered.len()
     }
 
     /// Returns one of the answered ids.
-    pub fn some_id(&self, number: usize) -> Option<String> {
+    pub(crate) fn some_id(&self, number: usize) -> Option<String> {
         let notes = self.0.lock().unwrap();
         notes.answered.get(number % notes.answered.len().max(1)).map(|(id, _)| id.clone())
     }
@@ -98,7 +98,7 @@ struct Sent {
 }
 
 /// Everything that is known after a run.
-pub struct Evidence {
+pub(crate) struct Evidence {
     record: Notes,
     /// Every request that reached a gateway.
     sent: Vec<Sent>,
@@ -112,7 +112,7 @@ pub struct Evidence {
 
 impl Evidence {
     /// Reads the store and the requests of gateways. `logs` contain when terms started.
-    pub async fn collect(site: &Site, gateways: &[(String, Ledger)], record: &Record, logs: &[String]) -> Self {
+    pub(crate) async fn collect(site: &Site, gateways: &[(String, Ledger)], record: &Record, logs: &[String]) -> Self {
         let store = open(&site.store()).await;
         let mut stored = Vec::new();
         let mut query = ListQuery { limit: 500, ..ListQuery::default() };
@@ -145,36 +145,36 @@ impl Evidence {
     }
 
     /// Adds the webhook events that reached a receiver.
-    pub fn with_events(mut self, arrived: impl Iterator<Item = String>) -> Self {
+    pub(crate) fn with_events(mut self, arrived: impl Iterator<Item = String>) -> Self {
         self.arrived = Some(arrived.collect());
         self
     }
 
-    pub fn events(&self) -> usize {
+    pub(crate) fn events(&self) -> usize {
         self.arrived.as_ref().map_or(0, HashSet::len)
     }
 
-    pub fn interrupted(&self) -> usize {
+    pub(crate) fn interrupted(&self) -> usize {
         let attempts = self.stored.iter().flat_map(|history| &history.attempts);
         attempts.filter(|attempt| attempt.outcome == Outcome::interrupted()).count()
     }
 
-    pub fn attempts_sent(&self) -> usize {
+    pub(crate) fn attempts_sent(&self) -> usize {
         self.sent.len()
     }
 
-    pub fn terms(&self) -> usize {
+    pub(crate) fn terms(&self) -> usize {
         self.terms.len()
     }
 
     /// Panics with all violations, if there are any.
-    pub fn hold(&self) {
+    pub(crate) fn hold(&self) {
         let violations = self.violations();
         assert!(violations.is_empty(), "{} violations: {violations:#?}", violations.len());
     }
 
     /// Returns all contradictions in the evidence.
-    pub fn violations(&self) -> Vec<String> {
+    pub(crate) fn violations(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut sent: HashMap<&str, Vec<&Sent>> = HashMap::new();
         for request in &self.sent {

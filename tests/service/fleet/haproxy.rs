@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 use super::free_address;
 use crate::support::Api;
 
-pub struct HaProxy {
+pub(crate) struct HaProxy {
     child: Child,
     pub url: String,
     stats: Api,
 }
 
 impl HaProxy {
-    pub fn start(instances: &[SocketAddr]) -> Self {
+    pub(crate) fn start(instances: &[SocketAddr]) -> Self {
         let (front, stats) = (free_address(), free_address());
         let mut command = Command::new("haproxy");
         // Debian installs it in /usr/sbin, which is often not in the PATH.
@@ -29,7 +29,7 @@ impl HaProxy {
     }
 
     /// Waits until `count` instances get requests.
-    pub async fn until_up(&self, count: usize) {
+    pub(crate) async fn until_up(&self, count: usize) {
         let up =
             |csv: String| csv.lines().filter(|line| line.starts_with("instances,sm-") && line.contains(",UP,")).count();
         self.stats.until("/;csv", |answer| up(answer.text()) == count).await;

@@ -1,7 +1,7 @@
 //! Several instances on one store, behind a real HAProxy with the configuration that is shipped.
 
 mod chaos;
-pub mod evidence;
+pub(crate) mod evidence;
 mod haproxy;
 mod plan;
 mod rolling;
@@ -18,10 +18,10 @@ use self::evidence::{Evidence, Record};
 use self::haproxy::HaProxy;
 use crate::support::{Api, Instance, PATIENCE, Site};
 
-pub const SEATS: usize = 3;
+pub(crate) const SEATS: usize = 3;
 
 /// A place for an instance: its address stays, and instances are replaced.
-pub struct Seat {
+pub(crate) struct Seat {
     address: SocketAddr,
     instance: RefCell<Option<Instance>>,
     /// Log lines of instances that have ended.
@@ -31,18 +31,18 @@ pub struct Seat {
 }
 
 impl Seat {
-    pub fn api(&self) -> Api {
+    pub(crate) fn api(&self) -> Api {
         Api::new(&format!("http://{}", self.address))
     }
 
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         if let Some(instance) = &*self.instance.borrow() {
             instance.signal(name);
         }
     }
 
     /// Kills the instance, if there is one.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         if let Some(mut instance) = self.instance.take() {
             instance.kill();
             self.past.borrow_mut().extend(instance.log_lines());
@@ -50,12 +50,12 @@ impl Seat {
     }
 
     /// Whether there is an instance, and it listens.
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.instance.borrow().as_ref().is_some_and(|it| it.log_lines().iter().any(|line| line.contains("listening")))
     }
 
     /// Removes an instance that has ended. Returns whether the seat is empty now.
-    pub fn clear(&self) -> bool {
+    pub(crate) fn clear(&self) -> bool {
         let ended = self.instance.borrow_mut().as_mut().is_none_or(|instance| instance.ended().is_some());
         if ended {
             self.kill();
@@ -64,7 +64,7 @@ impl Seat {
     }
 
     /// Waits until the instance has ended by itself, and returns its exit code.
-    pub async fn ended(&self) -> Option<i32> {
+    pub(crate) async fn ended(&self) -> Option<i32> {
         let mut instance = self.instance.take()?;
         let mut pace = tokio::time::interval(Duration::from_millis(10));
         let ending = async {
@@ -80,7 +80,7 @@ impl Seat {
         status.code()
     }
 
-    pub fn logged_after(&self, since: Instant, text: &str) -> Option<Instant> {
+    pub(crate) fn logged_after(&self, since: Instant, text: &str) -> Option<Instant> {
         self.instance.borrow().as_ref()?.logged_after(since, text)
     }
 }
@@ -88,7 +88,7 @@ impl Seat {
 /// Adds to the environment of the instance on a seat.
 type Settings = dyn Fn(usize, &mut Command);
 
-pub struct Fleet {
+pub(crate) struct Fleet {
     // Dropped in this order, so that instances end before their store and gateways.
     pub seats: Vec<Seat>,
     pub proxy: HaProxy,
@@ -99,7 +99,7 @@ pub struct Fleet {
 
 impl Fleet {
     /// Starts a fleet with an instance on every seat. `settings` adds to the environment of each.
-    pub fn start(site: Site, gateways: Vec<StandIn>, settings: impl Fn(usize, &mut Command) + 'static) -> Self {
+    pub(crate) fn start(site: Site, gateways: Vec<StandIn>, settings: impl Fn(usize, &mut Command) + 'static) -> Self {
         let addresses: Vec<_> = (0..SEATS).map(|_| free_address()).collect();
         let proxy = HaProxy::start(&addresses);
         let seat =
@@ -111,7 +111,7 @@ impl Fleet {
     }
 
     /// Starts an instance on an empty seat.
-    pub fn sit(&self, seat: usize) {
+    pub(crate) fn sit(&self, seat: usize) {
         let mut command = self.site.command();
         let holder = format!("seat-{seat}-{}", self.seats[seat].past.borrow().len());
         command.env("SM_LISTEN", self.seats[seat].address.to_string()).env("SM_HOLDER_ID", holder);
@@ -121,7 +121,7 @@ impl Fleet {
     }
 
     /// Waits until an instance leads, and returns its seat.
-    pub async fn some_leader(&self) -> usize {
+    pub(crate) async fn some_leader(&self) -> usize {
         let looking = async {
             loop {
                 if let Some(leader) = self.leader().await {
@@ -133,7 +133,7 @@ impl Fleet {
     }
 
     /// Returns the seat of the instance that reports that it leads.
-    pub async fn leader(&self) -> Option<usize> {
+    pub(crate) async fn leader(&self) -> Option<usize> {
         for (number, seat) in self.seats.iter().enumerate() {
             let api = Api::with_patience(&format!("http://{}", seat.address), Duration::from_millis(500));
             if let Ok(answer) = api.try_get("/readyz").await
@@ -145,13 +145,13 @@ impl Fleet {
         None
     }
 
-    pub async fn evidence(&self, record: &Record) -> Evidence {
+    pub(crate) async fn evidence(&self, record: &Record) -> Evidence {
         let witnesses: Vec<_> = self.gateways.borrow().iter().map(StandIn::witness).collect();
         Evidence::collect(&self.site, &witnesses, record, &self.log_lines()).await
     }
 
     /// Returns all log lines, also those of instances that have ended.
-    pub fn log_lines(&self) -> Vec<String> {
+    pub(crate) fn log_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for seat in &self.seats {
             lines.extend(seat.past.borrow().iter().cloned());
@@ -165,7 +165,7 @@ impl Fleet {
 
 /// Returns an address for a process that is started more than once. Its port is outside of the kernel's range of ephemeral
 /// ports, so that no other process gets it meanwhile.
-pub fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     for _ in 0..1000 {
         let address = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(10_000..30_000)));
         if TcpListener::bind(address).is_ok() {

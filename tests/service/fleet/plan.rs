@@ -7,7 +7,7 @@ use fastrand::Rng;
 use super::SEATS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(super) enum Fault {
     /// `kill -9`, and a new instance after a while.
     Kill {
         leader: bool,
@@ -38,7 +38,7 @@ pub enum Fault {
 }
 
 /// Faults with the pause before each.
-pub fn plan(seed: u64, duration: Duration, lease: Duration, clocks: bool) -> Vec<(Duration, Fault)> {
+pub(super) fn plan(seed: u64, duration: Duration, lease: Duration, clocks: bool) -> Vec<(Duration, Fault)> {
     let mut rng = Rng::with_seed(seed);
     let mut plan = Vec::new();
     let mut total = Duration::ZERO;

@@ -39,7 +39,7 @@ WHERE intent_seq IN (SELECT seq FROM OPENJSON(@P1) WITH (seq BIGINT));
 COMMIT TRANSACTION;";
 
 /// Intents a second, `rows` in a batch.
-pub async fn measure(server: &Server, payload: usize, rows: usize, span: Duration) -> Result<f64, String> {
+pub(crate) async fn measure(server: &Server, payload: usize, rows: usize, span: Duration) -> Result<f64, String> {
     let database = server.create().await?;
     let mut client = database.connect().await?;
     let payload = vec![b'x'; payload];
@@ -58,4 +58,4 @@ pub async fn measure(server: &Server, payload: usize, rows: usize, span: Duratio
 }
 
 #[cfg(test)]
-pub const STATEMENTS: [&str; 2] = [TAKE_IN, END];
+pub(super) const STATEMENTS: [&str; 2] = [TAKE_IN, END];

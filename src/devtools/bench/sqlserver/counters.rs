@@ -5,7 +5,7 @@ use crate::store::sqlserver::Tds;
 
 /// What a server has counted so far. It may be unable to tell, or the login may not be allowed to ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Statements that were executed, those inside batches one by one.
     pub statements: Option<i64>,
     pub transactions: Option<i64>,
@@ -29,7 +29,7 @@ const BABELFISH_TRANSACTIONS: &str =
 const BABELFISH_LOG_WRITES: &str = "SELECT CAST(wal_sync AS BIGINT) AS value FROM pg_stat_wal;";
 
 impl Counters {
-    pub async fn read(database: &BenchDatabase) -> Result<Self, String> {
+    pub(crate) async fn read(database: &BenchDatabase) -> Result<Self, String> {
         let mut client = database.connect().await?;
         Ok(if database.is_babelfish {
             Self {
@@ -47,7 +47,7 @@ impl Counters {
     }
 
     /// What was spent on each thousand intents since `before`.
-    pub fn since(&self, before: &Self, round_trips: usize, intents: usize) -> Spent {
+    pub(crate) fn since(&self, before: &Self, round_trips: usize, intents: usize) -> Spent {
         let thousands = (intents as f64 / 1000.0).max(f64::MIN_POSITIVE);
         let per_thousand = |of: fn(&Self) -> Option<i64>| {
             Some((of(self)? - of(before)?) as f64 / thousands).filter(|spent| *spent >= 0.0)
@@ -67,11 +67,12 @@ async fn answer(client: &mut Tds, question: &str) -> Option<i64> {
 }
 
 #[cfg(test)]
-pub const QUESTIONS: [&str; 5] = [STATEMENTS, TRANSACTIONS, LOG_WRITES, BABELFISH_TRANSACTIONS, BABELFISH_LOG_WRITES];
+pub(super) const QUESTIONS: [&str; 5] =
+    [STATEMENTS, TRANSACTIONS, LOG_WRITES, BABELFISH_TRANSACTIONS, BABELFISH_LOG_WRITES];
 
 /// Per thousand intents; `None` where the server cannot tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spent {
+pub(crate) struct Spent {
     /// As the service counts them.
     pub round_trips: f64,
     pub statements: Option<f64>,
@@ -80,7 +81,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let shown = |spent: Option<f64>| spent.map_or("unknown".to_owned(), |spent| format!("{spent:.0}"));
         format!(
             "{:.0} round trips, {} statements, {} transactions, {} log writes",

@@ -60,7 +60,7 @@ FROM (SELECT k.i, k.i * CAST(2654435761 AS BIGINT) % CAST(4294967296 AS BIGINT) 
     )
 }
 
-pub async fn fill(database: &BenchDatabase, fill: &Fill, contract: &ContractSnapshot) -> Result<(), String> {
+pub(crate) async fn fill(database: &BenchDatabase, fill: &Fill, contract: &ContractSnapshot) -> Result<(), String> {
     let total = fill.finished + fill.waiting;
     if total == 0 {
         return Ok(());
@@ -87,7 +87,7 @@ pub async fn fill(database: &BenchDatabase, fill: &Fill, contract: &ContractSnap
 }
 
 #[cfg(test)]
-pub fn statements() -> [String; 4] {
+pub(super) fn statements() -> [String; 4] {
     [CONTRACT.to_owned(), intents(), ATTEMPTS.to_owned(), LAST.to_owned()]
 }
 
@@ -96,7 +96,7 @@ fn signed(count: u64) -> i64 {
 }
 
 /// Makes the rows of a contract in an empty database: its number, and that of its gateway.
-pub async fn keep_contract(client: &mut Tds, snapshot: &ContractSnapshot) -> Result<(i64, i64), String> {
+pub(super) async fn keep_contract(client: &mut Tds, snapshot: &ContractSnapshot) -> Result<(i64, i64), String> {
     let contract = &snapshot.contract;
     let hash = |text: &str| Sha256::digest(text.as_bytes()).to_vec();
     let limit = match contract.policy {

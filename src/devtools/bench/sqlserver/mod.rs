@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tiberius::{Row, ToSql};
 
-pub use self::ceiling::measure as measure_ceiling;
-pub use self::counters::{Counters, Spent};
-pub use self::fill::fill;
+pub(super) use self::ceiling::measure as measure_ceiling;
+pub(super) use self::counters::{Counters, Spent};
+pub(super) use self::fill::fill;
 use crate::store::selection::{Credentials, StoreChoice};
 use crate::store::sqlserver::{PoolSettings, Settings, Tds, connect};
 use crate::telemetry::metrics::Metrics;
@@ -24,7 +24,7 @@ const POOL: PoolSettings = PoolSettings { size: 2, timeout: Duration::from_secs(
 
 /// The server that databases are made on, and how to log in there.
 #[derive(Clone)]
-pub struct Server {
+pub(super) struct Server {
     connection_string: String,
     pub password: Option<String>,
     pub token_file: Option<PathBuf>,
@@ -32,7 +32,11 @@ pub struct Server {
 
 impl Server {
     /// A server by its connection string, which names no database. An error repeats nothing of it.
-    pub fn new(connection_string: &str, password: Option<String>, token_file: Option<PathBuf>) -> Result<Self, String> {
+    pub(super) fn new(
+        connection_string: &str,
+        password: Option<String>,
+        token_file: Option<PathBuf>,
+    ) -> Result<Self, String> {
         let server = Self { connection_string: connection_string.to_owned(), password, token_file };
         server.settings(MASTER).map_err(|error| format!("--store {error}; it must name no Database"))?;
         Ok(server)
@@ -51,7 +55,7 @@ impl Server {
     }
 
     /// Makes a database with an up-to-date schema.
-    pub async fn create(&self) -> Result<BenchDatabase, String> {
+    pub(super) async fn create(&self) -> Result<BenchDatabase, String> {
         let name = format!("submission_manager_bench_{:08x}", fastrand::u32(..));
         let mut client = self.connect(MASTER).await?;
         let is_babelfish = run(&mut client, IS_BABELFISH, &[]).await?.first().and_then(|row| number(row, "value"));
@@ -74,7 +78,7 @@ const MASTER: &str = "master";
 const IS_BABELFISH: &str = "SELECT CAST(SERVERPROPERTY('Babelfish') AS BIGINT) AS value;";
 
 /// A database that is dropped with this.
-pub struct BenchDatabase {
+pub(super) struct BenchDatabase {
     pub server: Server,
     name: String,
     /// Speaks the protocol, and has other counters and fewer commands.
@@ -82,11 +86,11 @@ pub struct BenchDatabase {
 }
 
 impl BenchDatabase {
-    pub fn connection_string(&self) -> String {
+    pub(super) fn connection_string(&self) -> String {
         self.server.connection_string(&self.name)
     }
 
-    pub async fn connect(&self) -> Result<Tds, String> {
+    pub(super) async fn connect(&self) -> Result<Tds, String> {
         self.server.connect(&self.name).await
     }
 }

@@ -232,7 +232,7 @@ fn processed() -> Vec<Batch> {
     ways.map(|way| inbox::process_batch(&term(), &way.into_iter().map(row).collect::<Vec<_>>())).collect()
 }
 
-pub fn all() -> Vec<Batch> {
+pub(crate) fn all() -> Vec<Batch> {
     // On a thread of its own: this may be called within a runtime.
     let writes = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -315,7 +315,7 @@ fn essence(sql: &str) -> BTreeSet<String> {
 }
 
 /// Fails the test that sends a statement which is not in the list.
-pub fn assert_listed(sql: &str) {
+pub(crate) fn assert_listed(sql: &str) {
     static ALL: LazyLock<HashSet<BTreeSet<String>>> =
         LazyLock::new(|| all().iter().map(|batch| essence(&batch.sql)).collect());
     assert!(ALL.contains(&essence(sql)), "this statement is not in the list of all statements:\n{sql}");

@@ -1,7 +1,7 @@
 //! The conformance suite on the server that `SM_TEST_SQLSERVER` names, each case in a database of
 //! its own.
 
-pub mod catalogue;
+pub(super) mod catalogue;
 mod faults;
 
 use std::sync::Arc;
