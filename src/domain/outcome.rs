@@ -18,7 +18,7 @@ pub enum Outcome {
     },
     /// The gateway neither accepted nor rejected the intent.
     Error {
-        /// Begins with the prefix of its contact, from which [`Contact::of_text`] recovers the contact.
+        /// Starts with the prefix of its contact, from which [`Contact::of_text`] recovers the contact.
         text: String,
         contact: Contact,
         /// The delay that the gateway requested with `Retry-After`. It is not stored.

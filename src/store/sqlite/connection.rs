@@ -163,7 +163,7 @@ pub(super) fn is_ahead(store: Timestamp, host: Timestamp) -> bool {
     store.since(host) > PACED_FROM
 }
 
-/// Begins a write transaction and advances the store's clock. Other writers wait until the transaction ends.
+/// Starts a write transaction and advances the store's clock. Other writers wait until the transaction ends.
 pub(super) fn begin_transaction<'c>(
     connection: &'c mut Connection,
     clock: &WallClock,

@@ -20,7 +20,7 @@ use crate::store::column_values::StateColumns;
 use crate::store::{FinishAttempt, FinishResult, PostponeAttempt, StartResult, StoreError, minute_of};
 
 /// The attempts that are to be started, with their contracts.
-pub(super) struct Begins<'a> {
+pub(super) struct Starts<'a> {
     waiting: &'a [Waiting],
     /// Those that can be read. An attempt without its contract cannot be made, so it is not started.
     contracts: HashMap<i64, Arc<Contract>>,
@@ -35,7 +35,7 @@ pub(super) struct NotAllowed {
     pub reason: &'static str,
 }
 
-impl<'a> Begins<'a> {
+impl<'a> Starts<'a> {
     pub(super) async fn prepare(
         database: &Database,
         contracts: &Contracts,

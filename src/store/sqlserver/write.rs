@@ -6,7 +6,7 @@
 
 use tiberius::Row;
 
-use super::attempts::{self, Begins, NotAllowed};
+use super::attempts::{self, NotAllowed, Starts};
 use super::contracts::Contracts;
 use super::database::{Batch, Database, ResultSets};
 use super::inbox;
@@ -103,7 +103,7 @@ impl Writer<'_> {
         let Self { database, contracts, time } = self;
         let mut submits = Submits::prepare(database, contracts, &batch.submits).await?;
         let waiting = batch.fenced.as_ref().map(|writes| writes.starts.as_slice()).unwrap_or_default();
-        let starts = Begins::prepare(database, contracts, waiting).await?;
+        let starts = Starts::prepare(database, contracts, waiting).await?;
         if let Some(StartOnInsert { slots, .. }) = starts_under(batch) {
             submits.take_slots(&**slots, time.now());
         }
@@ -160,7 +160,7 @@ fn starts_under(batch: &WriteBatch) -> Option<&StartOnInsert> {
 }
 
 /// The batch that does all of this.
-pub(super) fn write_batch(batch: &WriteBatch, submits: &Submits<'_>, starts: &Begins<'_>) -> Batch {
+pub(super) fn write_batch(batch: &WriteBatch, submits: &Submits<'_>, starts: &Starts<'_>) -> Batch {
     let mut script = Script::default();
     let on_insert = starts_under(batch).filter(|_| submits.may_start());
     let term =
@@ -201,7 +201,7 @@ pub(super) fn end_batch(term: &Term, intents: &[NotAllowed]) -> Batch {
 fn read_batch(
     batch: &WriteBatch,
     submits: Submits<'_>,
-    starts: &Begins<'_>,
+    starts: &Starts<'_>,
     results: ResultSets,
     observe: impl FnOnce(Timestamp),
 ) -> Result<(BatchResults, Vec<NotAllowed>), StoreError> {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use sqlparser::dialect::MsSqlDialect;
 use sqlparser::parser::Parser;
 
-use super::super::attempts::{Begins, NotAllowed};
+use super::super::attempts::{NotAllowed, Starts};
 use super::super::contracts::{self, ContractRow, Contracts};
 use super::super::database::{Batch, Database, PREPARE, Value};
 use super::super::statements::{self, Part};
@@ -147,7 +147,7 @@ async fn writes() -> Vec<Batch> {
                     submits.take_slots(&*start_on_insert.slots, NOW);
                 }
                 let waiting = batch.fenced.as_ref().map(|writes| writes.starts.as_slice()).unwrap_or_default();
-                let starts = Begins::prepare(&database, &known, waiting).await.unwrap();
+                let starts = Starts::prepare(&database, &known, waiting).await.unwrap();
                 batches.push(write::write_batch(&batch, &submits, &starts));
             }
         }
