@@ -8,12 +8,13 @@
 mod attempts;
 mod checks;
 mod connection_string;
+mod console;
 mod contracts;
 mod counts;
 mod database;
 mod inbox;
-mod insight;
 mod jobs;
+mod leases;
 mod migrate;
 mod purge;
 mod read;
@@ -182,29 +183,25 @@ impl WriteStore for SqlServerStore {
 
 impl LeaseStore for SqlServerStore {
     fn acquire_lease(&self, name: Arc<str>, holder: Arc<str>, duration: Duration) -> StoreFuture<Option<Lease>> {
-        self.call(move |store| async move {
-            read::acquire_lease(&store.database, &store.time, name, holder, duration).await
-        })
-    }
-
-    fn renew_lease(&self, term: Term, duration: Duration) -> FencedFuture<Lease> {
-        fenced(
-            self.call(
-                move |store| async move { read::renew_lease(&store.database, &store.time, term, duration).await },
-            ),
+        self.call(
+            move |store| async move { leases::acquire(&store.database, &store.time, name, holder, duration).await },
         )
     }
 
+    fn renew_lease(&self, term: Term, duration: Duration) -> FencedFuture<Lease> {
+        fenced(self.call(move |store| async move { leases::renew(&store.database, &store.time, term, duration).await }))
+    }
+
     fn release_lease(&self, term: Term) -> StoreFuture<()> {
-        self.call(move |store| async move { read::release_lease(&store.database, term).await })
+        self.call(move |store| async move { leases::release(&store.database, term).await })
     }
 
     fn lease_state(&self) -> StoreFuture<LeaseState> {
-        self.call(|store| async move { read::lease_state(&store.database).await })
+        self.call(|store| async move { leases::state(&store.database).await })
     }
 
     fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
-        self.call(move |store| async move { read::reset_lease(&store.database, epoch, renewed_at).await })
+        self.call(move |store| async move { leases::reset(&store.database, epoch, renewed_at).await })
     }
 }
 
@@ -248,21 +245,21 @@ impl IntentStore for SqlServerStore {
     }
 
     fn detail(&self, id: IntentId) -> StoreFuture<Option<IntentDetail>> {
-        self.call(move |store| async move { insight::detail(&store.readers, id).await })
+        self.call(move |store| async move { console::detail(&store.readers, id).await })
     }
 
     fn payload(&self, id: IntentId) -> StoreFuture<Option<Bytes>> {
-        self.call(move |store| async move { insight::payload(&store.readers, id).await })
+        self.call(move |store| async move { console::payload(&store.readers, id).await })
     }
 
     fn overview(&self) -> StoreFuture<Overview> {
-        self.call(|store| async move { insight::overview(&store.readers).await })
+        self.call(|store| async move { console::overview(&store.readers).await })
     }
 }
 
 impl TargetStore for SqlServerStore {
     fn target_health(&self) -> StoreFuture<Vec<TargetHealth>> {
-        self.call(|store| async move { insight::target_health(&store.readers).await })
+        self.call(|store| async move { console::target_health(&store.readers).await })
     }
 
     fn targets(&self) -> StoreFuture<Vec<StoredTarget>> {

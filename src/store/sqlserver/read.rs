@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tiberius::Row;
 
@@ -11,13 +10,10 @@ use super::rows;
 use super::statements::{self, Part};
 use super::{targets, webhooks};
 use crate::domain::intent::{Intent, IntentId};
-use crate::domain::lease::{Lease, Term};
 use crate::domain::schedule::{LaneId, LanePage, LanePosition, LoadedPage, Waiting};
-use crate::domain::time::Timestamp;
-use crate::platform::clock::{StoreTime, monotonic};
 use crate::store::{
-    Attempt, Backlog, ChangeCursor, History, IdRange, IntentPage, LeaseRow, LeaseState, ListQuery, OpenAttempt,
-    PageCursor, Refresh, RefreshRequest, ScheduleSnapshot, StoreError, StoredIntent,
+    Attempt, Backlog, ChangeCursor, History, IdRange, IntentPage, ListQuery, OpenAttempt, PageCursor, Refresh,
+    RefreshRequest, ScheduleSnapshot, StoreError, StoredIntent,
 };
 
 pub(super) fn first(results: &[Vec<Row>]) -> Option<&Row> {
@@ -34,63 +30,6 @@ pub(super) fn all<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T, StoreError>)
 
 pub(super) fn set(results: &[Vec<Row>], number: usize) -> &[Row] {
     results.get(number).map(Vec::as_slice).unwrap_or_default()
-}
-
-pub(super) async fn acquire_lease(
-    database: &Database,
-    time: &StoreTime,
-    name: Arc<str>,
-    holder: Arc<str>,
-    duration: Duration,
-) -> Result<Option<Lease>, StoreError> {
-    let asked = monotonic();
-    let results = database.run(statements::acquire_lease(&name, &holder, duration)).await?;
-    let Some(row) = first(&results) else { return Ok(None) };
-    let term = Term { lease_name: name, holder_id: holder, epoch: rows::need(row, "lease_epoch")? };
-    let (expires_at, now) = (rows::need_moment(row, "expires_at")?, rows::need_moment(row, "now_at")?);
-    time.observe(asked, now);
-    Ok(Some(Lease { term, expires_at, now }))
-}
-
-pub(super) async fn renew_lease(
-    database: &Database,
-    time: &StoreTime,
-    term: Term,
-    duration: Duration,
-) -> Result<Option<Lease>, StoreError> {
-    let asked = monotonic();
-    let results = database.run(statements::renew_lease(&term, duration)).await?;
-    let row = need_first(&results)?;
-    let held = rows::need::<i64>(row, "held")? == 1;
-    let (expires_at, now) = (rows::need_moment(row, "expires_at")?, rows::need_moment(row, "now_at")?);
-    time.observe(asked, now);
-    Ok(held.then_some(Lease { term, expires_at, now }))
-}
-
-pub(super) async fn release_lease(database: &Database, term: Term) -> Result<(), StoreError> {
-    database.run(statements::release_lease(&term)).await.map(drop)
-}
-
-pub(super) async fn lease_state(database: &Database) -> Result<LeaseState, StoreError> {
-    let results = database.run(statements::lease_state()).await?;
-    let clock = need_first(&results)?;
-    let (now, last_at) = (rows::need_moment(clock, "now_at")?, rows::need_moment(clock, "last_at")?);
-    let lease = set(&results, 1).first().map(|row| {
-        Ok::<_, StoreError>(LeaseRow {
-            holder_id: rows::need::<&str>(row, "holder_id")?.to_owned(),
-            epoch: rows::need(row, "lease_epoch")?,
-            renewed_at: rows::need_moment(row, "renewed_at")?,
-            expires_at: rows::need_moment(row, "expires_at")?,
-        })
-    });
-    let lease = lease.transpose()?;
-    let latest = lease.as_ref().map_or(last_at, |lease| last_at.max(lease.renewed_at));
-    Ok(LeaseState { lease, now, clock_ahead: latest.since(now) })
-}
-
-pub(super) async fn reset_lease(database: &Database, epoch: i64, renewed_at: Timestamp) -> Result<bool, StoreError> {
-    let results = database.run(statements::reset_lease(epoch, renewed_at)).await?;
-    Ok(rows::need::<i64>(need_first(&results)?, "reset")? == 1)
 }
 
 pub(super) async fn open_attempts_before(

@@ -1,10 +1,8 @@
-//! The SQL of the lease, the schedule and the look-ups, each with the binding of its values.
+//! The SQL of the schedule and the look-ups, each with the binding of its values.
 //!
 //! Runs on SQL Server 2016 and later and on Azure SQL, with READ_COMMITTED_SNAPSHOT on or off, and needs no lock hints. One
 //! order of locks: lease, clock, intents, inbox, attempts, webhooks. Result sets come after the commit, so that a client
 //! that stops reading holds no locks.
-
-use std::time::Duration;
 
 use serde_json::json;
 
@@ -14,8 +12,6 @@ use super::script::Values;
 use super::targets::PAUSED;
 use super::webhooks;
 use crate::domain::intent::IntentId;
-use crate::domain::lease::Term;
-use crate::domain::time::Timestamp;
 use crate::store::{IdRange, ListQuery, PageCursor, RefreshRequest};
 
 /// Moves the store's clock on; the row stays locked until commit, so clock and commits agree.
@@ -24,103 +20,6 @@ UPDATE submission_clock SET last_at = CASE
     WHEN SYSUTCDATETIME() > DATEADD(MICROSECOND, 1, last_at) THEN SYSUTCDATETIME()
     ELSE DATEADD(MICROSECOND, 1, last_at) END;
 SELECT @now = last_at FROM submission_clock;";
-
-/// Durations go to DATEADD, which takes an INT.
-fn millis(duration: Duration) -> i64 {
-    i64::from(i32::try_from(duration.as_millis()).unwrap_or(i32::MAX))
-}
-
-/// One store has one executor, also when instances do not agree on the name of its lease: the lease rows and the clock are
-/// changed first, which keeps them locked until commit, the epoch is one more than any before, and other names are gone.
-/// Time is taken when nobody else can write any more.
-pub(super) fn acquire_lease(name: &str, holder: &str, duration: Duration) -> Batch {
-    let mut values = Values::default();
-    let (name, holder) = (values.text(name), values.text(holder));
-    let duration = values.number(millis(duration));
-    values.batch(format!(
-        "
-DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @taken BIGINT = 0, @epoch BIGINT;
-IF NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE expires_at > @now)
-BEGIN
-    BEGIN TRANSACTION;
-    UPDATE submission_manager_leases SET fenced_writes = fenced_writes + 1;{TICK}
-    SET @now = SYSUTCDATETIME();
-    IF NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE expires_at > @now)
-    BEGIN
-        SET @epoch = (SELECT COALESCE(MAX(lease_epoch), 0) + 1 FROM submission_manager_leases);
-        UPDATE submission_manager_leases SET holder_id = {holder}, lease_epoch = @epoch, acquired_at = @now,
-            renewed_at = @now, expires_at = DATEADD(MILLISECOND, {duration}, @now)
-        WHERE lease_name = {name};
-        SET @taken = @@ROWCOUNT;
-        IF @taken = 0
-        BEGIN
-            INSERT INTO submission_manager_leases
-                (lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at)
-            SELECT {name}, {holder}, @epoch, @now, @now, DATEADD(MILLISECOND, {duration}, @now)
-            WHERE NOT EXISTS (SELECT 1 FROM submission_manager_leases WHERE lease_name = {name});
-            SET @taken = @@ROWCOUNT;
-        END;
-        DELETE FROM submission_manager_leases WHERE lease_name <> {name};
-    END;
-    COMMIT TRANSACTION;
-END;
-SELECT lease_epoch, expires_at, @now AS now_at FROM submission_manager_leases
-WHERE @taken = 1 AND lease_name = {name} AND holder_id = {holder} AND lease_epoch = @epoch;"
-    ))
-}
-
-/// The lease row, if this term holds it at `@now`.
-fn held_by(values: &mut Values, term: &Term) -> String {
-    let (name, holder) = (values.text(&*term.lease_name), values.text(&*term.holder_id));
-    let epoch = values.number(term.epoch);
-    format!("lease_name = {name} AND holder_id = {holder} AND lease_epoch = {epoch} AND expires_at > @now")
-}
-
-pub(super) fn renew_lease(term: &Term, duration: Duration) -> Batch {
-    let mut values = Values::default();
-    let held = held_by(&mut values, term);
-    let duration = values.number(millis(duration));
-    values.batch(format!(
-        "
-DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @held BIGINT;
-UPDATE submission_manager_leases SET renewed_at = @now, expires_at = DATEADD(MILLISECOND, {duration}, @now)
-WHERE {held};
-SET @held = @@ROWCOUNT;
-SELECT @held AS held, DATEADD(MILLISECOND, {duration}, @now) AS expires_at, @now AS now_at;"
-    ))
-}
-
-pub(super) fn release_lease(term: &Term) -> Batch {
-    let mut values = Values::default();
-    let held = held_by(&mut values, term);
-    values.batch(format!(
-        "
-DECLARE @now DATETIME2(6) = SYSUTCDATETIME();
-UPDATE submission_manager_leases SET expires_at = @now WHERE {held};"
-    ))
-}
-
-pub(super) fn lease_state() -> Batch {
-    Batch::new(
-        "
-SELECT last_at, SYSUTCDATETIME() AS now_at FROM submission_clock;
-SELECT TOP (1) holder_id, lease_epoch, renewed_at, expires_at FROM submission_manager_leases ORDER BY lease_epoch DESC;",
-        Vec::new(),
-    )
-}
-
-pub(super) fn reset_lease(epoch: i64, renewed_at: Timestamp) -> Batch {
-    let mut values = Values::default();
-    let (epoch, renewed_at) = (values.number(epoch), values.moment(renewed_at));
-    values.batch(format!(
-        "
-DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @count BIGINT;
-UPDATE submission_manager_leases SET expires_at = @now
-WHERE lease_epoch = {epoch} AND renewed_at = {renewed_at} AND expires_at > @now;
-SET @count = @@ROWCOUNT;
-SELECT @count AS reset;"
-    ))
-}
 
 pub(super) fn open_attempts(before_epoch: i64, limit: usize) -> Batch {
     let mut values = Values::default();

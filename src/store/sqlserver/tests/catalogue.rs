@@ -17,7 +17,7 @@ use super::super::contracts::{self, ContractRow, Contracts};
 use super::super::database::{Batch, Database, PREPARE, Value};
 use super::super::statements::{self, Part};
 use super::super::submit::Submits;
-use super::super::{checks, inbox, insight, jobs, migrate, purge, targets, webhooks, write};
+use super::super::{checks, console, inbox, jobs, leases, migrate, purge, targets, webhooks, write};
 use super::{metrics, settings};
 use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
 use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
@@ -249,11 +249,11 @@ pub(crate) fn all() -> Vec<Batch> {
         contracts::ensure_contract("http://x", "{}", "t", 1),
         contracts::ensure_receiver("http://x", 1),
         contracts::contracts(Vec::new()),
-        statements::acquire_lease("lease", "me", Duration::from_secs(1)),
-        statements::renew_lease(term, Duration::from_secs(1)),
-        statements::release_lease(term),
-        statements::lease_state(),
-        statements::reset_lease(1, NOW),
+        leases::acquire_batch("lease", "me", Duration::from_secs(1)),
+        leases::renew_batch(term, Duration::from_secs(1)),
+        leases::release_batch(term),
+        leases::state_batch(),
+        leases::reset_batch(1, NOW),
         statements::open_attempts(1, 10),
         statements::schedule_snapshot(10),
         statements::refresh_schedule(&look),
@@ -264,10 +264,10 @@ pub(crate) fn all() -> Vec<Batch> {
         statements::probe(),
         write::end_batch(term, &not_allowed),
         purge::batch(term, &PurgeRequest { older_than: Duration::ZERO, after: None, limit: 10 }),
-        insight::detail_batch(id),
-        insight::payload_batch(id),
-        insight::overview_batch(),
-        insight::health_batch(),
+        console::detail_batch(id),
+        console::payload_batch(id),
+        console::overview_batch(),
+        console::health_batch(),
         webhooks::due_batch(&DueWebhooksQuery { limit: 10, per_receiver: 10, except: Vec::new() }),
         webhooks::begin_batch(term, &seqs),
         webhooks::finish_batch(term, &[]),
