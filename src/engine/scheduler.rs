@@ -207,6 +207,7 @@ impl DueSlots {
             // A postponed attempt waits again in the store, and the next refresh reads it.
             AttemptEnd::Called(_) | AttemptEnd::NotStarted | AttemptEnd::Postponed { .. } => {}
             AttemptEnd::NotBefore(due) => schedule.merge(Waiting { due, ..waiting }),
+            AttemptEnd::HeldBack(until) => schedule.hold_back(waiting, until),
             AttemptEnd::Paused => {
                 // The next refresh from the store replaces the list of paused targets.
                 schedule.pause_target(&waiting.lane.target);

@@ -53,6 +53,8 @@ pub enum AttemptEnd {
     NotStarted,
     /// The attempt was not started, because the intent is due only then.
     NotBefore(Timestamp),
+    /// The attempt could not be started, for a reason of this intent alone; it is tried again then.
+    HeldBack(Timestamp),
     /// The attempt was not started, because its target is paused.
     Paused,
 }
@@ -63,7 +65,7 @@ impl AttemptEnd {
         match self {
             Self::Called(call) => Ended::Called(call),
             Self::Postponed { next_call } => Ended::NotCalled { next_turn: next_call },
-            Self::NotStarted | Self::NotBefore(_) | Self::Paused => Ended::NOT_CALLED,
+            Self::NotStarted | Self::NotBefore(_) | Self::HeldBack(_) | Self::Paused => Ended::NOT_CALLED,
         }
     }
 }

@@ -207,6 +207,10 @@ pub struct Schedule {
     in_flight: HashMap<IntentSeq, u32>,
     /// Retries that were read from the store before the schedule was told that the previous attempt had finished.
     early: HashMap<IntentSeq, Waiting>,
+    /// Intents that are left alone for a while because the store refused to start them. The store still has them due earlier, so
+    /// no page of their lane would bring them back: they do not count among what a lane holds.
+    held_back: HashMap<IntentSeq, Waiting>,
+    held_until: BTreeSet<(Timestamp, IntentSeq)>,
     /// The number of attempts in flight that were started on insert.
     start_on_insert: usize,
     closed: bool,
@@ -239,6 +243,8 @@ impl Schedule {
             known: HashMap::new(),
             in_flight: HashMap::new(),
             early: HashMap::new(),
+            held_back: HashMap::new(),
+            held_until: BTreeSet::new(),
             start_on_insert: 0,
             closed: false,
         }
@@ -316,6 +322,9 @@ impl Schedule {
             }
             return;
         }
+        if self.held_back.get(&seen.seq).is_some_and(|held| seen.attempt_count <= held.attempt_count) {
+            return;
+        }
         if let Some(known) = self.known.get(&seen.seq) {
             if *known == seen || seen.attempt_count < known.attempt_count {
                 return;
@@ -340,6 +349,16 @@ impl Schedule {
         self.relist(lane);
     }
 
+    /// Leaves a waiting intent alone until then. If too many are left alone already, it is merged now, because memory is
+    /// bounded.
+    pub fn hold_back(&mut self, waiting: Waiting, until: Timestamp) {
+        if self.held_back.len() >= self.limits.capacity.max(MIN_LANE) {
+            return self.merge(waiting);
+        }
+        self.held_until.insert((until, waiting.seq));
+        self.held_back.insert(waiting.seq, waiting);
+    }
+
     /// Adds a page that [`Self::wanted_pages`] asked for, or the first page of a lane.
     pub fn merge_page(&mut self, loaded: &LoadedPage) {
         let LanePage { lane, from, limit } = &loaded.page;
@@ -361,14 +380,16 @@ impl Schedule {
     pub fn wanted_pages(&self) -> Vec<LanePage> {
         let room = self.lane_room();
         let low = |queue: &&Queue| queue.waiting.len() <= room / 2;
-        self.queues
-            .values()
-            .filter(low)
+        let low = self.queues.values().filter(low);
+        let mut pages: Vec<_> = low
             .filter_map(|queue| {
                 let from = queue.unknown_from?;
                 Some(LanePage { lane: Arc::clone(&queue.lane), from, limit: room - queue.waiting.len() })
             })
-            .collect()
+            .collect();
+        // In one order, whatever that of the map is: a run can be repeated exactly.
+        pages.sort_unstable_by_key(|page| page.lane.id);
+        pages
     }
 
     /// Takes the intents that can start at `now` and a slot for each, as far as slots are free. Within a gateway they start
@@ -436,7 +457,8 @@ impl Schedule {
         let ready = self.ready.iter().find(may_start).map(|(position, _)| position.due);
         let lane = self.deferred_lanes.first().map(|(moment, _)| *moment);
         let gateway = self.deferred_gateways.first().map(|(moment, _)| *moment);
-        [ready, lane, gateway].into_iter().flatten().min().map(|moment| moment.since(now))
+        let held = self.held_until.first().map(|(moment, _)| *moment);
+        [ready, lane, gateway, held].into_iter().flatten().min().map(|moment| moment.since(now))
     }
 
     /// The number of attempts in flight.
@@ -446,7 +468,7 @@ impl Schedule {
 
     /// The number of waiting intents in memory.
     pub fn held(&self) -> usize {
-        self.known.len()
+        self.known.len() + self.held_back.len()
     }
 
     /// The number of gateways that are on hold because of their `Retry-After`.
@@ -459,9 +481,16 @@ impl Schedule {
         (self.limits.capacity / self.queues.len().max(1)).clamp(MIN_LANE, MAX_LANE)
     }
 
-    /// Advances the time, and lists the lanes and gateways again that were deferred until then.
+    /// Advances the time: merges the intents that were held back until then, and lists the lanes and gateways again that were
+    /// deferred until then.
     fn pass(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
+        while let Some(first) = self.held_until.first().copied().filter(|(moment, _)| *moment <= self.now) {
+            self.held_until.remove(&first);
+            if let Some(waiting) = self.held_back.remove(&first.1) {
+                self.merge(waiting);
+            }
+        }
         while let Some((_, lane)) = self.deferred_lanes.first().copied().filter(|(moment, _)| *moment <= self.now) {
             self.relist(lane);
         }

@@ -178,6 +178,34 @@ fn names(names: &[&str]) -> BTreeSet<TargetName> {
     names.iter().map(|name| TargetName::parse(name).unwrap()).collect()
 }
 
+/// The store has an intent that is held back due as before, and does not show it again.
+#[test]
+fn an_intent_that_is_held_back_is_not_lost_when_its_lane_is_cut_short() {
+    let mut schedule = Schedule::new(Limits { in_flight: 8, in_flight_per_gateway: 1, capacity: 1 });
+    let waiting = |seq: i64| Waiting { seq: IntentSeq(seq), lane: lane(1), due: at(seq), attempt_count: 0 };
+    (1..=2 * MIN_LANE as i64).for_each(|seq| schedule.merge(waiting(seq)));
+    let taken = schedule.take_due(at(100));
+    assert_eq!(taken.iter().map(|taken| taken.seq.0).collect::<Vec<_>>(), [1]);
+    schedule.finish(&taken[0], Ended::NOT_CALLED, at(100));
+    schedule.hold_back(taken[0].clone(), at(1_000));
+    schedule.merge(taken[0].clone());
+    let mut started = Vec::new();
+    let mut start_all = |schedule: &mut Schedule, now: i64| loop {
+        let due = schedule.take_due(at(now));
+        if due.is_empty() {
+            return started.clone();
+        }
+        for waiting in due {
+            schedule.finish(&waiting, Ended::NOT_CALLED, at(now));
+            started.push(waiting.seq.0);
+        }
+    };
+    assert!(!start_all(&mut schedule, 999).contains(&1), "it is left alone");
+    assert!(schedule.next_due_in(at(999)).is_some(), "somebody comes back for it");
+    assert!(start_all(&mut schedule, 1_000).contains(&1), "and is tried again then");
+    assert_eq!(schedule.held(), 0);
+}
+
 fn limited(target: &str, limits: TargetLimits) -> HashMap<TargetName, TargetLimits> {
     HashMap::from([(TargetName::parse(target).unwrap(), limits)])
 }

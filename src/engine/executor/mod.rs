@@ -156,7 +156,7 @@ impl Attempts {
                 // The store refused this intent alone and wrote nothing for it. Other intents are not affected.
                 let again_at = self.deps.store_time.now() + UNEXPECTED_PAUSE;
                 log::error!("attempt_not_begun intent_seq={} again_at={again_at} store_error={what:?}", seq.0);
-                return slot.release(AttemptEnd::NotBefore(again_at));
+                return slot.release(AttemptEnd::HeldBack(again_at));
             }
             Err(error) => self.fail_term("start", &error),
         }
