@@ -1,18 +1,20 @@
 //! How gateways share the slots, so that gateways that do not respond cannot take all of them.
 //!
 //! A call that hangs uses its slot until it times out. A gateway therefore gets slots according to how it has responded so
-//! far, and never all of them. "Left" is the number of free slots outside the reserve, which is an eighth of all slots:
+//! far, and never all of them. An eighth of all slots is reserved, and the others are shared. "Left" is the number of
+//! shared slots that are free:
 //!
 //! | gateway | it may start another attempt while |
 //! | --- | --- |
 //! | responded before | it has fewer in flight than twice the number that it recently handled, or fewer than are left |
-//! | was never called | it has fewer in flight than are left |
-//! | does not respond | four times its number in flight, plus a quarter of the shared slots, is less than are left |
 //! | responded before and has few in flight | the reserve is not used up; other gateways cannot use the reserve |
+//! | never responded, none in flight | a slot is left |
+//! | never responded, some in flight | its number in flight, plus half of the shared slots, is less than are left |
+//! | does not respond | four times its number in flight, plus half of the shared slots, is less than are left |
 //!
-//! The second rule leaves slots free however many new gateways hang, because each takes at most as many as it leaves. The
-//! third rule limits all gateways that are known to hang to a few slots together. The reserve is for gateways that responded
-//! until now: their attempts continue to start even if busy gateways hang at the same moment.
+//! The last two rules keep half of the shared slots for first calls: unless more gateways than that hang, the first attempt
+//! of a gateway starts when it is due. The reserve is for gateways that responded until now: their attempts continue to
+//! start even if busy gateways hang at the same moment.
 
 use std::time::Duration;
 
@@ -21,8 +23,8 @@ use crate::domain::time::Timestamp;
 
 /// One slot in eight is reserved for gateways that respond and have few attempts in flight.
 const RESERVED_SHARE: usize = 8;
-/// The number of attempts in flight that a gateway may always have while it responds.
-const FIRST_WINDOW: usize = 4;
+/// The number of attempts in flight that a gateway may always have while a slot is left, once it has responded.
+const SMALLEST_WINDOW: usize = 4;
 /// A gateway counts as not responding if it has calls in flight and responds to none of them for this long, or for twice the
 /// duration of its last response, if that is longer.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -42,24 +44,17 @@ impl Limits {
 }
 
 /// How a gateway has responded so far in this term.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Responsiveness {
     /// The number of attempts that it may have in flight however few slots are left: twice the most that were recently in
-    /// flight when it responded.
-    window: usize,
-    answered_before: bool,
+    /// flight when it responded. `None` until it responds for the first time.
+    window: Option<usize>,
     /// Whether the last call got no response.
     failing: bool,
     /// Since when calls are in flight without a response to any of them.
     silent_since: Option<Timestamp>,
     /// The duration of the last call that got a response.
     usual: Duration,
-}
-
-impl Default for Responsiveness {
-    fn default() -> Self {
-        Self { window: FIRST_WINDOW, answered_before: false, failing: false, silent_since: None, usual: Duration::ZERO }
-    }
 }
 
 impl Responsiveness {
@@ -69,11 +64,17 @@ impl Responsiveness {
         let reserve = limits.reserve();
         let shared = limits.in_flight - reserve;
         let left = (shared + ahead).saturating_sub(all);
+        let first_calls = shared / 2;
         if self.is_silent(now) {
-            return 4 * own + shared / 4 < left;
+            return 4 * own + first_calls < left;
         }
-        let few = self.answered_before && own < limits.few() && all < limits.in_flight + reserve;
-        few || (left > 0 && own < self.window.max(left))
+        match self.window {
+            None => left > 0 && (own == 0 || own + first_calls < left),
+            Some(window) => {
+                let may_use_reserve = own < limits.few() && all < limits.in_flight + reserve;
+                may_use_reserve || (left > 0 && own < window.max(left))
+            }
+        }
     }
 
     fn is_silent(&self, now: Timestamp) -> bool {
@@ -90,9 +91,9 @@ impl Responsiveness {
     pub(super) fn ended(&mut self, answered: bool, took: Duration, left: usize, now: Timestamp) {
         self.failing = !answered;
         if answered {
+            let window = self.window.unwrap_or_default();
             let used = 2 * (left + 1);
-            self.window = (self.window - self.window / WINDOW_DECAY).max(used).max(FIRST_WINDOW);
-            self.answered_before = true;
+            self.window = Some((window - window / WINDOW_DECAY).max(used).max(SMALLEST_WINDOW));
             self.usual = took;
             self.silent_since = Some(now);
         }

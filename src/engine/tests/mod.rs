@@ -179,8 +179,8 @@ fn settings() -> LeaderSettings {
         timing: LeaseTiming::new(15 * SECOND, 5 * SECOND).unwrap(),
         acquire_interval: SECOND,
         refresh_interval: Duration::from_millis(250),
-        // More than twice the limit of one gateway, so that a new gateway can use all of its own.
-        limits: Limits { in_flight: 20, in_flight_per_gateway: 8, capacity: 64 * 1024 },
+        // More than four times the limit of one gateway, so that a new gateway can use all of its own.
+        limits: Limits { in_flight: 40, in_flight_per_gateway: 8, capacity: 64 * 1024 },
         retention: None,
     }
 }
