@@ -12,8 +12,8 @@ use super::limits::AttemptTimeout;
 
 /// After this many connection failures in a row a node counts as unreachable, and new jobs for it are rejected.
 pub const FAILURES_UNTIL_GONE: i64 = 5;
-/// After this time, one new job is accepted for an unreachable node, to find out whether the node is back.
-pub const REST_BEFORE_PROBE: Duration = Duration::from_secs(10);
+/// While a node is unreachable, one new job is accepted for it at this interval, to find out whether the node is back.
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A management node as the registry defines it.
 #[derive(Clone, Debug)]

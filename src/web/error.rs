@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, Status};
 use crate::domain::job::SubmissionId;
-use crate::domain::node::{Breach, REST_BEFORE_PROBE};
+use crate::domain::node::{Breach, PROBE_INTERVAL};
 use crate::store::{Conflict, StoreError};
 
 /// Every error that a client of the API can get.
@@ -141,7 +141,7 @@ impl ApiError {
                 response.insert_header((header::RETRY_AFTER, RETRY_AFTER_SECONDS));
             }
             Self::ExecutionUnavailable(_) => {
-                response.insert_header((header::RETRY_AFTER, REST_BEFORE_PROBE.as_secs()));
+                response.insert_header((header::RETRY_AFTER, PROBE_INTERVAL.as_secs()));
             }
             Self::Unauthorized => {
                 response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));

@@ -9,7 +9,7 @@ use crate::domain::contract::{Contract, ContractSnapshot, GatewayType, GatewayUr
 use crate::domain::intent::{IntentId, Payload, Status};
 use crate::domain::job::fixtures::{command, submission_id};
 use crate::domain::job::{JobCommand, SubmissionId};
-use crate::domain::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
+use crate::domain::node::{FAILURES_UNTIL_GONE, PROBE_INTERVAL};
 use crate::domain::outcome::Outcome;
 use crate::domain::trace::TraceContext;
 use crate::store::{
@@ -224,9 +224,9 @@ pub async fn a_node_that_does_not_answer_gets_no_jobs_except_probes(fixture: Fix
     assert!(admits().await, "these outcomes do not tell whether the node was reached");
     attempt(Outcome::not_sent("cannot connect")).await;
     assert!(!admits().await && !admits().await);
-    fixture.pass(REST_BEFORE_PROBE / 2).await;
+    fixture.pass(PROBE_INTERVAL / 2).await;
     attempt(Outcome::not_sent("cannot connect")).await;
-    fixture.pass(REST_BEFORE_PROBE / 2).await;
+    fixture.pass(PROBE_INTERVAL / 2).await;
     assert!(admits().await, "one job may try, although attempts failed meanwhile");
     assert!(!admits().await, "only one job may try");
     assert!(fixture.other.admits_jobs(GatewayUrl::parse("http://other.test").unwrap()).await.unwrap());

@@ -10,7 +10,7 @@ use super::schedule::as_limit;
 use crate::domain::contract::{GatewayType, GatewayUrl};
 use crate::domain::intent::{Intent, IntentId, IntentSeq};
 use crate::domain::job::{JobKey, SubmissionId};
-use crate::domain::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
+use crate::domain::node::{FAILURES_UNTIL_GONE, PROBE_INTERVAL};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
 use crate::platform::clock::WallClock;
@@ -186,26 +186,26 @@ pub(super) fn reach(
     gateway: &GatewayUrl,
 ) -> Result<Reach, rusqlite::Error> {
     let Some(tried_at) = tried_at(connection, gateway)? else { return Ok(Reach::Answers) };
-    let pause_is_over = read_now(connection, clock)?.since(tried_at) >= REST_BEFORE_PROBE;
-    Ok(if pause_is_over { Reach::GoneForLong } else { Reach::Gone })
+    let probe_is_due = read_now(connection, clock)?.since(tried_at) >= PROBE_INTERVAL;
+    Ok(if probe_is_due { Reach::GoneForLong } else { Reach::Gone })
 }
 
-/// Returns whether the caller may try a gateway that does not answer. After each pause one caller may. All callers may if the
-/// gateway has answered since [`reach`] was called.
+/// Returns whether the caller may try a gateway that does not answer. One caller may at each probe interval. All callers
+/// may if the gateway has answered since [`reach`] was called.
 pub(super) fn take_probe(
     connection: &mut Connection,
     clock: &WallClock,
     gateway: &GatewayUrl,
 ) -> Result<bool, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
-    let rest = i64::try_from(REST_BEFORE_PROBE.as_micros()).unwrap_or(i64::MAX);
+    let interval = i64::try_from(PROBE_INTERVAL.as_micros()).unwrap_or(i64::MAX);
     let taken = transaction
         .prepare_cached(
             "UPDATE submission_gateway_reach SET tried_at = ?2
              WHERE gateway_id = (SELECT gateway_id FROM submission_gateways WHERE gateway_url = ?1)
                  AND unreachable >= ?4 AND tried_at <= ?3",
         )?
-        .execute(params![gateway.as_str(), now.micros(), now.micros().saturating_sub(rest), FAILURES_UNTIL_GONE])?;
+        .execute(params![gateway.as_str(), now.micros(), now.micros().saturating_sub(interval), FAILURES_UNTIL_GONE])?;
     let admitted = taken > 0 || tried_at(&transaction, gateway)?.is_none();
     transaction.commit()?;
     Ok(admitted)

@@ -489,7 +489,7 @@ async fn the_log_is_copied_into_the_file_in_the_background() {
 #[tokio::test]
 async fn a_node_that_answered_before_its_probe_gets_all_jobs() {
     use super::jobs::{reach, take_probe};
-    use crate::domain::node::REST_BEFORE_PROBE;
+    use crate::domain::node::PROBE_INTERVAL;
     let fixture = open().await;
     let gateway = one_shot().gateway_url;
     fixture.submit("a", &one_shot()).await;
@@ -497,7 +497,7 @@ async fn a_node_that_answered_before_its_probe_gets_all_jobs() {
     let clock = WallClock::from_fn(|| Timestamp::from_micros(1_790_000_000_000_000));
     let gone = "INSERT INTO submission_gateway_reach (gateway_id, unreachable, tried_at)
         SELECT gateway_id, 5, ?1 FROM submission_gateways";
-    let long_ago = clock.now().micros() - i64::try_from(REST_BEFORE_PROBE.as_micros()).unwrap();
+    let long_ago = clock.now().micros() - i64::try_from(PROBE_INTERVAL.as_micros()).unwrap();
     connection.execute(gone, [long_ago]).unwrap();
     assert!(matches!(reach(&connection, &clock, &gateway).unwrap(), Reach::GoneForLong));
     // The attempt of another job is answered between `reach` and `take_probe`.

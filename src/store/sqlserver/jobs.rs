@@ -10,7 +10,7 @@ use super::script::{Column, Values, json_text, plain_text};
 use crate::domain::contract::GatewayUrl;
 use crate::domain::intent::IntentId;
 use crate::domain::job::SubmissionId;
-use crate::domain::node::{FAILURES_UNTIL_GONE, REST_BEFORE_PROBE};
+use crate::domain::node::{FAILURES_UNTIL_GONE, PROBE_INTERVAL};
 use crate::store::{FoundJob, Job, JobFacts, JobLookup, JobPage, JobQuery, StoreError};
 
 /// What the input of new intents has besides, if some are jobs.
@@ -82,7 +82,7 @@ pub(super) fn admits_batch(url_sha256: &[u8; 32]) -> Batch {
     let mut values = Values::default();
     let url = values.hash(url_sha256);
     let failures = values.number(FAILURES_UNTIL_GONE);
-    let rest = values.number(-i64::try_from(REST_BEFORE_PROBE.as_secs()).unwrap_or(i64::MAX));
+    let rest = values.number(-i64::try_from(PROBE_INTERVAL.as_secs()).unwrap_or(i64::MAX));
     values.batch(format!(
         "
 DECLARE @taken BIGINT;
