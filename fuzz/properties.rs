@@ -101,7 +101,8 @@ fn json_of(data: &[u8]) -> Option<Map<String, Value>> {
 pub(crate) fn submission(data: &[u8]) {
     let body = Bytes::copy_from_slice(data);
     match intents::parse_submission(&body, MAX_PAYLOAD) {
-        Ok((id, target, payload)) => {
+        Ok(submission) => {
+            let intents::Submission { id, target, payload, not_before } = &submission;
             assert_name(id.as_str());
             assert_name(target.as_str());
             assert!(!id.is_reserved(), "the id of a job was taken: {id}");
@@ -109,13 +110,14 @@ pub(crate) fn submission(data: &[u8]) {
             assert_slice_of(&body, kept);
             assert!(kept.len() <= MAX_PAYLOAD);
             assert!(kept.is_empty() || serde_json::from_slice::<&RawValue>(kept).is_ok(), "the payload is not JSON");
-            let mut again = json!({ "intentId": id, "submissionTarget": target }).to_string().into_bytes();
+            let again = json!({ "intentId": id, "submissionTarget": target, "notBefore": not_before });
+            let mut again = again.to_string().into_bytes();
             if !kept.is_empty() {
                 again.truncate(again.len() - 1);
                 again.extend([b",\"payload\":", kept.as_ref(), b"}"].concat());
             }
             match intents::parse_submission(&again.into(), MAX_PAYLOAD) {
-                Ok(same) => assert_eq!(same, (id, target, payload)),
+                Ok(same) => assert_eq!(same, submission),
                 Err(error) => panic!("taken, and refused when it is sent again: {error}"),
             }
         }
@@ -132,7 +134,8 @@ pub(crate) fn submission(data: &[u8]) {
 
 /// Whether it should be taken, by a reading that has nothing in common with the service's.
 fn is_submission(fields: &Map<String, Value>) -> bool {
-    let known = fields.keys().all(|name| matches!(name.as_str(), "intentId" | "submissionTarget" | "payload"));
+    let known =
+        fields.keys().all(|name| matches!(name.as_str(), "intentId" | "submissionTarget" | "payload" | "notBefore"));
     let text = |name: &str| fields.get(name).and_then(Value::as_str);
     let id = text("intentId").and_then(|text| IntentId::parse(text).ok());
     let target = text("submissionTarget").and_then(|text| TargetName::parse(text).ok());

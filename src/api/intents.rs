@@ -10,18 +10,20 @@ use crate::domain::client::Scope;
 use crate::domain::intent::{Intent, IntentId, Payload, Status, TargetName};
 use crate::domain::intent_json::{IntentJson, StatusName};
 use crate::domain::time::Timestamp;
-use crate::store::{ListQuery, NewIntent, PageCursor, Submitted};
+use crate::store::{ListQuery, MAX_AHEAD, NewIntent, PageCursor, Submitted};
 use crate::web::error::ApiError;
 use crate::web::query::{Query, whole_number};
 use crate::web::{ENVELOPE_BYTES, WebDeps, auth, trace};
 
 const DEFAULT_PAGE: usize = 50;
 const MAX_PAGE: usize = 200;
+/// What a time must be, in error messages.
+const TIME: &str = "a time such as 2026-11-16T09:00:00Z";
 
 /// Submit an intent
 ///
 /// Responds as soon as the intent is stored durably. The first attempt starts as soon as a slot is free. Submitting the same
-/// id, target and payload again is safe and returns the existing intent.
+/// id, target, payload and `notBefore` again is safe and returns the existing intent.
 #[utoipa::path(post, path = "/v1/intents", tag = "intents", operation_id = "submitIntent",
     security((), ("bearer" = ["intents:write"])),
     params(
@@ -35,7 +37,7 @@ const MAX_PAGE: usize = 200;
             headers(("Idempotent-Replayed" = String, description = "`true` if the intent already existed"))),
         (status = 400, description = "The request is invalid, or the target is not in the registry", body = ErrorJson),
         (status = 408, description = "The request body did not arrive in time", body = ErrorJson),
-        (status = 409, description = "The id already exists with a different target or payload", body = ErrorJson),
+        (status = 409, description = "The id already exists with a different target, payload or `notBefore`", body = ErrorJson),
         (status = 413, description = "The payload is too large", body = ErrorJson),
         CommonErrors,
     ))]
@@ -48,16 +50,17 @@ pub async fn submit(
     let query = Query::parse(request.query_string(), &["waitSeconds"])?;
     let wait_seconds = query.get("waitSeconds", "a whole number of seconds", whole_number)?;
     let (body, reservation) = deps.bodies.read(payload, deps.max_payload_bytes + ENVELOPE_BYTES).await?;
-    let (id, target, payload) = parse_submission(&body, deps.max_payload_bytes)?;
+    let Submission { id, target, payload, not_before } = parse_submission(&body, deps.max_payload_bytes)?;
 
     // Watch before the intent exists, so that no notification is missed.
     let watch = wait_seconds.and_then(|_| deps.watchers.watch(&id));
     let submitted = match deps.registry.get().contract(&target) {
         Some(contract) => {
             let trace = trace::of_request(&request);
-            deps.store.submit(NewIntent { id, contract, payload, trace, job: None }).await?
+            let new = NewIntent { id, contract, payload, not_before, redrive: None, trace, job: None };
+            deps.store.submit(new).await?
         }
-        None => replay_for_unregistered_target(&deps, id, &target, &payload).await?,
+        None => replay_for_unregistered_target(&deps, id, &target, &payload, not_before).await?,
     };
     drop(reservation);
     let (mut intent, replayed) = match submitted {
@@ -66,6 +69,11 @@ pub async fn submit(
         Submitted::Conflict(conflict) => {
             return Err(ApiError::IdempotencyConflict { conflict: Box::new(conflict) });
         }
+        Submitted::TooFarAhead => {
+            let days = MAX_AHEAD.as_secs() / (24 * 60 * 60);
+            return Err(ApiError::InvalidRequest(format!("notBefore must be at most {days} days ahead")));
+        }
+        Submitted::AlreadyRedriven => return Err(ApiError::Internal),
     };
     if let (Some(seconds), Some(watch)) = (wait_seconds, watch) {
         intent = wait::for_first_attempt(&deps, intent, &watch, wait::limit(seconds)).await;
@@ -77,8 +85,17 @@ pub async fn submit(
     Ok(response.json(IntentJson::from(&intent)))
 }
 
+/// What a client submits.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Submission {
+    pub id: IntentId,
+    pub target: TargetName,
+    pub payload: Payload,
+    pub not_before: Option<Timestamp>,
+}
+
 /// Parses the body of a submission. The payload is a slice of the body, so it keeps the exact bytes of the client.
-pub fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(IntentId, TargetName, Payload), ApiError> {
+pub fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<Submission, ApiError> {
     let invalid = |text: String| ApiError::InvalidRequest(text);
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(invalid("the body must be a JSON object".to_owned()));
@@ -96,7 +113,9 @@ pub fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<(Intent
     if payload.len() > max_payload {
         return Err(ApiError::PayloadTooLarge { what: "payload", limit: max_payload });
     }
-    Ok((id, target, Payload::new(body.slice_ref(payload))))
+    let parse_time = |text: String| Timestamp::parse(&text).ok_or_else(|| invalid(format!("notBefore must be {TIME}")));
+    let not_before = request.not_before.map(parse_time).transpose()?;
+    Ok(Submission { id, target, payload: Payload::new(body.slice_ref(payload)), not_before })
 }
 
 /// Handles a submission for a target that is not in the registry. New intents are refused, but an intent that was accepted
@@ -106,9 +125,10 @@ async fn replay_for_unregistered_target(
     id: IntentId,
     target: &TargetName,
     payload: &Payload,
+    not_before: Option<Timestamp>,
 ) -> Result<Submitted, ApiError> {
     match deps.store.find(id).await? {
-        Some(found) => Ok(found.resubmitted(target, payload)),
+        Some(found) => Ok(found.resubmitted(target, payload, not_before)),
         None => Err(ApiError::InvalidRequest(format!("submissionTarget {target:?} is not in the registry"))),
     }
 }
@@ -193,7 +213,6 @@ pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<Http
 
 /// Parses the query string of a list of intents. The console accepts the same parameters.
 pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
-    const TIME: &str = "a time such as 2026-11-16T09:00:00Z";
     let known = ["q", "status", "submissionTarget", "createdAfter", "createdBefore", "limit", "cursor"];
     let query = Query::parse(text, &known)?;
     let prefix = query.get("q", "an id or its first characters", |text| Some(text.trim().to_owned()))?;
@@ -278,8 +297,9 @@ mod tests {
             ),
             (r#"{"intentId":"a","submissionTarget":"t","payload":"x"}"#, "\"x\""),
         ] {
-            let (id, target, parsed) = parse(body).unwrap();
-            assert_eq!((id.as_str(), target.as_str(), parsed.bytes().as_ref()), ("a", "t", payload.as_bytes()));
+            let parsed = parse(body).unwrap();
+            let bytes = parsed.payload.bytes().as_ref();
+            assert_eq!((parsed.id.as_str(), parsed.target.as_str(), bytes), ("a", "t", payload.as_bytes()));
         }
     }
 

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use utoipa::{IntoResponses, ToSchema};
 
 use super::targets::KnownTarget;
-use crate::domain::intent::{Intent, TargetName};
+use crate::domain::intent::{Intent, IntentId, TargetName};
 use crate::domain::intent_json::IntentJson;
 use crate::domain::limits::{AttemptTimeout, Rate};
 use crate::domain::time::Timestamp;
@@ -30,6 +30,11 @@ pub struct SubmitRequest<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     #[schema(value_type = Value, required = false, example = json!({"to": "+46700000001", "message": "Your order is on its way"}))]
     pub payload: Option<&'a RawValue>,
+    /// When the first attempt may start: at most 30 days ahead. A time in the past means now. The deadline of a contract
+    /// with the policy `deadline` counts from it.
+    #[serde(default)]
+    #[schema(format = DateTime, example = "2026-11-17T08:00:00Z")]
+    pub not_before: Option<String>,
 }
 
 /// Reads a field that is present. `null` is a payload of four bytes; only a missing field means that there is no payload.
@@ -158,10 +163,30 @@ pub struct HistoryJson<'a> {
 impl<'a> From<&'a History> for HistoryJson<'a> {
     fn from(history: &'a History) -> Self {
         Self {
-            intent: (&history.intent).into(),
+            intent: IntentJson {
+                redriven_as: history.redriven_as.as_ref().map(IntentId::as_str),
+                ..(&history.intent).into()
+            },
             attempts: history.attempts.iter().map(Into::into).collect(),
             webhook: history.webhook.as_ref().map(|webhook| WebhookJson::of(&history.intent, webhook)),
         }
+    }
+}
+
+/// An intent that is cancelled, or will be after its attempt.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = CancelledIntent)]
+pub struct CancelledIntentJson<'a> {
+    #[serde(flatten)]
+    intent: IntentJson<'a>,
+    /// `false` if no attempt of the intent was ever started, so that its gateway cannot have received it.
+    may_have_been_sent: bool,
+}
+
+impl<'a> From<&'a Intent> for CancelledIntentJson<'a> {
+    fn from(intent: &'a Intent) -> Self {
+        Self { intent: intent.into(), may_have_been_sent: intent.attempt_count > 0 }
     }
 }
 
@@ -188,7 +213,7 @@ pub struct ErrorJson {
 pub struct ErrorBody {
     /// A stable code for programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`,
     /// `management_node_not_found`, `method_not_allowed`, `request_timeout`, `idempotency_conflict`, `already_processed`,
-    /// `not_terminal`, `payload_too_large`, `headers_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`,
+    /// `not_terminal`, `already_terminal`, `attempt_in_progress`, `payload_too_large`, `headers_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`,
     /// `execution_unavailable` or `internal_error`. A proxy in front of the service may have codes of its own: the one in
     /// `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code `unavailable`.
     #[schema(example = "invalid_request")]

@@ -4,6 +4,7 @@
 //! [`crate::domain`]. [`json`] has the JSON types that several resources share, and `openapi.rs` serves the description of
 //! all of them.
 
+pub mod cancel;
 pub mod history_fragment;
 pub mod inbox;
 pub mod intents;
@@ -30,6 +31,7 @@ pub fn routes(config: &mut web::ServiceConfig) {
         )
         .service(resource("/v1/intents/{intentId}", "GET, HEAD").route(get_or_head().to(intents::get)))
         .service(resource("/v1/intents/{intentId}/history", "GET, HEAD").route(get_or_head().to(intents::history)))
+        .service(resource("/v1/intents/{intentId}/cancel", "POST").route(web::post().to(cancel::cancel_intent)))
         .service(
             resource("/v1/intents/{intentId}/webhook/redeliver", "POST").route(web::post().to(webhooks::redeliver)),
         )

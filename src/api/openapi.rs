@@ -10,7 +10,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
-use super::{history_fragment, inbox, intents, jobs, ops, targets, webhooks};
+use super::{cancel, history_fragment, inbox, intents, jobs, ops, targets, webhooks};
 use crate::web::error::ApiError;
 use crate::web::{exact_resource, get_or_head, resource};
 
@@ -28,6 +28,7 @@ use crate::web::{exact_resource, get_or_head, resource};
         intents::list,
         intents::get,
         intents::history,
+        cancel::cancel_intent,
         webhooks::redeliver,
         targets::list,
         targets::pause,
@@ -36,6 +37,7 @@ use crate::web::{exact_resource, get_or_head, resource};
         jobs::queries::list,
         jobs::queries::get,
         jobs::queries::history,
+        jobs::cancel::cancel_job,
         inbox::intake::submit,
         inbox::hooks::hook,
         inbox::queries::submissions,

@@ -124,11 +124,13 @@ mod tests {
             id: IntentId::parse("a").unwrap(),
             target: contract.target.clone(),
             created_at: CREATED,
+            not_before: None,
+            redrive_of: None,
             state,
             attempt_count: u32::try_from(attempts.len()).unwrap(),
             attempt_open: false,
         };
-        let history = History { intent, attempts, webhook: None };
+        let history = History { intent, attempts, webhook: None, redriven_as: None };
         IntentDetail { now: at(20), history, contract, next_attempt_at, open_since: None, paused_at: None }
     }
 

@@ -77,6 +77,8 @@ pub(super) fn status_sentence(detail: &IntentDetail) -> String {
             ExhaustedReason::DeadlineExceeded => format!("Exhausted after {attempts}: the deadline passed."),
             ExhaustedReason::MaxAttempts => format!("Exhausted after {attempts}: the contract allows no more."),
             ExhaustedReason::OneShot => "Exhausted after the one attempt that the contract allows.".to_owned(),
+            ExhaustedReason::Cancelled if count == 0 => "Cancelled before the first attempt.".to_owned(),
+            ExhaustedReason::Cancelled => format!("Cancelled after {attempts}."),
         },
         State::Pending => match (detail.open_since, detail.next_attempt_at) {
             (Some(since), _) => {

@@ -94,6 +94,11 @@ impl IntentId {
         Self(format!("{}{id}", Self::OF_JOBS).into())
     }
 
+    /// The id of an intent that repeats another one. The caller makes sure that it is a valid id.
+    pub(super) fn of_redrive(id: String) -> Self {
+        Self(id.into())
+    }
+
     /// Whether the id has the prefix that is reserved for jobs.
     pub fn is_reserved(&self) -> bool {
         self.0.starts_with(Self::OF_JOBS)
@@ -144,16 +149,19 @@ pub enum ExhaustedReason {
     DeadlineExceeded,
     MaxAttempts,
     OneShot,
+    /// Somebody cancelled the intent.
+    Cancelled,
 }
 
 impl ExhaustedReason {
-    pub const ALL: [Self; 3] = [Self::DeadlineExceeded, Self::MaxAttempts, Self::OneShot];
+    pub const ALL: [Self; 4] = [Self::DeadlineExceeded, Self::MaxAttempts, Self::OneShot, Self::Cancelled];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::MaxAttempts => "max_attempts",
             Self::OneShot => "one_shot",
+            Self::Cancelled => "cancelled",
         }
     }
 
@@ -241,6 +249,10 @@ pub struct Intent {
     pub id: IntentId,
     pub target: TargetName,
     pub created_at: Timestamp,
+    /// The `notBefore` of its submission, as the client sent it. It may have been in the past even then.
+    pub not_before: Option<Timestamp>,
+    /// The intent that this one repeats, if a redrive created it.
+    pub redrive_of: Option<IntentId>,
     pub state: State,
     /// The number of attempts started so far, from which the number of the next attempt follows.
     pub attempt_count: u32,
@@ -249,6 +261,18 @@ pub struct Intent {
 }
 
 impl Intent {
+    /// From when the contract of the intent counts, and when its first attempt is due: its `notBefore`, or its creation if
+    /// that is later.
+    pub fn begins_at(&self) -> Timestamp {
+        self.not_before.map_or(self.created_at, |moment| moment.max(self.created_at))
+    }
+
+    /// Its `notBefore`, while the intent still waits for it.
+    pub fn waits_until(&self) -> Option<Timestamp> {
+        let waits = !self.state.is_terminal() && self.attempt_count == 0;
+        self.not_before.filter(|moment| waits && *moment > self.created_at)
+    }
+
     /// Whether the first attempt is finished, or the intent ended without one. `waitSeconds` waits for this.
     pub fn first_attempt_finished(&self) -> bool {
         let finished = self.attempt_count.saturating_sub(u32::from(self.attempt_open));
@@ -292,6 +316,8 @@ mod tests {
             id: IntentId::parse("i").unwrap(),
             target: TargetName::parse("t").unwrap(),
             created_at: Timestamp::from_micros(0),
+            not_before: None,
+            redrive_of: None,
             state: State::Pending,
             attempt_count: 0,
             attempt_open: false,

@@ -17,6 +17,10 @@ pub struct IntentJson<'a> {
     pub submission_target: &'a str,
     #[schema(value_type = String, format = DateTime, example = "2026-11-16T09:00:00.000000Z")]
     pub created_at: Timestamp,
+    /// When the first attempt may start; only while the intent waits for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub not_before: Option<Timestamp>,
     #[schema(value_type = StatusName)]
     pub status: &'static str,
     /// When the intent ended; absent while it is pending.
@@ -27,10 +31,16 @@ pub struct IntentJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "invalid_recipient")]
     pub rejected_reason: Option<&'a str>,
-    /// The rule of the contract that ended the intent; only if the status is `exhausted`.
+    /// The rule of the contract that ended the intent, or `cancelled`; only if the status is `exhausted`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ExhaustedReasonName>)]
     pub exhausted_reason: Option<&'static str>,
+    /// The intent that this one repeats, if a redrive created it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redrive_of: Option<&'a str>,
+    /// The intent that repeats this one, if it was redriven; only in histories.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redriven_as: Option<&'a str>,
 }
 
 /// The values of `status`.
@@ -50,6 +60,7 @@ pub enum ExhaustedReasonName {
     DeadlineExceeded,
     MaxAttempts,
     OneShot,
+    Cancelled,
 }
 
 impl<'a> From<&'a Intent> for IntentJson<'a> {
@@ -58,10 +69,13 @@ impl<'a> From<&'a Intent> for IntentJson<'a> {
             intent_id: intent.id.as_str(),
             submission_target: intent.target.as_str(),
             created_at: intent.created_at,
+            not_before: intent.waits_until(),
             status: intent.state.status().as_str(),
             completed_at: intent.state.completed_at(),
             rejected_reason: intent.state.rejected_reason(),
             exhausted_reason: intent.state.exhausted_reason().map(|reason| reason.as_str()),
+            redrive_of: intent.redrive_of.as_ref().map(|id| id.as_str()),
+            redriven_as: None,
         }
     }
 }

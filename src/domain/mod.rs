@@ -18,6 +18,7 @@ pub mod node;
 pub mod outcome;
 pub mod policy;
 pub mod raw_json;
+pub mod redrive;
 pub mod schedule;
 pub mod signature;
 pub mod time;

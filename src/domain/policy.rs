@@ -1,6 +1,7 @@
 //! Decides how an intent continues or ends after an attempt. No other module makes this decision.
 //!
-//! The functions depend only on the stored contract, the number of the attempt, its outcome and the store's time.
+//! The functions depend only on the stored contract, the number of the attempt, its outcome and the store's time. Their
+//! `begins_at` is the moment from which the contract counts: [`Intent::begins_at`](super::intent::Intent::begins_at).
 
 use std::time::Duration;
 
@@ -27,10 +28,10 @@ fn retry_due(finished_at: Timestamp) -> Timestamp {
 }
 
 /// The moment from which an intent with the policy `deadline` can no longer be accepted; `None` for other policies.
-pub fn deadline(contract: &Contract, created_at: Timestamp) -> Option<Timestamp> {
+pub fn deadline(contract: &Contract, begins_at: Timestamp) -> Option<Timestamp> {
     match contract.policy {
         Policy::Deadline { max_acceptance_seconds } => {
-            Some(created_at + Duration::from_secs(u64::from(max_acceptance_seconds.get())))
+            Some(begins_at + Duration::from_secs(u64::from(max_acceptance_seconds.get())))
         }
         Policy::MaxAttempts { .. } | Policy::OneShot => None,
     }
@@ -42,12 +43,12 @@ pub fn deadline(contract: &Contract, created_at: Timestamp) -> Option<Timestamp>
 /// was edited by hand, is ended rather than sent again.
 pub fn may_start(
     contract: &Contract,
-    created_at: Timestamp,
+    begins_at: Timestamp,
     attempts_so_far: u32,
     now: Timestamp,
 ) -> Result<(), ExhaustedReason> {
     match contract.policy {
-        Policy::Deadline { .. } => match deadline(contract, created_at) {
+        Policy::Deadline { .. } => match deadline(contract, begins_at) {
             Some(end) if now >= end => Err(ExhaustedReason::DeadlineExceeded),
             _ => Ok(()),
         },
@@ -62,12 +63,12 @@ pub fn may_start(
 /// Decides about an intent whose attempt number `attempt` finished with `outcome` at `finished_at`.
 pub fn decide(
     contract: &Contract,
-    created_at: Timestamp,
+    begins_at: Timestamp,
     attempt: u32,
     outcome: &Outcome,
     finished_at: Timestamp,
 ) -> Decision {
-    let end = deadline(contract, created_at);
+    let end = deadline(contract, begins_at);
     match outcome {
         Outcome::Accepted { .. } if end.is_some_and(|end| finished_at >= end) => {
             Decision::Exhaust(ExhaustedReason::DeadlineExceeded)
@@ -78,7 +79,7 @@ pub fn decide(
         }
         Outcome::Rejected { .. } | Outcome::Error { .. } => {
             let due = retry_due(finished_at);
-            match may_start(contract, created_at, attempt, due) {
+            match may_start(contract, begins_at, attempt, due) {
                 Ok(()) => Decision::RetryAt(due),
                 Err(reason) => Decision::Exhaust(reason),
             }

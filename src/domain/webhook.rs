@@ -302,6 +302,8 @@ mod tests {
             id: IntentId::parse(id).unwrap(),
             target: TargetName::parse("t").unwrap(),
             created_at: Timestamp::from_micros(micros),
+            not_before: None,
+            redrive_of: None,
             state: State::Pending,
             attempt_count: 0,
             attempt_open: false,

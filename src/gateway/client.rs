@@ -47,7 +47,7 @@ impl Gateway for HttpGateway {
             .post(&format!("{}{}", contract.gateway_url, contract.gateway_type.path()))
             .header("Content-Type", "application/json")
             .header("Accept", "application/json")
-            .header("Idempotency-Key", idempotency_key(&attempt.intent_id))
+            .header("Idempotency-Key", idempotency_key(attempt.idempotency_key.as_ref().unwrap_or(&attempt.intent_id)))
             .header("X-Submission-Attempt", attempt.attempt_number.to_string())
             .within(timeout);
         if let Some(trace) = attempt.trace {

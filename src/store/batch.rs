@@ -1,11 +1,14 @@
 //! Batched writes: what the store actor collects into one transaction, and what the store answers for each item.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{FencedResult, NewInboxSubmission, NewJob, Received, StartOnInsert, StartedOnInsert, StoreError};
+use super::{
+    FencedResult, NewInboxSubmission, NewJob, Received, RedriveLink, StartOnInsert, StartedOnInsert, StoreError,
+};
 use crate::domain::attempt::{FinishAttempt, OpenAttempt, PostponeAttempt};
 use crate::domain::contract::ContractSnapshot;
 use crate::domain::intent::{Intent, IntentId, Payload, TargetName};
@@ -96,7 +99,8 @@ pub struct FencedResults {
     pub starts: Vec<Result<StartResult, StoreError>>,
     pub finishes: Vec<Result<FinishResult, StoreError>>,
     pub postpones: Vec<Result<FinishResult, StoreError>>,
-    pub expired: Vec<Intent>,
+    /// Intents that ended without an attempt: their deadline had passed, or they were to be cancelled.
+    pub ended: Vec<Intent>,
 }
 
 /// An intent to be stored.
@@ -105,6 +109,10 @@ pub struct NewIntent {
     pub id: IntentId,
     pub contract: Arc<ContractSnapshot>,
     pub payload: Payload,
+    /// When the first attempt is due. A moment in the past means now.
+    pub not_before: Option<Timestamp>,
+    /// Set if the intent repeats another one.
+    pub redrive: Option<RedriveLink>,
     /// The trace context of the submission, if the gateway is to get it.
     pub trace: Option<TraceContext>,
     /// Set for a job. If a job with the same key exists, no intent is created, and the existing one is returned even if
@@ -116,17 +124,25 @@ pub struct NewIntent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Submitted {
     Created(Intent),
-    /// The intent exists with the same target and payload.
+    /// The intent exists with the same target, payload and `notBefore`.
     Existing(Intent),
     Conflict(Conflict),
+    /// Nothing was stored: `notBefore` is more than [`MAX_AHEAD`] in the future.
+    TooFarAhead,
+    /// Nothing was stored: another intent repeats the same one already.
+    AlreadyRedriven,
 }
 
-/// The intent exists with another target or payload.
+/// The latest `notBefore` is this long after the submission.
+pub const MAX_AHEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// The intent exists with another target, payload or `notBefore`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub existing: Intent,
     pub target_differs: bool,
     pub payload_differs: bool,
+    pub not_before_differs: bool,
 }
 
 /// A stored intent with what idempotency compares.
@@ -138,11 +154,13 @@ pub struct StoredIntent {
 
 impl StoredIntent {
     /// Compares a further submission of this intent's id.
-    pub fn resubmitted(self, target: &TargetName, payload: &Payload) -> Submitted {
+    pub fn resubmitted(self, target: &TargetName, payload: &Payload, not_before: Option<Timestamp>) -> Submitted {
         let target_differs = self.intent.target != *target;
         let payload_differs = self.payload_sha256 != *payload.sha256();
-        if target_differs || payload_differs {
-            Submitted::Conflict(Conflict { existing: self.intent, target_differs, payload_differs })
+        let not_before_differs = self.intent.not_before != not_before;
+        if target_differs || payload_differs || not_before_differs {
+            let existing = self.intent;
+            Submitted::Conflict(Conflict { existing, target_differs, payload_differs, not_before_differs })
         } else {
             Submitted::Existing(self.intent)
         }
@@ -168,6 +186,9 @@ pub enum StartResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishResult {
     Recorded,
+    /// As [`Self::Recorded`]. Policy would have let the intent wait for another attempt, but it was to be cancelled after this
+    /// one, so it ended.
+    RecordedAndCancelled,
     /// The attempt was not open, because it was recorded before; nothing was done.
     NotOpen,
 }

@@ -102,7 +102,7 @@ impl StoreClient {
     /// Exhausts up to `limit` waiting intents whose deadline has passed, and returns them.
     pub async fn expire_overdue(&self, term: &Term, limit: usize) -> FencedResult<Vec<IntentSeq>> {
         let done = self.fenced(FencedWrites { expire: Some(limit), ..FencedWrites::new(term) }).await?;
-        Ok(done.expired.iter().map(|intent| intent.seq).collect())
+        Ok(done.ended.iter().map(|intent| intent.seq).collect())
     }
 
     /// Finds an intent for a caller that can do without an answer: `Overloaded` if the store has others to answer.

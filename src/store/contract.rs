@@ -22,7 +22,7 @@ use super::client::{StoreClient, Wake};
 #[cfg(test)]
 use super::faulty::FaultyStore;
 use super::{
-    Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FencedResult,
+    Backlog, BatchResults, Cancellation, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FencedResult,
     FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxSubmission, IntentDetail,
     IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, OpenAttempt, OpenWebhookTry, Overview,
     ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Refresh, RefreshRequest, Reprocess, ScheduleSnapshot,
@@ -157,6 +157,9 @@ store_calls! {
         read fn payload(id: IntentId) -> Option<Bytes>;
         /// Returns the counts and charts of the console's overview.
         read fn overview() -> Overview;
+        /// Ends an intent that waits for an attempt. If its attempt is in progress and `after_attempt` is set, no further attempt
+        /// starts after it, also under later terms.
+        write(Webhooks) fn cancel(id: IntentId, after_attempt: bool) -> Cancellation;
     }
 
     /// Targets, and which of them are paused.

@@ -11,6 +11,8 @@ pub struct History {
     pub intent: Intent,
     pub attempts: Vec<Attempt>,
     pub webhook: Option<WebhookHistory>,
+    /// The intent that repeats this one, if it was redriven.
+    pub redriven_as: Option<IntentId>,
 }
 
 /// Which intents to list. Intents of jobs are never listed, because only their tenants may see them. The newest come first;

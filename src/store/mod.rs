@@ -8,6 +8,7 @@
 
 pub mod actor;
 mod batch;
+mod cancel;
 pub mod client;
 mod column_values;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod jobs;
 mod lease;
 pub mod messages;
 mod purge;
+mod redrive;
 mod schedule;
 pub mod selection;
 mod slot;
@@ -39,9 +41,10 @@ mod webhooks;
 use std::time::Duration;
 
 pub use self::batch::{
-    BatchResults, Conflict, FencedResults, FencedWrites, FinishResult, NewIntent, StartResult, StoredIntent, Submitted,
-    WriteBatch,
+    BatchResults, Conflict, FencedResults, FencedWrites, FinishResult, MAX_AHEAD, NewIntent, StartResult, StoredIntent,
+    Submitted, WriteBatch,
 };
+pub use self::cancel::Cancellation;
 pub use self::console::{
     CHART_MINUTES, EndedInMinute, Failing, IntentDetail, KEPT_MINUTES, LeaderRow, MINUTE_MICROS, MOST_FAILING,
     Overview, RECENT_MINUTES, TargetHealth, minute_of,
@@ -60,6 +63,7 @@ pub use self::intents::{History, IntentPage, ListQuery, PageCursor};
 pub use self::jobs::{FoundJob, Job, JobCursor, JobLookup, JobPage, JobQuery, NewJob};
 pub use self::lease::{LeaseRow, LeaseState};
 pub use self::purge::{PurgeCursor, PurgeRequest, Purged};
+pub use self::redrive::RedriveLink;
 pub use self::schedule::{Backlog, ChangeCursor, Refresh, RefreshRequest, ScheduleSnapshot};
 pub use self::slot::{AttemptEnd, InFlight, InFlightGuard, SlotGuard};
 pub use self::start_on_insert::{SlotSource, StartOnInsert, StartedOnInsert};

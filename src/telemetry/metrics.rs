@@ -262,7 +262,7 @@ impl Metrics {
             self.attempt_errors.with_label_values(&[contact.as_str()]).inc();
         }
         self.attempt_duration.observe(finish.finished_at.since(attempt.started_at).as_secs_f64());
-        let age = finish.finished_at.since(attempt.created_at);
+        let age = finish.finished_at.since(attempt.begins_at);
         match &finish.decision {
             Decision::Accept => self.ended(Status::Accepted, None, age),
             Decision::Reject { .. } => self.ended(Status::Rejected, None, age),
@@ -276,10 +276,10 @@ impl Metrics {
         self.local_resource_errors.with_label_values(&[kind])
     }
 
-    /// Records that an intent ended because its deadline passed while it waited.
-    pub fn intent_expired(&self, intent: &Intent) {
+    /// Records that an intent ended without an attempt.
+    pub fn intent_ended(&self, intent: &Intent) {
         if let State::Exhausted { at, reason } = &intent.state {
-            self.ended(Status::Exhausted, Some(*reason), at.since(intent.created_at));
+            self.ended(Status::Exhausted, Some(*reason), at.since(intent.begins_at()));
         }
     }
 

@@ -48,6 +48,10 @@ pub enum ApiError {
     ExecutionUnavailable(&'static str),
     #[error("intent {id:?} is still pending; it has no webhook event yet")]
     NotTerminal { id: IntentId },
+    #[error("attempt {attempt} is in progress; try again when it has finished, or set afterAttempt=true")]
+    AttemptInProgress { attempt: u32 },
+    #[error("it has already ended with the status {}", status.as_str())]
+    AlreadyTerminal { status: Status },
     #[error("the {what} is too large; the limit is {limit} bytes")]
     PayloadTooLarge { what: &'static str, limit: usize },
     #[error("the request body is incomplete or not framed correctly; check Content-Length or the chunked encoding")]
@@ -71,7 +75,11 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// The fields in which a submission differs from the intent that already has its id.
 fn conflicting_fields(conflict: &Conflict) -> Vec<&'static str> {
-    let fields = [conflict.target_differs.then_some("submissionTarget"), conflict.payload_differs.then_some("payload")];
+    let fields = [
+        conflict.target_differs.then_some("submissionTarget"),
+        conflict.payload_differs.then_some("payload"),
+        conflict.not_before_differs.then_some("notBefore"),
+    ];
     fields.into_iter().flatten().collect()
 }
 
@@ -91,6 +99,8 @@ impl ApiError {
             Self::PolicyRejected(_) => "policy_rejected",
             Self::ExecutionUnavailable(_) => "execution_unavailable",
             Self::NotTerminal { .. } => "not_terminal",
+            Self::AttemptInProgress { .. } => "attempt_in_progress",
+            Self::AlreadyTerminal { .. } => "already_terminal",
             Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::RequestTimeout | Self::HeadTimeout { .. } => "request_timeout",
             Self::HeadTooLarge => "headers_too_large",
@@ -114,6 +124,7 @@ impl ApiError {
                 let violations = breaches.iter().map(|breach| json!({ "field": breach.field, "rule": breach.rule }));
                 Some(json!({ "violations": violations.collect::<Vec<_>>() }))
             }
+            Self::AlreadyTerminal { status } => Some(json!({ "status": status.as_str() })),
             Self::PayloadTooLarge { limit, .. } => Some(json!({ "maxBytes": limit })),
             _ => None,
         }
@@ -185,6 +196,8 @@ impl ResponseError for ApiError {
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::IdempotencyConflict { .. }
             | Self::NotTerminal { .. }
+            | Self::AttemptInProgress { .. }
+            | Self::AlreadyTerminal { .. }
             | Self::JobConflict { .. }
             | Self::KeyConflict { .. }
             | Self::AlreadyProcessed { .. } => StatusCode::CONFLICT,

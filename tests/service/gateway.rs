@@ -38,10 +38,11 @@ fn attempt(url: &str) -> OpenAttempt {
         seq: IntentSeq(1),
         intent_id: IntentId::parse("id").unwrap(),
         contract: Arc::new(contract),
-        created_at: Timestamp::from_micros(0),
+        begins_at: Timestamp::from_micros(0),
         attempt_number: 1,
         lease_epoch: 1,
         started_at: Timestamp::from_micros(0),
+        idempotency_key: None,
         trace: None,
         job: None,
     }

@@ -62,7 +62,7 @@ pub struct JobJson<'a> {
     /// The node's reason, if the job was rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejected_reason: Option<&'a str>,
-    /// Which rule of the node's contract ended the job, if it was exhausted.
+    /// Which rule of the node's contract ended the job, or `cancelled`, if it was exhausted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<crate::domain::intent_json::ExhaustedReasonName>)]
     pub exhausted_reason: Option<&'static str>,
@@ -82,6 +82,16 @@ impl<'a> From<&'a Job> for JobJson<'a> {
             exhausted_reason: state.exhausted_reason().map(|reason| reason.as_str()),
         }
     }
+}
+
+/// A job that is cancelled, or will be after its attempt.
+#[derive(Serialize, ToSchema)]
+#[schema(as = CancelledJob)]
+pub struct CancelledJobJson<'a> {
+    #[serde(flatten)]
+    pub job: JobJson<'a>,
+    /// `false` if no attempt of the job was ever started, so that its node cannot have received it.
+    pub may_have_been_sent: bool,
 }
 
 /// One attempt to send a job to its node.

@@ -4,6 +4,7 @@
 //! in the order 401, 400, 403, 404, 409, 422, 503, and the store is not read before the tenant's rights are checked. A job
 //! that the caller may not see gets the same 404 as one that does not exist.
 
+pub(super) mod cancel;
 pub mod command;
 pub mod json;
 pub(super) mod queries;
@@ -31,6 +32,7 @@ pub fn routes(config: &mut web::ServiceConfig) {
         )
         .service(resource("/v1/jobs/{submission_id}", "GET, HEAD").route(get_or_head().to(queries::get)))
         .service(resource("/v1/jobs/{submission_id}/history", "GET, HEAD").route(get_or_head().to(queries::history)))
+        .service(resource("/v1/jobs/{submission_id}/cancel", "POST").route(web::post().to(cancel::cancel_job)))
         .service(web::resource("/v1/jobs/{path:.*}").to(|request: HttpRequest| async move {
             with_trace(of_request_or_new(&request), Err(ApiError::NotFound("no such path".to_owned())))
         }));

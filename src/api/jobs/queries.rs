@@ -28,7 +28,7 @@ pub(crate) async fn get(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, JobError> {
-    let job = own_job(&request, &deps, &path).await;
+    let job = own_job(&request, &deps, &path, Scope::JobsRead).await;
     with_trace(of_request_or_new(&request), job.map(|job| HttpResponse::Ok().json(JobJson::from(&job))))
 }
 
@@ -59,25 +59,25 @@ pub(crate) async fn history(
 }
 
 async fn own_history(request: &HttpRequest, deps: &WebDeps, id: &str) -> Result<(Job, Vec<Attempt>), ApiError> {
-    let job = own_job(request, deps, id).await?;
+    let job = own_job(request, deps, id, Scope::JobsRead).await?;
     let history = deps.store.history(IntentId::of_job(job.id)).await?.ok_or_else(|| no_such_job(id))?;
     Ok((Job { intent: history.intent, ..job }, history.attempts))
 }
 
 /// The job with this id, if the caller acts for its tenant and workspace. A job of another tenant and one that does not
 /// exist take the same store read and get the same 404, so a caller cannot tell them apart.
-async fn own_job(request: &HttpRequest, deps: &WebDeps, id: &str) -> Result<Job, ApiError> {
+pub(super) async fn own_job(request: &HttpRequest, deps: &WebDeps, id: &str, scope: Scope) -> Result<Job, ApiError> {
     let registry = deps.registry.get();
     require_enabled(&registry)?;
     let client = auth::caller(request, &registry)?;
-    auth::require_scope(&client, Scope::JobsRead)?;
+    auth::require_scope(&client, scope)?;
     let lookup = JobLookup::Id(SubmissionId::parse(id).ok_or_else(|| no_such_job(id))?);
     let found = deps.store.find_job(lookup).await?;
     let own = found.filter(|found| client.acts_for(&found.job.facts.tenant_id, &found.job.facts.workspace_id));
     own.map(|found| found.job).ok_or_else(|| no_such_job(id))
 }
 
-fn no_such_job(id: &str) -> ApiError {
+pub(super) fn no_such_job(id: &str) -> ApiError {
     ApiError::NotFound(format!("no such job: {id:?}"))
 }
 

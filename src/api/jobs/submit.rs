@@ -157,6 +157,8 @@ async fn submit_new(
         id: IntentId::of_job(id),
         contract: std::sync::Arc::clone(&node.contract),
         payload: Payload::new(forwarded.into()),
+        not_before: None,
+        redrive: None,
         trace: Some(trace),
         job: Some(NewJob { id, key: command.key(), facts: facts.clone() }),
     };
@@ -165,7 +167,7 @@ async fn submit_new(
             Ok(NewJobResult::Accepted(Box::new(Job { id, facts, trace: Some(trace), intent })))
         }
         Submitted::Existing(_) => Ok(NewJobResult::Overtaken(ApiError::StoreUnavailable)),
-        Submitted::Conflict(_) => Err(ApiError::Internal),
+        Submitted::Conflict(_) | Submitted::TooFarAhead | Submitted::AlreadyRedriven => Err(ApiError::Internal),
     }
 }
 

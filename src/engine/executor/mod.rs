@@ -188,7 +188,7 @@ impl Attempts {
             self.doubt_term("the lease was no longer trusted when a started attempt could be made");
             return self.postpone(attempt, now, None, slot).await;
         }
-        if policy::deadline(&attempt.contract, attempt.created_at).is_some_and(|deadline| now >= deadline) {
+        if policy::deadline(&attempt.contract, attempt.begins_at).is_some_and(|deadline| now >= deadline) {
             let outcome = Outcome::not_sent("the deadline passed before the call could leave");
             let recording = self.record(Arc::new(decided(attempt, outcome, now)));
             slot.release(AttemptEnd::Postponed { next_call: None });
@@ -313,7 +313,7 @@ fn span_of(
 
 /// Finishes an open attempt: applies the policy to its outcome.
 pub fn decided(attempt: OpenAttempt, outcome: Outcome, finished_at: Timestamp) -> FinishAttempt {
-    let decision = policy::decide(&attempt.contract, attempt.created_at, attempt.attempt_number, &outcome, finished_at);
+    let decision = policy::decide(&attempt.contract, attempt.begins_at, attempt.attempt_number, &outcome, finished_at);
     FinishAttempt { attempt, finished_at, outcome, decision }
 }
 

@@ -9,9 +9,8 @@ use super::super::{
 };
 use super::StoreActor;
 use super::batching::{Callers, FencedCaller};
-use crate::domain::intent::Intent;
+use crate::domain::intent::{ExhaustedReason, Intent};
 use crate::domain::job::SubmissionId;
-use crate::domain::policy::Decision;
 
 impl StoreActor {
     /// Answers the callers of a batch that was committed, and wakes the actors that now have something to do.
@@ -31,6 +30,7 @@ impl StoreActor {
                 }
                 Ok(Submitted::Existing(_)) => self.deps.metrics.idempotent_hits.inc(),
                 Ok(Submitted::Conflict(_)) => self.deps.metrics.idempotency_conflicts.inc(),
+                Ok(Submitted::TooFarAhead | Submitted::AlreadyRedriven) => {}
                 Err(error) => self.report_failed_item(error),
             }
             let _caller_may_be_gone = reply.send(result);
@@ -60,16 +60,15 @@ impl StoreActor {
         let mut intents_wait = false;
         let (mut starts, mut finishes) = (done.starts.into_iter(), done.finishes.into_iter());
         let mut postpones = done.postpones.into_iter();
-        let mut expired = done.expired;
-        expired.iter().for_each(|intent| self.report_expired(intent));
+        let mut ended = done.ended;
+        ended.iter().for_each(|intent| self.report_ended(intent));
         for caller in callers {
             let starts: Vec<_> = starts.by_ref().take(caller.starts).collect();
             starts.iter().for_each(|started| self.report_started(started));
             let finishes_of_caller: Vec<_> = finishes.by_ref().take(caller.finishes.len()).collect();
             for (finish, result) in caller.finishes.iter().zip(&finishes_of_caller) {
                 self.report_finished(finish, result);
-                intents_wait |=
-                    matches!((result, &finish.decision), (Ok(FinishResult::Recorded), Decision::RetryAt(_)));
+                intents_wait |= finish.retries() && *result == Ok(FinishResult::Recorded);
             }
             let postpones: Vec<_> = postpones.by_ref().take(caller.postpones).collect();
             for result in &postpones {
@@ -78,8 +77,8 @@ impl StoreActor {
                     self.report_failed_item(error);
                 }
             }
-            let expired = std::mem::take(&mut expired);
-            let results = FencedResults { starts, finishes: finishes_of_caller, postpones, expired };
+            let ended = std::mem::take(&mut ended);
+            let results = FencedResults { starts, finishes: finishes_of_caller, postpones, ended };
             let _caller_may_be_gone = caller.reply.send(Ok(results));
         }
         intents_wait
@@ -90,7 +89,7 @@ impl StoreActor {
             Ok(StartResult::Started { attempt, due, .. }) => {
                 self.deps.metrics.attempt_started(attempt.started_at.since(*due))
             }
-            Ok(StartResult::Ended(intent)) => self.report_expired(intent),
+            Ok(StartResult::Ended(intent)) => self.report_ended(intent),
             Ok(StartResult::NotDue { .. } | StartResult::Paused | StartResult::Stale) => {}
             Err(error) => self.report_failed_item(error),
         }
@@ -98,14 +97,16 @@ impl StoreActor {
 
     fn report_finished(&mut self, finish: &FinishAttempt, result: &Result<FinishResult, StoreError>) {
         match result {
+            Ok(FinishResult::RecordedAndCancelled) => {
+                self.report_finished(&finish.cancelled(), &Ok(FinishResult::Recorded))
+            }
             Ok(FinishResult::Recorded) => {
                 self.deps.metrics.attempt_finished(finish);
                 self.deps.watchers.publish(&finish.attempt.intent_id);
                 if let Some(id) = finish.attempt.intent_id.submission_id() {
                     self.log_job(finish, id);
                 }
-                let ended = !matches!(finish.decision, Decision::RetryAt(_));
-                if ended && finish.attempt.contract.webhook.is_some() {
+                if !finish.retries() && finish.attempt.contract.webhook.is_some() {
                     self.deps.pending_webhooks.notify_one();
                 }
             }
@@ -114,12 +115,17 @@ impl StoreActor {
         }
     }
 
-    fn report_expired(&mut self, intent: &Intent) {
-        log::debug!("intent_expired intent_id={:?}", intent.id);
+    /// Reports an intent that ended without an attempt.
+    fn report_ended(&mut self, intent: &Intent) {
+        let event = match intent.state.exhausted_reason() {
+            Some(ExhaustedReason::Cancelled) => "cancelled",
+            _ => "expired",
+        };
+        log::debug!("intent_{event} intent_id={:?}", intent.id);
         if let Some(id) = intent.id.submission_id() {
-            self.job_log.write("job_expired".to_owned(), id);
+            self.job_log.write(format!("job_{event}"), id);
         }
-        self.deps.metrics.intent_expired(intent);
+        self.deps.metrics.intent_ended(intent);
         self.deps.watchers.publish(&intent.id);
         self.deps.pending_webhooks.notify_one();
     }

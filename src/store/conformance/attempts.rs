@@ -27,7 +27,7 @@ pub async fn an_attempt_is_recorded_as_open_before_it_is_made(fixture: Fixture) 
         panic!("not started")
     };
     assert_eq!((attempt.attempt_number, attempt.lease_epoch), (1, term.epoch));
-    assert_eq!((attempt.intent_id.as_str(), attempt.created_at), ("a", intent.created_at));
+    assert_eq!((attempt.intent_id.as_str(), attempt.begins_at), ("a", intent.created_at));
     assert_eq!((due, *attempt.contract == max_attempts(3)), (intent.created_at, true));
     assert!(attempt.started_at >= intent.created_at);
     let stored = fixture.intent("a").await;
@@ -118,7 +118,7 @@ pub async fn only_overdue_waiting_intents_expire(fixture: Fixture) {
     let term = fixture.lead("me").await;
     let expire = async |limit| {
         let results = fixture.fenced(FencedWrites { expire: Some(limit), ..writes(&term) }).await.unwrap();
-        let mut ids: Vec<_> = results.expired.iter().map(|intent| intent.id.to_string()).collect();
+        let mut ids: Vec<_> = results.ended.iter().map(|intent| intent.id.to_string()).collect();
         ids.sort();
         ids
     };

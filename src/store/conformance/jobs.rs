@@ -34,6 +34,8 @@ fn new_job(id: SubmissionId, command: &JobCommand) -> NewIntent {
         id: IntentId::of_job(id),
         contract: Arc::new(ContractSnapshot::of(contract()).unwrap()),
         payload: Payload::new(command.forwarded(id).unwrap().into()),
+        not_before: None,
+        redrive: None,
         trace: Some(trace()),
         job: Some(NewJob { id, key: command.key(), facts: JobFacts::from(command) }),
     }

@@ -9,6 +9,7 @@ pub mod inbox;
 pub mod jobs;
 pub mod leases;
 pub mod lookups;
+pub mod options;
 pub mod schedule;
 pub mod submissions;
 pub mod targets;
@@ -95,6 +96,18 @@ macro_rules! for_store {
                 no_change_is_missed_when_commits_race_with_the_cursor,
                 a_refresh_reports_whether_intents_are_overdue,
                 the_backlog_counts_waiting_intents,
+            }
+            options {
+                a_waiting_intent_can_be_cancelled,
+                an_intent_that_has_ended_cannot_be_cancelled,
+                an_open_attempt_can_be_the_last_one,
+                a_request_to_cancel_is_kept_over_terms_and_postponements,
+                a_scheduled_intent_waits_for_its_start,
+                the_start_is_compared_and_bounded,
+                only_intents_without_a_scheduled_start_are_started_on_insert,
+                an_intent_is_repeated_once_under_the_key_of_its_chain,
+                an_intent_that_repeats_another_may_be_started_on_insert,
+                retention_deletes_options_with_their_intents,
             }
             targets {
                 no_attempt_of_a_paused_target_starts,
@@ -301,7 +314,7 @@ pub fn writes(term: &Term) -> FencedWrites {
 }
 
 pub fn finished(attempt: &OpenAttempt, outcome: Outcome, finished_at: Timestamp) -> Arc<FinishAttempt> {
-    let decision = policy::decide(&attempt.contract, attempt.created_at, attempt.attempt_number, &outcome, finished_at);
+    let decision = policy::decide(&attempt.contract, attempt.begins_at, attempt.attempt_number, &outcome, finished_at);
     Arc::new(FinishAttempt { attempt: attempt.clone(), finished_at, outcome, decision })
 }
 
@@ -319,6 +332,8 @@ pub fn new_intent(id: &str, contract: &Contract, payload: &'static [u8]) -> NewI
         id: intent_id(id),
         contract: Arc::new(ContractSnapshot::of(contract.clone()).unwrap()),
         payload: Payload::new(Bytes::from_static(payload)),
+        not_before: None,
+        redrive: None,
         trace: None,
         job: None,
     }

@@ -115,6 +115,7 @@ pub async fn one_batch_may_contain_the_same_id_several_times(fixture: Fixture) {
             Submitted::Created(_) => "created",
             Submitted::Existing(_) => "existing",
             Submitted::Conflict(_) => "conflict",
+            other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(kinds, ["created", "existing", "conflict", "created"]);
@@ -136,6 +137,7 @@ pub async fn racing_instances_create_one_intent(fixture: Fixture) {
             Submitted::Created(_) => created += 1,
             Submitted::Existing(_) => existing += 1,
             Submitted::Conflict(_) => conflicts += 1,
+            other => panic!("{other:?}"),
         }
     }
     assert_eq!(created, 1);
@@ -153,5 +155,5 @@ pub async fn a_stored_contract_does_not_change_with_the_registry(fixture: Fixtur
     assert_eq!(*fixture.start_due(&term, &first).await.contract, old);
     let started = fixture.start_due(&term, &second).await;
     assert_eq!(*started.contract, new);
-    assert_eq!(policy::deadline(&started.contract, started.created_at), None);
+    assert_eq!(policy::deadline(&started.contract, started.begins_at), None);
 }

@@ -77,7 +77,7 @@ pub async fn every_end_of_an_intent_makes_one_event_pending(fixture: Fixture) {
     let late = fixture.waiting(&late).await;
     fixture.pass(fixture.short).await;
     let Some(StartResult::Ended(_)) = fixture.start(&term, &late).await else { panic!("started after its deadline") };
-    let expired = fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap().expired;
+    let expired = fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap().ended;
     assert_eq!(expired.iter().map(|intent| intent.seq).collect::<Vec<_>>(), [overdue.seq]);
     let cases = [
         ("accepted", with_receiver(max_attempts(2)), accepted(), Status::Accepted),

@@ -1,25 +1,29 @@
-//! The leader's part of a batch: attempts that start, finish or are postponed, and intents that expire.
+//! The leader's part of a batch: attempts that start, finish or are postponed, and intents that expire. Besides, intents that
+//! are cancelled.
 //!
-//! Every function runs in the transaction of the batch, after the check that the leader's term holds the lease. The audit
+//! Every function but [`cancel`] runs in the transaction of the batch, after the check that the leader's term holds the lease. The audit
 //! row of an attempt is inserted in the same transaction that updates its intent, so neither can exist without the other.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
+use super::connection::begin_transaction;
 use super::minute_counts::MinuteCounts;
-use super::read::{self, parsed};
+use super::read::{self, optional, parsed};
 use super::schedule::as_limit;
 use super::write::{ContractCache, Items, contract_by_id};
-use super::{jobs, messages, webhooks};
+use super::{jobs, messages, options, webhooks};
 use crate::domain::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, TargetName};
 use crate::domain::policy;
 use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
+use crate::platform::clock::WallClock;
 use crate::store::column_values::StateColumns;
 use crate::store::{
-    FencedResults, FencedWrites, FinishAttempt, FinishResult, OpenAttempt, PostponeAttempt, StartResult,
+    Cancellation, FencedResults, FencedWrites, FinishAttempt, FinishResult, OpenAttempt, PostponeAttempt, StartResult,
+    StoredIntent,
 };
 
 /// Makes the leader's writes of a batch.
@@ -43,15 +47,19 @@ pub(super) fn write_fenced(
         finishes.push(items.run(transaction, |tx| finish_attempt(tx, finish, now, &mut counts))?);
     }
     let mut postpones = Vec::with_capacity(writes.postpones.len());
+    let mut ended = Vec::new();
     for postpone in &writes.postpones {
-        postpones.push(items.run(transaction, |tx| postpone_attempt(tx, postpone, now))?);
+        let result = items.run(transaction, |tx| postpone_attempt(tx, postpone, now, &mut counts))?;
+        postpones.push(result.map(|(result, cancelled)| {
+            ended.extend(cancelled);
+            result
+        }));
     }
-    let expired = match writes.expire {
-        Some(limit) => expire_overdue(transaction, limit, now, items, &mut counts)?,
-        None => Vec::new(),
-    };
+    if let Some(limit) = writes.expire {
+        ended.extend(expire_overdue(transaction, limit, now, items, &mut counts)?);
+    }
     counts.write(transaction, now)?;
-    Ok(FencedResults { starts, finishes, postpones, expired })
+    Ok(FencedResults { starts, finishes, postpones, ended })
 }
 
 /// Records the next attempt of a waiting intent as open, if the intent is due and policy allows it.
@@ -66,9 +74,10 @@ fn start_attempt(
 ) -> Result<StartResult, rusqlite::Error> {
     let row = transaction
         .prepare_cached(
-            "SELECT intent_id, contract_id, created_at, next_attempt_at, payload, traceparent
+            "SELECT intent_id, contract_id, max(created_at, coalesce(not_before, 0)), next_attempt_at, payload,
+                 traceparent, gateway_key
              FROM submission_intents JOIN submission_payloads USING (intent_seq)
-                 LEFT JOIN submission_traces USING (intent_seq)
+                 LEFT JOIN submission_traces USING (intent_seq) LEFT JOIN submission_intent_options USING (intent_seq)
              WHERE intent_seq = ?1 AND attempt_count = ?2 AND next_attempt_at IS NOT NULL",
         )?
         .query_row(params![waiting.seq.0, waiting.attempt_count], |row| {
@@ -79,15 +88,18 @@ fn start_attempt(
                 Timestamp::from_micros(row.get(3)?),
                 Bytes::from(row.get::<_, Vec<u8>>(4)?),
                 jobs::trace_of(row, 5)?,
+                optional(row, 6, |text| IntentId::parse(text).ok())?,
             ))
         })
         .optional()?;
-    let Some((intent_id, contract_id, created_at, due, payload, trace)) = row else { return Ok(StartResult::Stale) };
+    let Some((intent_id, contract_id, begins_at, due, payload, trace, idempotency_key)) = row else {
+        return Ok(StartResult::Stale);
+    };
     if due > now {
         return Ok(StartResult::NotDue { due, now });
     }
     let contract = contract_by_id(transaction, contracts, contract_id)?;
-    if let Err(reason) = policy::may_start(&contract, created_at, waiting.attempt_count, now) {
+    if let Err(reason) = policy::may_start(&contract, begins_at, waiting.attempt_count, now) {
         return exhaust(transaction, waiting.seq, reason, now, counts).map(StartResult::Ended);
     }
     if paused.contains(&contract.target) {
@@ -103,10 +115,11 @@ fn start_attempt(
         seq: waiting.seq,
         intent_id,
         contract,
-        created_at,
+        begins_at,
         attempt_number: waiting.attempt_count + 1,
         lease_epoch: epoch,
         started_at: now,
+        idempotency_key,
         trace,
         job: None,
     };
@@ -114,13 +127,15 @@ fn start_attempt(
 }
 
 /// Records the outcome of an open attempt: updates the intent, inserts the audit row, and makes the webhook event pending
-/// if the intent has ended.
+/// if the intent has ended. An intent that is to be cancelled ends in place of a retry.
 fn finish_attempt(
     transaction: &Transaction<'_>,
     finish: &FinishAttempt,
     now: Timestamp,
     counts: &mut MinuteCounts,
 ) -> Result<FinishResult, rusqlite::Error> {
+    let cancels = finish.retries() && options::cancel_requested(transaction, finish.attempt.seq)?;
+    let finish = if cancels { &finish.cancelled() } else { finish };
     let FinishAttempt { attempt, finished_at, outcome, .. } = finish;
     let state = StateColumns::from(finish);
     let updated = transaction
@@ -167,15 +182,16 @@ fn finish_attempt(
     }
     jobs::count_reach(transaction, finish, now)?;
     counts.add_attempt(transaction, finish)?;
-    Ok(FinishResult::Recorded)
+    Ok(if cancels { FinishResult::RecordedAndCancelled } else { FinishResult::Recorded })
 }
 
-/// Makes an intent wait again whose open attempt was not made.
+/// Makes an intent wait again whose open attempt was not made. If the intent is to be cancelled, it ends and is returned.
 fn postpone_attempt(
     transaction: &Transaction<'_>,
     postpone: &PostponeAttempt,
     now: Timestamp,
-) -> Result<FinishResult, rusqlite::Error> {
+    counts: &mut MinuteCounts,
+) -> Result<(FinishResult, Option<Intent>), rusqlite::Error> {
     let updated = transaction
         .prepare_cached(
             "UPDATE submission_intents SET attempt_count = attempt_count - 1, next_attempt_at = ?3,
@@ -183,7 +199,12 @@ fn postpone_attempt(
              WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL",
         )?
         .execute(params![postpone.seq.0, postpone.attempt_number, postpone.due.micros(), now.micros()])?;
-    Ok(if updated == 0 { FinishResult::NotOpen } else { FinishResult::Recorded })
+    if updated == 0 {
+        return Ok((FinishResult::NotOpen, None));
+    }
+    let cancels = options::cancel_requested(transaction, postpone.seq)?;
+    let cancelled = cancels.then(|| exhaust(transaction, postpone.seq, ExhaustedReason::Cancelled, now, counts));
+    Ok((FinishResult::Recorded, cancelled.transpose()?))
 }
 
 /// Exhausts waiting intents whose deadline has passed.
@@ -213,6 +234,30 @@ fn expire_overdue(
     Ok(expired)
 }
 
+/// Cancels an intent: ends it if it waits, or records that it is to end after its open attempt.
+pub(super) fn cancel(
+    connection: &mut Connection,
+    clock: &WallClock,
+    id: &IntentId,
+    after_attempt: bool,
+) -> Result<Cancellation, rusqlite::Error> {
+    let (transaction, now) = begin_transaction(connection, clock)?;
+    let Some(StoredIntent { intent, .. }) = read::find(&transaction, id)? else { return Ok(Cancellation::NotFound) };
+    let cancellation = if intent.state.is_terminal() || intent.attempt_open {
+        Cancellation::of_other(intent, after_attempt)
+    } else {
+        let mut counts = MinuteCounts::default();
+        let ended = exhaust(&transaction, intent.seq, ExhaustedReason::Cancelled, now, &mut counts)?;
+        counts.write(&transaction, now)?;
+        Cancellation::Cancelled(ended)
+    };
+    if let Cancellation::AfterAttempt(intent) = &cancellation {
+        options::request_cancel(&transaction, intent.seq, now)?;
+    }
+    transaction.commit()?;
+    Ok(cancellation)
+}
+
 /// Ends a waiting intent without an attempt.
 fn exhaust(
     transaction: &Transaction<'_>,
@@ -233,7 +278,7 @@ fn exhaust(
         format!("SELECT {}, i.contract_id FROM {} WHERE i.intent_seq = ?1", read::INTENT_COLUMNS, read::INTENT_TABLES);
     let (intent, contract_id) = transaction
         .prepare_cached(&sql)?
-        .query_row([seq.0], |row| Ok((read::intent_of(row)?, row.get::<_, i64>(10)?)))?;
+        .query_row([seq.0], |row| Ok((read::intent_of(row)?, row.get::<_, i64>(read::INTENT_WIDTH)?)))?;
     counts.add_ended(contract_id, &intent, now);
     Ok(intent)
 }

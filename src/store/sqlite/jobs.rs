@@ -5,7 +5,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 
 use super::connection::{begin_transaction, read_now};
-use super::read::{INTENT_COLUMNS, intent_of, parsed};
+use super::read::{INTENT_COLUMNS, INTENT_WIDTH, intent_of, parsed};
 use super::schedule::as_limit;
 use crate::domain::contract::{GatewayType, GatewayUrl};
 use crate::domain::intent::{Intent, IntentId, IntentSeq};
@@ -76,22 +76,24 @@ pub(super) fn find(connection: &mut Connection, by: JobLookup) -> Result<Option<
         "SELECT {INTENT_COLUMNS}, {JOB_COLUMNS}, p.payload FROM {JOB_TABLES} JOIN submission_payloads p USING (intent_seq)
          WHERE {condition}"
     );
-    let found = |row: &Row<'_>| Ok(FoundJob { job: job_of(row)?, payload: Bytes::from(row.get::<_, Vec<u8>>(17)?) });
+    let found = |row: &Row<'_>| {
+        Ok(FoundJob { job: job_of(row)?, payload: Bytes::from(row.get::<_, Vec<u8>>(INTENT_WIDTH + 7)?) })
+    };
     connection.prepare_cached(&sql)?.query_row([value], found).optional()
 }
 
 fn job_of(row: &Row<'_>) -> Result<Job, rusqlite::Error> {
     Ok(Job {
         intent: intent_of(row)?,
-        id: parsed(row, 10, SubmissionId::parse)?,
+        id: parsed(row, INTENT_WIDTH, SubmissionId::parse)?,
         facts: JobFacts {
-            tenant_id: row.get(11)?,
-            workspace_id: row.get(12)?,
-            job_id: row.get(13)?,
-            idempotency_key: row.get(14)?,
-            management_node_id: row.get(15)?,
+            tenant_id: row.get(INTENT_WIDTH + 1)?,
+            workspace_id: row.get(INTENT_WIDTH + 2)?,
+            job_id: row.get(INTENT_WIDTH + 3)?,
+            idempotency_key: row.get(INTENT_WIDTH + 4)?,
+            management_node_id: row.get(INTENT_WIDTH + 5)?,
         },
-        trace: trace_of(row, 16)?,
+        trace: trace_of(row, INTENT_WIDTH + 6)?,
     })
 }
 

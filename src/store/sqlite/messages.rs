@@ -84,8 +84,9 @@ pub(super) fn find(
             let mut values = has_message(message_id).to_vec();
             values.extend(filters.values.iter().cloned());
             values.push(Value::Integer(seq));
-            let (intent, passes) = verify
-                .query_row(params_from_iter(values), |row| Ok((read::intent_of(row)?, row.get::<_, bool>(10)?)))?;
+            let (intent, passes) = verify.query_row(params_from_iter(values), |row| {
+                Ok((read::intent_of(row)?, row.get::<_, bool>(read::INTENT_WIDTH)?))
+            })?;
             examined += 1;
             if passes {
                 found.push(intent.clone());

@@ -17,6 +17,7 @@ mod messages;
 mod migrate;
 mod minute_counts;
 mod numbers;
+mod options;
 mod purge;
 mod read;
 mod schedule;
@@ -42,12 +43,12 @@ use self::jobs::Reach;
 use self::write::ContractCache;
 use super::error::fenced;
 use super::{
-    Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FinishWebhookTry, FoundJob,
-    History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission, IntentDetail, IntentPage, IntentStore,
-    JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery, OpenAttempt, OpenWebhookTry, Overview,
-    PROBE_BUDGET, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Refresh, RefreshRequest, Reprocess,
-    ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetStore,
-    WebhookStore, WriteBatch, WriteStore,
+    Backlog, BatchResults, Cancellation, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture,
+    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission,
+    IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery,
+    OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery,
+    Refresh, RefreshRequest, Reprocess, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent,
+    StoredTarget, TargetHealth, TargetStore, WebhookStore, WriteBatch, WriteStore,
 };
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
@@ -374,6 +375,10 @@ impl IntentStore for SqliteStore {
 
     fn overview(&self) -> StoreFuture<Overview> {
         self.read(console::overview)
+    }
+
+    fn cancel(&self, id: IntentId, after_attempt: bool) -> StoreFuture<Cancellation> {
+        self.write(move |writer, clock| attempts::cancel(&mut writer.connection, clock, &id, after_attempt))
     }
 }
 

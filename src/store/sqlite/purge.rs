@@ -39,9 +39,10 @@ pub(super) const OLD: &str = "
 /// Deletes intents with consecutive numbers and everything that belongs to them. Rows that refer to others are deleted
 /// first, and the intents last. A range takes a tenth of the time of its single rows, because most intents have no rows in
 /// most tables.
-pub(super) const DELETIONS: [&str; 7] = [
+pub(super) const DELETIONS: [&str; 8] = [
     "DELETE FROM submission_jobs WHERE intent_seq BETWEEN ?1 AND ?2",
     "DELETE FROM submission_traces WHERE intent_seq BETWEEN ?1 AND ?2",
+    "DELETE FROM submission_intent_options WHERE intent_seq BETWEEN ?1 AND ?2",
     "DELETE FROM submission_webhook_tries WHERE intent_seq BETWEEN ?1 AND ?2",
     "DELETE FROM submission_webhook_events WHERE intent_seq BETWEEN ?1 AND ?2",
     "DELETE FROM submission_attempts WHERE intent_seq BETWEEN ?1 AND ?2",

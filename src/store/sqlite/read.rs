@@ -1,17 +1,22 @@
 //! Reads intents: one intent, its history, and lists.
 
-use rusqlite::types::{Type, Value};
+use rusqlite::types::{Type, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::schedule::as_limit;
-use super::{messages, webhooks};
+use super::{messages, options, webhooks};
 use crate::domain::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
 use crate::domain::time::Timestamp;
 use crate::store::{Attempt, History, IdRange, IntentPage, ListQuery, PageCursor, StoredIntent, column_values};
 
-/// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`.
+/// The columns that [`intent_of`] reads, from `submission_intents i JOIN submission_contracts c`. The last two are NULL for
+/// nearly all intents, which have no options.
 pub(super) const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
-     i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch IS NOT NULL";
+     i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch IS NOT NULL, \
+     (SELECT o.not_before FROM submission_intent_options o WHERE o.intent_seq = i.intent_seq), \
+     (SELECT o.redrive_of FROM submission_intent_options o WHERE o.intent_seq = i.intent_seq)";
+/// The number of [`INTENT_COLUMNS`]: the index of the first column after them.
+pub(super) const INTENT_WIDTH: usize = 12;
 /// The tables of [`INTENT_COLUMNS`].
 pub(super) const INTENT_TABLES: &str = "submission_intents i JOIN submission_contracts c USING (contract_id)";
 
@@ -20,7 +25,9 @@ pub(super) fn find(connection: &Connection, id: &IntentId) -> Result<Option<Stor
     let sql = format!("SELECT {INTENT_COLUMNS}, i.payload_sha256 FROM {INTENT_TABLES} WHERE i.intent_id = ?1");
     connection
         .prepare_cached(&sql)?
-        .query_row([id.as_str()], |row| Ok(StoredIntent { intent: intent_of(row)?, payload_sha256: row.get(10)? }))
+        .query_row([id.as_str()], |row| {
+            Ok(StoredIntent { intent: intent_of(row)?, payload_sha256: row.get(INTENT_WIDTH)? })
+        })
         .optional()
 }
 
@@ -42,7 +49,8 @@ pub(super) fn history_in(snapshot: &Connection, id: &IntentId) -> Result<Option<
         .query_map([intent.seq.0], attempt_of)?
         .collect::<Result<_, _>>()?;
     let webhook = webhooks::history(snapshot, intent.seq)?;
-    Ok(Some(History { intent, attempts, webhook }))
+    let redriven_as = options::redriven_as(snapshot, id)?;
+    Ok(Some(History { intent, attempts, webhook, redriven_as }))
 }
 
 /// Reads a page of intents.
@@ -191,7 +199,7 @@ fn by_id(
         let mut rows = statement.query(params_from_iter(values))?;
         while let Some(row) = rows.next()? {
             let intent = intent_of(row)?;
-            if row.get::<_, bool>(10)? {
+            if row.get::<_, bool>(INTENT_WIDTH)? {
                 skipped += 1;
                 if skipped >= MAX_EXAMINED {
                     return Ok((intents, Some(intent.id)));
@@ -265,6 +273,8 @@ pub(super) fn intent_of(row: &Row<'_>) -> Result<Intent, rusqlite::Error> {
         id: parsed(row, 1, |text| IntentId::parse(text).ok())?,
         target: parsed(row, 2, |text| TargetName::parse(text).ok())?,
         created_at: Timestamp::from_micros(row.get(3)?),
+        not_before: row.get::<_, Option<i64>>(10)?.map(Timestamp::from_micros),
+        redrive_of: optional(row, 11, |text| IntentId::parse(text).ok())?,
         state: state.ok_or_else(|| unreadable(4, &status))?,
         attempt_count: row.get(8)?,
         attempt_open: row.get(9)?,
@@ -287,6 +297,18 @@ fn attempt_of(row: &Row<'_>) -> Result<Attempt, rusqlite::Error> {
 pub(super) fn parsed<T>(row: &Row<'_>, column: usize, parse: impl Fn(&str) -> Option<T>) -> Result<T, rusqlite::Error> {
     let text = row.get_ref(column)?.as_str().map_err(|_| unreadable(column, "not text"))?;
     parse(text).ok_or_else(|| unreadable(column, text))
+}
+
+/// Parses a text column that may be NULL.
+pub(super) fn optional<T>(
+    row: &Row<'_>,
+    column: usize,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, rusqlite::Error> {
+    match row.get_ref(column)? {
+        ValueRef::Null => Ok(None),
+        _ => parsed(row, column, parse).map(Some),
+    }
 }
 
 fn unreadable(column: usize, text: &str) -> rusqlite::Error {

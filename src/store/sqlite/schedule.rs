@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::connection::read_now;
-use super::read::parsed;
+use super::read::{optional, parsed};
 use super::targets::{self, Lanes};
 use crate::domain::contract::Contract;
 use crate::domain::intent::{IntentId, IntentSeq};
@@ -17,8 +17,10 @@ use crate::store::{Backlog, ChangeCursor, OpenAttempt, Refresh, RefreshRequest, 
 /// Open attempts of earlier terms. The query goes contract by contract, because the index then finds open attempts without
 /// reading waiting intents.
 pub(super) const OPEN_ATTEMPTS: &str = "
-    SELECT i.intent_seq, i.intent_id, c.snapshot, i.created_at, i.attempt_count, i.open_lease_epoch, i.open_started_at
+    SELECT i.intent_seq, i.intent_id, c.snapshot, i.attempt_count, i.open_lease_epoch, i.open_started_at,
+        max(i.created_at, coalesce(o.not_before, 0)), o.gateway_key
     FROM submission_contracts c CROSS JOIN submission_intents i ON i.contract_id = c.contract_id
+        LEFT JOIN submission_intent_options o USING (intent_seq)
     WHERE i.status = 'pending' AND i.next_attempt_at IS NULL AND i.open_lease_epoch < ?1
     ORDER BY i.open_lease_epoch, i.intent_seq LIMIT ?2";
 
@@ -45,10 +47,11 @@ fn open_attempt_of(row: &Row<'_>) -> Result<OpenAttempt, rusqlite::Error> {
         seq: IntentSeq(row.get(0)?),
         intent_id: parsed(row, 1, |text| IntentId::parse(text).ok())?,
         contract: Arc::new(parsed(row, 2, |text| serde_json::from_str::<Contract>(text).ok())?),
-        created_at: Timestamp::from_micros(row.get(3)?),
-        attempt_number: row.get(4)?,
-        lease_epoch: row.get(5)?,
-        started_at: Timestamp::from_micros(row.get(6)?),
+        attempt_number: row.get(3)?,
+        lease_epoch: row.get(4)?,
+        started_at: Timestamp::from_micros(row.get(5)?),
+        begins_at: Timestamp::from_micros(row.get(6)?),
+        idempotency_key: optional(row, 7, |text| IntentId::parse(text).ok())?,
         trace: None,
         job: None,
     })

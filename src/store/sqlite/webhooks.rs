@@ -130,9 +130,18 @@ fn open_try(
         read::INTENT_TABLES
     );
     let row = |row: &Row<'_>| {
-        let (tries, before): (u32, u32) = (row.get(12)?, row.get(13)?);
-        let round = Round { pending_since: Timestamp::from_micros(row.get(14)?), tries: tries.saturating_sub(before) };
-        Ok((read::intent_of(row)?, row.get::<_, i64>(10)?, ReceiverId(row.get(11)?), tries, round))
+        let (tries, before): (u32, u32) = (row.get(read::INTENT_WIDTH + 2)?, row.get(read::INTENT_WIDTH + 3)?);
+        let round = Round {
+            pending_since: Timestamp::from_micros(row.get(read::INTENT_WIDTH + 4)?),
+            tries: tries.saturating_sub(before),
+        };
+        Ok((
+            read::intent_of(row)?,
+            row.get::<_, i64>(read::INTENT_WIDTH)?,
+            ReceiverId(row.get(read::INTENT_WIDTH + 1)?),
+            tries,
+            round,
+        ))
     };
     let (intent, contract_id, receiver, number, round) = transaction.prepare_cached(&sql)?.query_row([seq.0], row)?;
     let contract = write::contract_by_id(transaction, contracts, contract_id)?;

@@ -14,7 +14,7 @@ use super::connection::{begin_transaction, store_error};
 use super::numbers::Numbers;
 use super::read::{self, parsed};
 use super::targets::{self, Lanes};
-use super::{attempts, inbox, jobs, leases, webhooks};
+use super::{attempts, inbox, jobs, leases, options, webhooks};
 use crate::domain::contract::{Contract, ContractSnapshot};
 use crate::domain::intent::{Intent, IntentSeq, State};
 use crate::domain::policy;
@@ -22,8 +22,8 @@ use crate::domain::schedule::Lane;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
 use crate::store::{
-    BatchResults, FencedError, FencedResults, NewIntent, OpenAttempt, StartOnInsert, StartedOnInsert, StoreError,
-    Submitted, WriteBatch,
+    BatchResults, FencedError, FencedResults, MAX_AHEAD, NewIntent, OpenAttempt, StartOnInsert, StartedOnInsert,
+    StoreError, StoredIntent, Submitted, WriteBatch,
 };
 
 /// Contracts that are known to be in the database, so that an insert need not look them up.
@@ -174,9 +174,20 @@ fn submit(
         return Ok((Submitted::Existing(existing), None));
     }
     let contract = &new.contract.contract;
+    let found = |found: StoredIntent| found.resubmitted(&contract.target, &new.payload, new.not_before);
+    if new.not_before.is_some_and(|moment| moment > now + MAX_AHEAD) {
+        return Ok((read::find(transaction, &new.id)?.map_or(Submitted::TooFarAhead, found), None));
+    }
+    if let Some(link) = &new.redrive
+        && options::redriven_as(transaction, &link.of)?.is_some_and(|id| id != new.id)
+    {
+        return Ok((Submitted::AlreadyRedriven, None));
+    }
     let lane = lane_of(transaction, contracts, &new.contract)?;
-    let deadline = policy::deadline(contract, now);
-    let taken = start_on_insert.and_then(|start_on_insert| {
+    let due = new.not_before.map_or(now, |moment| moment.max(now));
+    let deadline = policy::deadline(contract, due);
+    // A scheduled start is the scheduler's, even if its time has come.
+    let taken = start_on_insert.filter(|_| new.not_before.is_none()).and_then(|start_on_insert| {
         let guards = start_on_insert.slots.take(&lane, now)?;
         Some((guards, start_on_insert.term.epoch))
     });
@@ -187,7 +198,7 @@ fn submit(
             "INSERT INTO submission_intents (intent_seq, intent_id, contract_id, gateway_id, payload_sha256, status,
                  attempt_count, next_attempt_at, open_lease_epoch, open_started_at, deadline_at, created_at,
                  last_modified_at)
-             VALUES (?8, ?1, ?2, ?3, ?4, 'pending', ?7 IS NOT NULL, iif(?7 IS NULL, ?5, NULL), ?7,
+             VALUES (?8, ?1, ?2, ?3, ?4, 'pending', ?7 IS NOT NULL, iif(?7 IS NULL, ?9, NULL), ?7,
                  iif(?7 IS NULL, NULL, ?5), ?6, ?5, ?5)
              ON CONFLICT (intent_id) DO NOTHING",
         )?
@@ -199,16 +210,17 @@ fn submit(
             now.micros(),
             deadline.map(Timestamp::micros),
             epoch,
-            number
+            number,
+            due.micros()
         ])?;
     if inserted == 0 {
-        let found = read::find(transaction, &new.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-        return Ok((found.resubmitted(&contract.target, &new.payload), None));
+        return Ok((found(read::find(transaction, &new.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?), None));
     }
     let seq = IntentSeq(transaction.last_insert_rowid());
     transaction
         .prepare_cached("INSERT INTO submission_payloads (intent_seq, payload) VALUES (?1, ?2)")?
         .execute(params![seq.0, new.payload.bytes().as_ref()])?;
+    options::insert(transaction, seq, new)?;
     if let Some(job) = &new.job {
         jobs::insert(transaction, seq, job, now)?;
     }
@@ -220,6 +232,8 @@ fn submit(
         id: new.id.clone(),
         target: contract.target.clone(),
         created_at: now,
+        not_before: new.not_before,
+        redrive_of: new.redrive.as_ref().map(|link| link.of.clone()),
         state: State::Pending,
         attempt_count: u32::from(epoch.is_some()),
         attempt_open: epoch.is_some(),
@@ -229,10 +243,11 @@ fn submit(
             seq,
             intent_id: new.id.clone(),
             contract: Arc::clone(contract),
-            created_at: now,
+            begins_at: now,
             attempt_number: 1,
             lease_epoch,
             started_at: now,
+            idempotency_key: new.redrive.as_ref().map(|link| link.gateway_key.clone()),
             trace: new.trace,
             job: None,
         };

@@ -74,9 +74,10 @@ WHERE b.intent_seq BETWEEN @first AND @last AND i.attempt_count = b.attempts AND
             "
 SELECT i.intent_seq, i.intent_id, i.contract_id, i.created_at, i.attempt_count, i.next_attempt_at,
     i.open_lease_epoch, i.open_started_at, CASE WHEN i.open_started_at = @now THEN i.payload END AS payload,
-    t.traceparent
+    t.traceparent, o.not_before, o.gateway_key
 FROM @begin AS b JOIN submission_intents AS i ON i.intent_seq = b.intent_seq
 LEFT JOIN submission_traces AS t ON t.intent_seq = i.intent_seq
+LEFT JOIN submission_intent_options AS o ON o.intent_seq = i.intent_seq
 WHERE b.intent_seq BETWEEN @first AND @last;",
         );
     }
@@ -124,8 +125,7 @@ fn classify(
         Some(_) if rows::attempts(row, "attempt_count")? != waiting.attempt_count => Ok(StartResult::Stale),
         Some(due) if due > now => Ok(StartResult::NotDue { due, now }),
         Some(_) => {
-            let created_at = rows::need_moment(row, "created_at")?;
-            match policy::may_start(contract, created_at, waiting.attempt_count, now) {
+            match policy::may_start(contract, rows::begins_at(row)?, waiting.attempt_count, now) {
                 // Nothing else keeps one from being started that waits, is due and may start.
                 Ok(()) => Ok(StartResult::Paused),
                 Err(reason) => {
@@ -198,6 +198,9 @@ pub(super) fn write_finishes(script: &mut Script, finishes: &[Arc<FinishAttempt>
         Column::of("reached", "BIGINT"),
     ];
     script.input("done", finishes.iter().map(|finish| finish_item(finish)).collect(), columns);
+    if finishes.iter().any(|finish| finish.retries()) {
+        script.fenced_change(CANCEL_RETRIES);
+    }
     // As long as the transaction lasts nobody else changes an intent: the clock is held.
     const OPEN: &str = "@done AS d JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
 WHERE d.intent_seq BETWEEN @first AND @last AND i.attempt_count = d.attempt_number
@@ -232,6 +235,12 @@ WHERE d.intent_seq BETWEEN @first AND @last AND i.attempt_count = d.attempt_numb
     }
     script.answer(&recorded("done"));
 }
+
+/// Intents that are to be cancelled after their attempt end in place of a retry.
+const CANCEL_RETRIES: &str = "
+UPDATE d SET status = 'exhausted', exhausted_reason = 'cancelled', next_attempt_at = NULL
+FROM @done AS d JOIN submission_intent_options AS o ON o.intent_seq = d.intent_seq
+WHERE d.status = 'pending' AND o.cancel_requested_at IS NOT NULL;";
 
 fn finish_item(finish: &FinishAttempt) -> Json {
     let FinishAttempt { attempt, finished_at, outcome, .. } = finish;
@@ -281,14 +290,33 @@ FROM submission_intents AS i JOIN @postponed AS d ON i.intent_seq = d.intent_seq
 WHERE d.intent_seq BETWEEN @first AND @last AND i.attempt_count = d.attempt_number
     AND i.open_lease_epoch IS NOT NULL;",
     );
+    // One that is to be cancelled ends instead; it completes at the time of its transaction, which no other shares.
+    const CANCELLED: &str = "@postponed AS d JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
+    WHERE i.completed_at = @now";
+    script.fenced_change(
+        "
+UPDATE i SET status = 'exhausted', exhausted_reason = 'cancelled', completed_at = @now, next_attempt_at = NULL
+FROM submission_intents AS i JOIN @postponed AS d ON i.intent_seq = d.intent_seq
+JOIN submission_intent_options AS o ON o.intent_seq = i.intent_seq
+WHERE i.last_modified_at = @now AND i.next_attempt_at IS NOT NULL AND o.cancel_requested_at IS NOT NULL;",
+    );
+    script.fenced_change(&counts::webhook_events(CANCELLED));
+    script.fenced_change(&counts::count(Ended::WithoutAttempt(CANCELLED)));
     script.answer(&recorded("postponed"));
+    script.answer(&format!(
+        "
+SELECT {INTENT_COLUMNS} FROM @postponed AS d
+JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE i.completed_at = @now;"
+    ));
 }
 
 /// No two transactions share a timestamp, so it tells what this one wrote.
 fn recorded(input: &str) -> String {
     format!(
         "
-SELECT i.intent_seq FROM @{input} AS d
+SELECT i.intent_seq, CAST(CASE WHEN i.exhausted_reason = 'cancelled' THEN 1 ELSE 0 END AS BIGINT) AS cancelled
+FROM @{input} AS d
 JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
 WHERE d.intent_seq BETWEEN @first AND @last AND i.last_modified_at = @now;"
     )
@@ -299,10 +327,14 @@ pub(super) fn read_recorded(
     attempts: impl Iterator<Item = IntentSeq>,
     rows: &[Row],
 ) -> Result<Vec<Result<FinishResult, StoreError>>, StoreError> {
+    let result = |row: &Row| match rows::need::<i64>(row, "cancelled")? {
+        0 => Ok::<_, StoreError>(FinishResult::Recorded),
+        _ => Ok(FinishResult::RecordedAndCancelled),
+    };
     // Removed when it is told: of several of one intent only the first was recorded.
-    let mut recorded: HashSet<IntentSeq> = rows.iter().map(rows::seq).collect::<Result<_, _>>()?;
-    let mut answer = |seq| if recorded.remove(&seq) { FinishResult::Recorded } else { FinishResult::NotOpen };
-    Ok(attempts.map(|seq| Ok(answer(seq))).collect())
+    let mut recorded: HashMap<IntentSeq, FinishResult> =
+        rows.iter().map(|row| Ok((rows::seq(row)?, result(row)?))).collect::<Result<_, StoreError>>()?;
+    Ok(attempts.map(|seq| Ok(recorded.remove(&seq).unwrap_or(FinishResult::NotOpen))).collect())
 }
 
 /// Exhausts up to so many waiting intents whose deadline has passed.

@@ -17,7 +17,7 @@ use crate::store::{
     TargetHealth,
 };
 
-/// After the history, which is four result sets.
+/// After the history, which is five result sets.
 pub(super) fn detail_batch(id: &IntentId) -> Batch {
     let mut values = Values::default();
     let id = values.text(id.as_str());
@@ -68,7 +68,7 @@ WHERE m.minute > {THIS_MINUTE} - {RECENT_MINUTES} GROUP BY c.submission_target, 
 
 pub(super) async fn detail(database: &Database, id: IntentId) -> Result<Option<IntentDetail>, StoreError> {
     let results = database.run(detail_batch(&id)).await?;
-    let (Some(history), Some(row)) = (read::history_of(&results)?, set(&results, 4).first()) else {
+    let (Some(history), Some(row)) = (read::history_of(&results)?, set(&results, 5).first()) else {
         return Ok(None);
     };
     Ok(Some(IntentDetail {

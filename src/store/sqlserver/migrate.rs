@@ -5,7 +5,7 @@ use super::rows;
 use crate::store::StoreError;
 
 /// Each one batch, each safe to run again.
-pub(super) const MIGRATIONS: [&str; 9] = [
+pub(super) const MIGRATIONS: [&str; 10] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
     include_str!("../../../schema/sqlserver/0003_minutes.sql"),
@@ -15,6 +15,7 @@ pub(super) const MIGRATIONS: [&str; 9] = [
     include_str!("../../../schema/sqlserver/0007_targets.sql"),
     include_str!("../../../schema/sqlserver/0009_inbox_forms.sql"),
     include_str!("../../../schema/sqlserver/0010_fence.sql"),
+    include_str!("../../../schema/sqlserver/0011_options.sql"),
 ];
 
 pub(super) const VERSION: &str = "

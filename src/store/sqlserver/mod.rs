@@ -16,6 +16,7 @@ mod inbox;
 mod jobs;
 mod leases;
 mod migrate;
+mod options;
 mod purge;
 mod read;
 mod rows;
@@ -44,12 +45,12 @@ use self::migrate::SchemaState;
 use self::write::Writer;
 use super::error::fenced;
 use super::{
-    Backlog, BatchResults, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FinishWebhookTry, FoundJob,
-    History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission, IntentDetail, IntentPage, IntentStore,
-    JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery, OpenAttempt, OpenWebhookTry, Overview,
-    ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Refresh, RefreshRequest, Reprocess, ScheduleSnapshot,
-    ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetStore, WebhookStore,
-    WriteBatch, WriteStore,
+    Backlog, BatchResults, Cancellation, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture,
+    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission,
+    IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery,
+    OpenAttempt, OpenWebhookTry, Overview, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Refresh,
+    RefreshRequest, Reprocess, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget,
+    TargetHealth, TargetStore, WebhookStore, WriteBatch, WriteStore,
 };
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
@@ -254,6 +255,10 @@ impl IntentStore for SqlServerStore {
 
     fn overview(&self) -> StoreFuture<Overview> {
         self.call(|store| async move { console::overview(&store.readers).await })
+    }
+
+    fn cancel(&self, id: IntentId, after_attempt: bool) -> StoreFuture<Cancellation> {
+        self.call(move |store| async move { options::cancel(&store.readers, id, after_attempt).await })
     }
 }
 

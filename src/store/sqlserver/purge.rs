@@ -37,6 +37,7 @@ BEGIN
     ORDER BY i.completed_at, i.intent_seq;
     DELETE FROM submission_jobs WHERE intent_seq IN ({DOOMED});
     DELETE FROM submission_traces WHERE intent_seq IN ({DOOMED});
+    DELETE FROM submission_intent_options WHERE intent_seq IN ({DOOMED});
     DELETE FROM submission_gateway_messages WHERE intent_seq IN ({DOOMED});
     DELETE FROM submission_webhook_tries WHERE intent_seq IN ({DOOMED});
     DELETE FROM submission_webhook_events WHERE intent_seq IN ({DOOMED});

@@ -128,7 +128,9 @@ pub(super) fn history_of(results: &[Vec<Row>]) -> Result<Option<History>, StoreE
     let intent: Intent = rows::intent(row)?;
     let attempts: Vec<Attempt> = all(set(results, 1), rows::attempt)?;
     let webhook = webhooks::history(set(results, 2), set(results, 3))?;
-    Ok(Some(History { intent, attempts, webhook }))
+    let redriven_as = set(results, 4).first();
+    let redriven_as = redriven_as.map(|row| rows::parsed(row, "intent_id", |text| IntentId::parse(text).ok()));
+    Ok(Some(History { intent, attempts, webhook, redriven_as: redriven_as.transpose()? }))
 }
 
 pub(super) async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, StoreError> {

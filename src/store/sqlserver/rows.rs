@@ -16,7 +16,15 @@ use crate::store::{Attempt, OpenAttempt, StoreError, StoredIntent, column_values
 
 /// The columns that [`intent`] reads, of `submission_intents AS i` and `submission_contracts AS c`.
 pub(super) const INTENT_COLUMNS: &str = "i.intent_seq, i.intent_id, c.submission_target, i.created_at, i.status, \
-     i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch";
+     i.completed_at, i.rejected_reason, i.exhausted_reason, i.attempt_count, i.open_lease_epoch, \
+     (SELECT o.not_before FROM submission_intent_options AS o WHERE o.intent_seq = i.intent_seq) AS not_before, \
+     (SELECT o.redrive_of FROM submission_intent_options AS o WHERE o.intent_seq = i.intent_seq) AS redrive_of";
+/// Adds to [`INTENT_COLUMNS`] or their like what [`open_attempt`] reads besides.
+pub(super) const GATEWAY_KEY: &str =
+    "(SELECT o.gateway_key FROM submission_intent_options AS o WHERE o.intent_seq = i.intent_seq) AS gateway_key";
+/// What the contract of an intent counts from is the later of `created_at` and this.
+pub(super) const NOT_BEFORE: &str =
+    "(SELECT o.not_before FROM submission_intent_options AS o WHERE o.intent_seq = i.intent_seq) AS not_before";
 
 pub(super) fn get<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Result<Option<T>, StoreError> {
     row.try_get(column).map_err(|error| StoreError::Unexpected(format!("column {column}: {error}")))
@@ -49,6 +57,24 @@ pub(super) fn parsed<T>(row: &Row, column: &'static str, parse: impl Fn(&str) ->
     parse(value).ok_or_else(|| nonsense(column, value))
 }
 
+/// Like [`parsed`], for a column that may be NULL.
+pub(super) fn optional<T>(
+    row: &Row,
+    column: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, StoreError> {
+    match get::<&str>(row, column)? {
+        None => Ok(None),
+        Some(_) => parsed(row, column, parse).map(Some),
+    }
+}
+
+/// From when the contract of an intent counts: the later of `created_at` and `not_before`.
+pub(super) fn begins_at(row: &Row) -> Result<Timestamp, StoreError> {
+    let created_at = need_moment(row, "created_at")?;
+    Ok(moment(row, "not_before")?.map_or(created_at, |moment| moment.max(created_at)))
+}
+
 pub(super) fn attempts(row: &Row, column: &'static str) -> Result<u32, StoreError> {
     let count = need::<i64>(row, column)?;
     u32::try_from(count).map_err(|_| nonsense(column, &count.to_string()))
@@ -71,6 +97,8 @@ pub(super) fn intent(row: &Row) -> Result<Intent, StoreError> {
         id: parsed(row, "intent_id", |text| IntentId::parse(text).ok())?,
         target: parsed(row, "submission_target", |text| TargetName::parse(text).ok())?,
         created_at: need_moment(row, "created_at")?,
+        not_before: moment(row, "not_before")?,
+        redrive_of: optional(row, "redrive_of", |text| IntentId::parse(text).ok())?,
         state: state.ok_or_else(|| nonsense("status", status))?,
         attempt_count: attempts(row, "attempt_count")?,
         attempt_open: get::<i64>(row, "open_lease_epoch")?.is_some(),
@@ -132,10 +160,11 @@ pub(super) fn open_attempt(
         seq: seq(row)?,
         intent_id: parsed(row, "intent_id", |text| IntentId::parse(text).ok())?,
         contract,
-        created_at: need_moment(row, "created_at")?,
+        begins_at: begins_at(row)?,
         attempt_number: attempts(row, "attempt_count")?,
         lease_epoch: need(row, "open_lease_epoch")?,
         started_at: need_moment(row, "open_started_at")?,
+        idempotency_key: optional(row, "gateway_key", |text| IntentId::parse(text).ok())?,
         trace,
         job: None,
     })

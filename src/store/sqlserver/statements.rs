@@ -7,7 +7,7 @@
 use serde_json::json;
 
 use super::database::Batch;
-use super::rows::{INTENT_COLUMNS, json_moment};
+use super::rows::{GATEWAY_KEY, INTENT_COLUMNS, NOT_BEFORE, json_moment};
 use super::script::Values;
 use super::targets::PAUSED;
 use super::webhooks;
@@ -27,7 +27,7 @@ pub(super) fn open_attempts(before_epoch: i64, limit: usize) -> Batch {
     values.batch(format!(
         "
 SELECT TOP ({limit}) i.intent_seq, i.intent_id, i.created_at, i.attempt_count, i.open_lease_epoch, i.open_started_at,
-    c.snapshot
+    c.snapshot, {NOT_BEFORE}, {GATEWAY_KEY}
 FROM submission_intents AS i JOIN submission_contracts AS c ON c.contract_id = i.contract_id
 WHERE i.open_lease_epoch < {epoch} ORDER BY i.open_lease_epoch, i.intent_seq;"
     ))
@@ -118,14 +118,16 @@ pub(super) fn find(id: &IntentId) -> Batch {
     values.batch(find_sql(&id))
 }
 
-/// An intent, its attempts, its webhook event and the tries of that: four result sets.
+/// An intent, its attempts, its webhook event, the tries of that, and the intent that repeats it: five result sets.
 pub(super) fn history_sql(id: &str) -> String {
     format!(
         "{}
 SELECT a.attempt_number, a.lease_epoch, a.started_at, a.finished_at, a.outcome_status, a.outcome_reason, a.error,
     a.gateway_message_id
 FROM submission_attempts AS a JOIN submission_intents AS i ON i.intent_seq = a.intent_seq
-WHERE i.intent_id = {id} ORDER BY a.attempt_number;{}",
+WHERE i.intent_id = {id} ORDER BY a.attempt_number;{}
+SELECT i.intent_id FROM submission_intent_options AS o JOIN submission_intents AS i ON i.intent_seq = o.intent_seq
+WHERE o.redrive_of = {id};",
         find_sql(id),
         webhooks::history_sql(id)
     )

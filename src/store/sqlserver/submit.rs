@@ -9,9 +9,9 @@ use tiberius::Row;
 
 use super::contracts::{ContractRow, Contracts};
 use super::database::Database;
-use super::jobs;
 use super::rows::{self, INTENT_COLUMNS};
 use super::script::{Column, Script, json_text};
+use super::{jobs, options};
 use crate::domain::contract::Policy;
 use crate::domain::intent::{Intent, IntentId};
 use crate::domain::lease::Term;
@@ -54,7 +54,10 @@ impl<'a> Submits<'a> {
     /// the answer has been read.
     pub(super) fn take_slots(&mut self, source: &dyn SlotSource, now: Timestamp) {
         for place in &self.written {
-            let slot = self.contracts.get(*place).and_then(|row| source.take(&row.lane, now));
+            // A scheduled start is the scheduler's, even if its time has come.
+            let starts_now = self.new.get(*place).is_some_and(|new| new.not_before.is_none());
+            let contract = self.contracts.get(*place).filter(|_| starts_now);
+            let slot = contract.and_then(|row| source.take(&row.lane, now));
             self.slots.extend(slot.map(|slot| (*place, slot)));
         }
     }
@@ -71,6 +74,7 @@ impl<'a> Submits<'a> {
     /// `epoch` is that of the term under which attempts are started.
     pub(super) fn write(&self, script: &mut Script, epoch: Option<&str>) {
         let (jobs, traces) = (self.has_jobs(), self.new.iter().any(|new| new.trace.is_some()));
+        let has_options = self.new.iter().any(options::has_any);
         let mut payloads = BytesMut::with_capacity(self.new.iter().map(|new| new.payload.bytes().len()).sum());
         let mut hashes = BytesMut::new();
         let mut items = Vec::with_capacity(self.written.len());
@@ -100,6 +104,7 @@ impl<'a> Submits<'a> {
                 if let Some(job) = &new.job {
                     item.extend(job_fields(job, hash(&job.key.0)));
                 }
+                item.extend(options::input_fields(new));
             }
             payloads.extend_from_slice(new.payload.bytes());
             items.push(item);
@@ -120,15 +125,20 @@ impl<'a> Submits<'a> {
         if traces {
             columns.push(Column::code("traceparent", 60));
         }
+        if has_options {
+            columns.extend(options::input_columns());
+        }
         if jobs {
             columns.extend(jobs::input_columns(&hashes));
         }
         script.input("new", items, columns);
         let unless_job_exists = if jobs { jobs::UNLESS_KEY_EXISTS } else { "" };
+        let unless_refused = if has_options { options::unless_refused() } else { String::new() };
+        let due = if has_options { options::DUE } else { "@now" };
         let epoch = epoch.filter(|_| self.may_start());
         let (check, state) = match epoch {
-            Some(epoch) => (CHECK_STARTS, started(epoch)),
-            None => ("", "0, @now, NULL, NULL".to_owned()),
+            Some(epoch) => (CHECK_STARTS, started(epoch, due)),
+            None => ("", format!("0, {due}, NULL, NULL")),
         };
         if epoch.is_some() {
             script.starts_attempts();
@@ -138,12 +148,15 @@ impl<'a> Submits<'a> {
 INSERT INTO submission_intents (intent_id, contract_id, gateway_id, payload, payload_sha256, status, attempt_count,
     next_attempt_at, open_lease_epoch, open_started_at, deadline_at, created_at, last_modified_at)
 SELECT n.intent_id, n.contract_id, n.gateway_id, SUBSTRING({payloads}, n.payload_from, n.payload_length),
-    n.payload_sha256, 'pending', {state}, DATEADD(SECOND, n.deadline_seconds, @now), @now, @now
+    n.payload_sha256, 'pending', {state}, DATEADD(SECOND, n.deadline_seconds, {due}), @now, @now
 FROM @new AS n
 WHERE n.place BETWEEN @first AND @last
-    AND NOT EXISTS (SELECT 1 FROM submission_intents AS i WHERE i.intent_id = n.intent_id){unless_job_exists}
+    AND NOT EXISTS (SELECT 1 FROM submission_intents AS i WHERE i.intent_id = n.intent_id){unless_job_exists}{unless_refused}
 ORDER BY n.place;"
         ));
+        if has_options {
+            script.change(options::INSERT);
+        }
         if jobs {
             script.change(jobs::INSERT_JOBS);
         }
@@ -194,13 +207,15 @@ WHERE n.place BETWEEN @first AND @last;"
                         false => Submitted::Existing(intent),
                     }
                 }
-                None => {
-                    let found = found.get(&new.id).cloned().ok_or_else(missing)?;
-                    match found.intent.created_at == now && created_ids.insert(&new.id) {
-                        true => Submitted::Created(found.intent),
-                        false => found.resubmitted(&new.contract.contract.target, &new.payload),
+                None => match found.get(&new.id).cloned() {
+                    Some(found) if found.intent.created_at == now && created_ids.insert(&new.id) => {
+                        Submitted::Created(found.intent)
                     }
-                }
+                    Some(found) => found.resubmitted(&new.contract.contract.target, &new.payload, new.not_before),
+                    None if new.redrive.is_some() => Submitted::AlreadyRedriven,
+                    None if new.not_before.is_some() => Submitted::TooFarAhead,
+                    None => return Err(missing()),
+                },
             };
             if let (Submitted::Created(intent), Some(term)) = (&answer, term)
                 && intent.attempt_open
@@ -210,10 +225,11 @@ WHERE n.place BETWEEN @first AND @last;"
                     seq: intent.seq,
                     intent_id: intent.id.clone(),
                     contract: Arc::clone(&new.contract.contract),
-                    created_at: now,
+                    begins_at: now,
                     attempt_number: 1,
                     lease_epoch: term.epoch,
                     started_at: now,
+                    idempotency_key: new.redrive.as_ref().map(|link| link.gateway_key.clone()),
                     trace: new.trace,
                     job: None,
                 };
@@ -236,10 +252,10 @@ IF @held = 0 OR EXISTS (SELECT 1 FROM submission_target_pauses)
         WHERE c.contract_id = n.contract_id);";
 
 /// The columns `attempt_count`, `next_attempt_at`, `open_lease_epoch` and `open_started_at` of an intent that may be started.
-fn started(epoch: &str) -> String {
+fn started(epoch: &str, due: &str) -> String {
     let when_starts = |value: &str| format!("CASE WHEN n.starts = 1 THEN {value} END");
     format!(
-        "COALESCE(n.starts, 0), CASE WHEN n.starts IS NULL THEN @now END, {}, {}",
+        "COALESCE(n.starts, 0), CASE WHEN n.starts IS NULL THEN {due} END, {}, {}",
         when_starts(epoch),
         when_starts("@now")
     )

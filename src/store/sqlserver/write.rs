@@ -86,7 +86,7 @@ impl Writer<'_> {
                     all.starts.extend(done.starts);
                     all.finishes.extend(done.finishes);
                     all.postpones.extend(done.postpones);
-                    all.expired.extend(done.expired);
+                    all.ended.extend(done.ended);
                 }
                 Ok(BatchResults { fenced: Err(error), .. }) => return Err(error),
                 Err(error) if expires => return Err(error.into()),
@@ -232,9 +232,10 @@ fn read_batch(
     if !writes.postpones.is_empty() {
         let seqs = writes.postpones.iter().map(|postpone| postpone.seq);
         fenced.postpones = attempts::read_recorded(seqs, &results.next()?)?;
+        fenced.ended = attempts::read_intents(&results.next()?)?;
     }
     if writes.expire.is_some() {
-        fenced.expired = attempts::read_intents(&results.next()?)?;
+        fenced.ended.extend(attempts::read_intents(&results.next()?)?);
     }
     done.fenced = Ok(fenced);
     Ok((done, not_allowed))

@@ -395,11 +395,13 @@ mod tests {
             id: IntentId::parse(id).unwrap(),
             target: TargetName::parse(target).unwrap(),
             created_at: at(1),
+            not_before: None,
+            redrive_of: None,
             state,
             attempt_count: u32::try_from(attempts.len()).unwrap(),
             attempt_open: false,
         };
-        History { intent, attempts, webhook: None }
+        History { intent, attempts, webhook: None, redriven_as: None }
     }
 
     /// Two terms. One intent was interrupted between them and then accepted; a one-shot intent failed.

@@ -17,7 +17,7 @@ use super::super::contracts::{self, ContractRow, Contracts};
 use super::super::database::{Batch, Database, PREPARE, Value};
 use super::super::statements::{self, Part};
 use super::super::submit::Submits;
-use super::super::{checks, console, inbox, jobs, leases, migrate, purge, targets, webhooks, write};
+use super::super::{checks, console, inbox, jobs, leases, migrate, options, purge, targets, webhooks, write};
 use super::{metrics, settings};
 use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
 use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
@@ -25,6 +25,7 @@ use crate::domain::inbox::{Channel, Draft, InboxSubmissionId, PayloadFormat};
 use crate::domain::intent::{ExhaustedReason, IntentId, IntentSeq, Status, TargetName};
 use crate::domain::job::fixtures::{command, submission_id};
 use crate::domain::lease::Term;
+use crate::domain::outcome::Outcome;
 use crate::domain::schedule::{GatewayId, Lane, LaneId, LanePage, LanePosition, Waiting};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
@@ -33,8 +34,8 @@ use crate::store::conformance::{accepted, finished, intent_id, new_intent};
 use crate::store::{
     ChangeCursor, DueWebhooksQuery, FailedInboxTry, FencedWrites, IdRange, InboxQuery, InboxSubmissionSeq,
     InboxSubmissionState, JobCursor, JobFacts, JobLookup, JobQuery, ListQuery, NewInboxSubmission, NewIntent, NewJob,
-    OpenAttempt, PageCursor, PostponeAttempt, ProcessedInboxSubmission, PurgeRequest, RefreshRequest, Reprocess,
-    StartOnInsert, WriteBatch,
+    OpenAttempt, PageCursor, PostponeAttempt, ProcessedInboxSubmission, PurgeRequest, RedriveLink, RefreshRequest,
+    Reprocess, StartOnInsert, WriteBatch,
 };
 
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
@@ -62,12 +63,13 @@ fn contract(webhook: bool, node: bool) -> Contract {
     if node { Contract { gateway_type: GatewayType::Node, ..contract } } else { contract }
 }
 
-fn new(job: bool, trace: bool) -> NewIntent {
+fn new(job: bool, trace: bool, options: bool) -> NewIntent {
     let command = command("acme", "w", "k");
     let trace = trace.then(|| TraceContext::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap());
     let id = submission_id(1);
     let job = job.then(|| NewJob { id, key: command.key(), facts: JobFacts::from(&command) });
-    NewIntent { trace, job, ..new_intent("a", &one_shot(), b"{}") }
+    let redrive = options.then(|| RedriveLink { of: intent_id("b"), redrive: None, gateway_key: intent_id("b") });
+    NewIntent { trace, job, redrive, ..new_intent("a", &one_shot(), b"{}") }
 }
 
 fn open_attempt(contract: Contract) -> OpenAttempt {
@@ -75,10 +77,11 @@ fn open_attempt(contract: Contract) -> OpenAttempt {
         seq: IntentSeq(1),
         intent_id: intent_id("a"),
         contract: Arc::new(contract),
-        created_at: NOW,
+        begins_at: NOW,
         attempt_number: 1,
         lease_epoch: 1,
         started_at: NOW,
+        idempotency_key: None,
         trace: None,
         job: None,
     }
@@ -107,11 +110,17 @@ async fn writes() -> Vec<Batch> {
     let known = Contracts::default();
     known.learn(&ContractSnapshot::of(one_shot()).unwrap(), ContractRow { lane: lane(1) });
     let mut batches = Vec::new();
-    let submits = std::iter::once(None).chain(choices(3).map(Some));
+    let submits = std::iter::once(None).chain(choices(4).map(Some));
     for submits in submits {
-        for finishes in std::iter::once(None).chain(choices(2).map(Some)) {
+        for finishes in std::iter::once(None).chain(choices(3).map(Some)) {
             for others in choices(5) {
                 let [starts, postpones, expire, receives, fenced] = others[..] else { unreachable!() };
+                // Rare sections are combined with the common ones only.
+                let options = submits.as_ref().is_some_and(|kind| kind[3]);
+                let retries = finishes.as_ref().is_some_and(|kind| kind[2]);
+                if (options || retries) && (postpones || expire || receives) {
+                    continue;
+                }
                 let writes = FencedWrites {
                     starts: if starts {
                         vec![Waiting { seq: IntentSeq(2), lane: lane(1), due: NOW, attempt_count: 0 }]
@@ -120,7 +129,10 @@ async fn writes() -> Vec<Batch> {
                     },
                     finishes: finishes
                         .iter()
-                        .map(|kind| finished(&open_attempt(contract(kind[0], kind[1])), accepted(), NOW))
+                        .map(|kind| {
+                            let outcome = if kind[2] { Outcome::error("x") } else { accepted() };
+                            finished(&open_attempt(contract(kind[0], kind[1])), outcome, NOW)
+                        })
                         .collect(),
                     postpones: if postpones {
                         vec![PostponeAttempt { seq: IntentSeq(3), attempt_number: 1, due: NOW }]
@@ -135,7 +147,7 @@ async fn writes() -> Vec<Batch> {
                 }
                 let starts = submits.as_ref().is_some_and(|kind| kind[2]);
                 let batch = WriteBatch {
-                    submits: submits.iter().map(|kind| new(kind[0], kind[1])).collect(),
+                    submits: submits.iter().map(|kind| new(kind[0], kind[1], kind[3])).collect(),
                     received: receives.then(received).into_iter().collect(),
                     start_on_insert: starts
                         .then(|| StartOnInsert { term: term(), slots: Arc::new(OneSlot::default()) }),
@@ -264,6 +276,7 @@ pub(crate) fn all() -> Vec<Batch> {
         statements::probe(),
         write::end_batch(term, &not_allowed),
         purge::batch(term, &PurgeRequest { older_than: Duration::ZERO, after: None, limit: 10 }),
+        options::cancel_batch(id, true),
         console::detail_batch(id),
         console::payload_batch(id),
         console::overview_batch(),
