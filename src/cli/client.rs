@@ -1,4 +1,4 @@
-//! The `submit` and `history` commands: an API client for shells and operators.
+//! The `submit`, `history` and `cancel` commands: an API client for shells and operators.
 
 use std::io::Read;
 use std::time::Duration;
@@ -47,6 +47,9 @@ pub(super) struct SubmitArgs {
     /// JSON to send to the gateway; @FILE reads it from a file, - from standard input
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
+    /// When the first attempt may start, such as 2026-11-17T08:00:00Z; at most 30 days ahead
+    #[arg(long, value_name = "TIME")]
+    not_before: Option<String>,
     /// Wait up to this many seconds for the first attempt
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u32>,
@@ -62,6 +65,18 @@ pub(super) struct HistoryArgs {
     /// Print the JSON response of the service instead of a summary
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args)]
+pub(super) struct CancelArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+    /// The intent to cancel
+    #[arg(value_name = "INTENT-ID")]
+    id: String,
+    /// If an attempt is in progress, cancel the intent after it
+    #[arg(long)]
+    after_attempt: bool,
 }
 
 /// Longer than the service waits for a first attempt at most.
@@ -87,6 +102,9 @@ pub(super) async fn submit(args: SubmitArgs) -> Result<(), String> {
     let mut body = serde_json::Map::new();
     body.insert("intentId".to_owned(), args.id.into());
     body.insert("submissionTarget".to_owned(), args.target.into());
+    if let Some(time) = args.not_before {
+        body.insert("notBefore".to_owned(), time.into());
+    }
     let body = with_payload(&body, raw.as_deref())?;
     let wait = args.wait.map(|seconds| format!("?waitSeconds={seconds}")).unwrap_or_default();
     let request = args.service.client().post(args.service.url(&format!("/v1/intents{wait}")));
@@ -125,6 +143,24 @@ pub(super) async fn history(args: HistoryArgs) -> Result<(), String> {
     let history: Value =
         serde_json::from_slice(&response).map_err(|error| format!("the response is not JSON: {error}"))?;
     print!("{}", summary(&history));
+    Ok(())
+}
+
+/// Runs `cancel`.
+pub(super) async fn cancel(args: CancelArgs) -> Result<(), String> {
+    let id = utf8_percent_encode(&args.id, NON_ALPHANUMERIC);
+    let path = format!("/v1/intents/{id}/cancel?afterAttempt={}", args.after_attempt);
+    let response = call(args.service.client().post(args.service.url(&path)).send()).await?;
+    let intent: Value =
+        serde_json::from_slice(&response).map_err(|error| format!("the response is not JSON: {error}"))?;
+    let sent = match intent["mayHaveBeenSent"].as_bool() {
+        Some(false) => "no attempt was ever started",
+        _ => "its gateway may have received it",
+    };
+    match intent["status"].as_str() {
+        Some("pending") => println!("{}: an attempt is in progress; no further attempt starts after it", args.id),
+        _ => println!("{}: cancelled; {sent}", args.id),
+    }
     Ok(())
 }
 

@@ -71,6 +71,9 @@ enum Command {
     /// Show an intent with all its attempts
     #[command(after_help = "Example:\n  submission-manager history order-1001")]
     History(client::HistoryArgs),
+    /// Cancel an intent that waits for an attempt
+    #[command(after_help = "Example:\n  submission-manager cancel order-1001 --after-attempt")]
+    Cancel(client::CancelArgs),
     /// Check that the service on this machine responds; exits with 0 or 1
     Health(health::HealthArgs),
     /// Run only the stand-in gateways of the demo
@@ -105,6 +108,7 @@ pub fn run() -> ExitCode {
             block_on(bench::run(args))
         }
         Command::History(args) => block_on(client::history(args)),
+        Command::Cancel(args) => block_on(client::cancel(args)),
         Command::Token(command) => token::run(command),
         Command::Health(args) => block_on(health::run(args)),
         Command::StandIn(args) => {

@@ -7,6 +7,7 @@ mod api;
 mod attack;
 mod backup;
 mod browser;
+mod cancel;
 mod cli;
 mod clients;
 mod connections;

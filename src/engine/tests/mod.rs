@@ -5,6 +5,7 @@
 
 mod attempts;
 mod inbox;
+mod options;
 mod progress;
 mod reads;
 mod stores;
@@ -57,6 +58,8 @@ struct ScriptedGateway {
     script: Script,
     /// The intent and the attempt number of every call.
     calls: Arc<Mutex<Vec<(String, u32)>>>,
+    /// The `Idempotency-Key` of every call, if it is not the id of the intent.
+    keys: Arc<Mutex<Vec<Option<String>>>>,
     /// When each call was made.
     call_times: Arc<Mutex<Vec<tokio::time::Instant>>>,
     /// How long each call was allowed to take.
@@ -67,8 +70,8 @@ struct ScriptedGateway {
 
 impl ScriptedGateway {
     fn new(script: Script) -> Self {
-        let (calls, call_times, timeouts, shortages) = Default::default();
-        Self { script, calls, call_times, timeouts, shortages }
+        let (calls, keys, call_times, timeouts, shortages) = Default::default();
+        Self { script, calls, keys, call_times, timeouts, shortages }
     }
 }
 
@@ -80,6 +83,7 @@ impl Gateway for ScriptedGateway {
         let call = (attempt.intent_id.to_string(), attempt.attempt_number);
         let (delay, outcome) = (self.script)(&call.0, call.1);
         self.calls.lock().unwrap().push(call);
+        self.keys.lock().unwrap().push(attempt.idempotency_key.as_ref().map(ToString::to_string));
         self.call_times.lock().unwrap().push(monotonic());
         self.timeouts.lock().unwrap().push(timeout);
         Box::pin(async move {
