@@ -1,10 +1,11 @@
-//! Numbered migrations on SQL Server, one instance at a time: whoever holds row 0 of the versions.
+//! Migrates the schema on SQL Server. Several instances may try at the same time; the one that locks row 0 of
+//! `submission_schema_versions` does it.
 
 use super::database::{Batch, Database, Value};
 use super::rows;
 use crate::store::StoreError;
 
-/// Each one batch, each safe to run again.
+/// All migrations in order. Each is one batch and can safely be run again.
 pub(super) const MIGRATIONS: [&str; 9] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
@@ -21,7 +22,7 @@ pub(super) const VERSION: &str = "
 IF OBJECT_ID('submission_schema_versions') IS NULL SELECT CAST(0 AS BIGINT) AS version;
 ELSE EXECUTE sp_executesql N'SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) AS version FROM submission_schema_versions';";
 
-/// The table of versions, with a row 0 to lock.
+/// Creates the table of schema versions, with a row 0 that serves as a lock.
 pub(super) const MAKE_VERSIONS: &str = "
 IF OBJECT_ID('submission_schema_versions') IS NULL
 BEGIN
@@ -37,9 +38,9 @@ END;";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SchemaState {
     Current,
-    /// So many migrations are missing.
+    /// This many migrations are pending.
     Behind(usize),
-    /// Made by a newer version of this program.
+    /// A newer version of this program made the schema; it has this version number.
     Newer(usize),
 }
 
@@ -55,7 +56,7 @@ pub(super) async fn state(database: &Database) -> Result<SchemaState, StoreError
     })
 }
 
-/// Runs what is missing, on connections that have the patience for it; how many that were.
+/// Runs the pending migrations on `patient`, whose timeouts are long enough for them. Returns how many were run.
 pub(super) async fn run(database: &Database, patient: &Database) -> Result<usize, StoreError> {
     make_versions(database).await?;
     let mut ran = 0;
@@ -70,7 +71,8 @@ pub(super) async fn run(database: &Database, patient: &Database) -> Result<usize
     Ok(ran)
 }
 
-/// Several instances may try at once; all but one are told that the table exists, and try again.
+/// Creates the table of schema versions. If several instances do so at the same time, all but one get the error that
+/// the table exists, and try again.
 async fn make_versions(database: &Database) -> Result<(), StoreError> {
     const TRIES: usize = 5;
     let mut result = Ok(());
@@ -83,7 +85,7 @@ async fn make_versions(database: &Database) -> Result<(), StoreError> {
     result
 }
 
-/// One migration with its number, in one transaction; without effect if another instance was first.
+/// Builds the batch of one migration, in one transaction. It has no effect if another instance has run the migration.
 pub(super) fn migration(number: usize) -> String {
     let script = MIGRATIONS.get(number).copied().unwrap_or_default();
     format!(
