@@ -20,7 +20,7 @@ pub struct OpenAttempt {
     pub attempt_number: u32,
     pub lease_epoch: i64,
     pub started_at: Timestamp,
-    /// `None` for attempts that an earlier term left open.
+    /// The trace context of the intent; `None` for attempts that an earlier term left open.
     pub trace: Option<TraceContext>,
     /// If the intent is a job: its names, for log lines. Stores leave it empty; the executor reads it from the payload.
     pub job: Option<Arc<JobFacts>>,

@@ -278,7 +278,7 @@ impl Attempts {
     }
 
     /// Reports the term as in doubt. The leader then drains it, and keeps renewing the lease meanwhile, so that the
-    /// outcomes of attempts under way can be recorded.
+    /// outcomes of attempts in flight can be recorded.
     fn doubt_term(&self, why: &str) {
         self.deps.leader.do_send(TermFailed::in_doubt(&self.deps.term, why));
     }

@@ -60,9 +60,9 @@ fn too_low(name: &str, level: i64) -> String {
 fn no_versions(name: &str) -> Warning {
     let name = quoted(name);
     let text = format!(
-        "READ_COMMITTED_SNAPSHOT is off, so whoever reads waits for whoever writes; run ALTER DATABASE {name} SET \
-         READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE, which ends the transactions of others; instances of this \
-         service reconnect by themselves"
+        "READ_COMMITTED_SNAPSHOT is off, so readers wait for writers; run ALTER DATABASE {name} SET \
+         READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE, which rolls back the open transactions of all other \
+         sessions; instances of this service reconnect automatically"
     );
     Warning { name: "read_committed_snapshot_off", text }
 }
@@ -71,8 +71,8 @@ fn clock_ahead(millis: i64) -> Warning {
     let seconds = millis / 1000;
     let text = format!(
         "stored times are {seconds} s ahead of the server's clock, which was set back; retries and deadlines wait until \
-         it has caught up; check the time synchronisation of the server, and if nobody leads, run 'submission-manager \
-         lease reset'"
+         it has caught up; check the time synchronisation of the server, and if no instance leads, run \
+         'submission-manager lease reset'"
     );
     Warning { name: "store_clock_ahead", text }
 }

@@ -190,7 +190,7 @@ impl ConnectionString {
             }
             // The port is separated by a colon, as in a URL. An IPv6 address has further colons.
             Some((_, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return Err(format!("the port of Server stands behind a comma: {WRITE_SERVER}"));
+                return Err(format!("the port of Server must follow a comma: {WRITE_SERVER}"));
             }
             _ => server,
         };
@@ -298,9 +298,7 @@ fn pairs(text: &str) -> Result<Vec<(String, String)>, &'static str> {
         pairs.push((key, value));
         rest = match after.trim_start() {
             "" => "",
-            after => {
-                after.strip_prefix(';').ok_or("something stands between a value in quotes and the next semicolon")?
-            }
+            after => after.strip_prefix(';').ok_or("there is text between a value in quotes and the next semicolon")?,
         };
     }
 }
@@ -410,7 +408,7 @@ mod tests {
             ("Server=db", "names no Database"),
             ("Server=db;Database=", "names no Database"),
             ("Server=np:\\\\db\\pipe;Database=d", "only reached over TCP"),
-            ("Server=db:1433;Database=d", "behind a comma"),
+            ("Server=db:1433;Database=d", "follow a comma"),
             ("Server=db,port;Database=d", "not a number"),
             ("Server=db,1433,5;Database=d", "not a number"),
             ("Server=,1433;Database=d", "not a host"),
@@ -426,7 +424,7 @@ mod tests {
             ("Server=db;Database", "has no value"),
             ("Server=db;Password='a;Database=d", "not closed"),
             ("Server=db;Password={a;Database=d", "not closed"),
-            ("Server=db;Password='a'b;Database=d", "stands between"),
+            ("Server=db;Password='a'b;Database=d", "text between"),
         ] {
             assert!(errors(text).contains(expected), "{text}: {}", errors(text));
         }

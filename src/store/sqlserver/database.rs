@@ -121,7 +121,7 @@ impl Database {
         let task = tokio::spawn(async move { database.run_with_patience(&batch).await });
         match task.await {
             Ok(result) => result,
-            Err(panic) => Err(StoreError::Unavailable(format!("a database call died: {panic}"))),
+            Err(panic) => Err(StoreError::Unavailable(format!("a database call panicked: {panic}"))),
         }
     }
 
@@ -297,7 +297,7 @@ impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::InDoubt(text) => {
-                Self::Unavailable(format!("the answer to a batch was lost, which has taken effect: {text}"))
+                Self::Unavailable(format!("a batch has taken effect, but its answer was lost: {text}"))
             }
             Failure::Unreachable(text) | Failure::RolledBack(text) | Failure::Passing { text, .. } => {
                 Self::Unavailable(text)

@@ -91,7 +91,7 @@ pub(super) fn received(
     }
     let answer = |new: &NewInboxSubmission| {
         let Some(key) = new.key_sha256 else { return Ok(Received::Created(new.id)) };
-        let lost = || StoreError::Unavailable("the server did not say what stands under a key".to_owned());
+        let lost = || StoreError::Unavailable("the server did not return what is stored under a key".to_owned());
         let (id, content) = by_key.get(key.as_slice()).ok_or_else(lost)?;
         Ok(if *id == new.id {
             Received::Created(*id)
@@ -120,7 +120,7 @@ FROM inbox_submissions WHERE next_try_at <= SYSUTCDATETIME() ORDER BY next_try_a
 
 pub(super) async fn look(database: &Database, limit: usize) -> Result<DueInbox, StoreError> {
     let results = database.run(look_batch(limit)).await?;
-    let head = results.first().and_then(|rows| rows.first()).ok_or_else(|| no_answer("a look"))?;
+    let head = results.first().and_then(|rows| rows.first()).ok_or_else(|| no_answer("a query for due submissions"))?;
     let (now, next) = (rows::need_moment(head, "now_at")?, rows::moment(head, "next_at")?);
     let due = |row: &Row| {
         Ok(DueInboxSubmission {
@@ -267,7 +267,7 @@ async fn process_together(
     rows: &[ProcessedInboxSubmission],
 ) -> Result<bool, StoreError> {
     let answer = database.run(process_batch(term, rows)).await?;
-    let row = answer.iter().flatten().next().ok_or_else(|| no_answer("submissions"))?;
+    let row = answer.iter().flatten().next().ok_or_else(|| no_answer("a batch of inbox results"))?;
     Ok(rows::need::<i64>(row, "held")? == 1)
 }
 
@@ -292,7 +292,7 @@ SELECT CAST(@@ROWCOUNT AS BIGINT) AS changed;"
 
 pub(super) async fn reprocess(database: &Database, which: &Reprocess) -> Result<usize, StoreError> {
     let results = database.run(reprocess_batch(which)).await?;
-    let row = results.iter().flatten().next().ok_or_else(|| no_answer("a wish"))?;
+    let row = results.iter().flatten().next().ok_or_else(|| no_answer("a request to reprocess"))?;
     Ok(usize::try_from(rows::need::<i64>(row, "changed")?).unwrap_or(0))
 }
 

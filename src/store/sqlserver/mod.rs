@@ -141,7 +141,7 @@ impl SqlServerStore {
     fn refuse_newer(&self, state: SchemaState) -> Result<(), StoreError> {
         match state {
             SchemaState::Newer(version) => Err(StoreError::Unexpected(format!(
-                "the schema has version {version} and was made by a newer version of this program; start that one"
+                "the schema has version {version} and was made by a newer version of this program; start that version"
             ))),
             _ => Ok(()),
         }
@@ -156,7 +156,7 @@ impl SqlServerStore {
             if !store.ready.initialized() {
                 // Calls that arrive while another one prepares wait for that one, but no longer than their own timeout.
                 let prepared = tokio::time::timeout(store.patience, store.prepare()).await;
-                let late = |_| Err(StoreError::Unavailable("the schema could not be looked at in time".to_owned()));
+                let late = |_| Err(StoreError::Unavailable("the schema could not be checked in time".to_owned()));
                 // The call is not the cause, so whatever failed, the store is unavailable to it.
                 prepared.unwrap_or_else(late).map_err(|error| StoreError::Unavailable(error.to_string()))?;
             }

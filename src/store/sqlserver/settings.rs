@@ -137,7 +137,8 @@ fn credentials(read: &ConnectionString, login: &Login<'_>) -> Result<AuthMethod,
         }
         (Login::TokenFile(_), None) => match read.encrypt() {
             Ok(EncryptionLevel::Off | EncryptionLevel::NotSupported) => {
-                Err("Encrypt must be true or strict with SM_STORE_TOKEN_FILE: a token is sent as it is".to_owned())
+                Err("Encrypt must be true or strict with SM_STORE_TOKEN_FILE: a token must not be sent unencrypted"
+                    .to_owned())
             }
             _ => Ok(AuthMethod::aad_token("")),
         },

@@ -262,5 +262,5 @@ fn job_fields(job: &NewJob, key_from: usize) -> impl Iterator<Item = (String, Js
 }
 
 fn missing() -> StoreError {
-    StoreError::Unavailable("the server did not show an intent that was just written".to_owned())
+    StoreError::Unavailable("the server did not return an intent that was just inserted".to_owned())
 }

@@ -272,5 +272,5 @@ impl Results {
 }
 
 fn lost(what: &str) -> StoreError {
-    StoreError::Unavailable(format!("the server did not say the {what} of a batch"))
+    StoreError::Unavailable(format!("the server did not return the {what} of a batch"))
 }

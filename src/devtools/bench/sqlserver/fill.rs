@@ -109,6 +109,6 @@ pub(super) async fn keep_contract(client: &mut Tds, snapshot: &ContractSnapshot)
     let json: &str = &snapshot.json;
     let values: [&dyn ToSql; 6] = [&hash(url), &url, &hash(json), &target, &limit, &json];
     let rows = run(client, CONTRACT, &values).await?;
-    let row = rows.first().ok_or("the contract just written is not there")?;
+    let row = rows.first().ok_or("the contract that was just inserted is missing")?;
     number(row, "contract_id").zip(number(row, "gateway_id")).ok_or_else(|| "the contract has no number".to_owned())
 }
