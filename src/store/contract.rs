@@ -8,8 +8,8 @@
 //! - `read`: a client's look-up. It never writes, is counted against the limit of reads, and gives up after the store's
 //!   budget.
 //! - `request`: a call of a client's request that may write a row of its own. It is limited like a read.
-//! - `write`: a transaction of its own that a client or an operator requests. Few run at a time. `write(Webhooks)` wakes the webhook
-//!   actor afterwards, and so on.
+//! - `write`: a transaction of its own that a client or an operator requests. Few run at a time. `write(Webhooks)` wakes
+//!   the webhook actor afterwards, and so on.
 //! - `leader`: a call of the leader or of readiness. It is not limited, because there are only a few of them.
 //! - `fenced`: a call of the leader that takes effect only if its term holds the lease, checked in the same transaction.
 
