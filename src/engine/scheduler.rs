@@ -5,7 +5,7 @@
 //!
 //! Messages that it receives:
 //! - `IntentsWaiting` from the store actor and the store client: read the changes now.
-//! - `AttemptsInDoubt` from the store actor: attempts may have been started on insert that nobody makes.
+//! - `AttemptsInDoubt` from the store actor: attempts may have been started on insert without reaching the executor.
 //! - `SlotFree` from the slots that it gave out: a slot was released, so the timer and the pages may be out of date.
 //! - `Stop` from the leader.
 //!

@@ -14,7 +14,7 @@
 //! single write is not delayed, and a thousand writes need few commits. Each caller gets its answer only after its own
 //! batch is durable.
 //!
-//! When the actor dies, waiting callers are told that the store is unavailable, and a new actor is started over the same
+//! When the actor dies, waiting callers get the error `Unavailable`, and a new actor is started over the same
 //! store. The batch that is being committed then still commits. Clients may repeat their request; a leader that cannot tell
 //! what was committed resigns.
 
