@@ -189,7 +189,7 @@ impl Attempts {
             return self.postpone(attempt, now, None, slot).await;
         }
         if policy::deadline(&attempt.contract, attempt.created_at).is_some_and(|deadline| now >= deadline) {
-            let outcome = Outcome::not_sent("the deadline passed before the call could leave");
+            let outcome = Outcome::not_sent("the deadline passed before the request was sent");
             let recording = self.record(Arc::new(decided(attempt, outcome, now)));
             slot.release(AttemptEnd::Postponed { next_call: None });
             return recording.await;
