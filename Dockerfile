@@ -40,6 +40,6 @@ ENV SM_LISTEN=0.0.0.0:8082 \
 VOLUME /data
 EXPOSE 8082
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["submission-manager", "health"]
-# The service is process 1, so signals reach it: SIGTERM stops in order, SIGHUP reloads the registry.
+# The service is process 1, so signals reach it: SIGTERM stops gracefully, SIGHUP reloads the registry.
 ENTRYPOINT ["submission-manager"]
 CMD ["serve"]

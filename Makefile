@@ -30,7 +30,7 @@ chaos: ## Run a fleet under load and inject faults: SECONDS_EACH=60 RUNS=1 SEED=
 	SM_CHAOS_SECONDS=$(or $(SECONDS_EACH),60) SM_CHAOS_RUNS=$(or $(RUNS),1) $(if $(SEED),SM_CHAOS_SEED=$(SEED)) \
 		cargo test --locked --test service fleet::chaos -- --nocapture
 
-attack: ## Attack a running instance with hostile gateways and clients: SECONDS_EACH=60 SEED=<number>
+attack: ## Run an instance with malicious gateways and clients: SECONDS_EACH=60 SEED=<number>
 	SM_ATTACK_SECONDS=$(or $(SECONDS_EACH),60) $(if $(SEED),SM_ATTACK_SEED=$(SEED)) \
 		cargo test --locked --test service -- --nocapture --test-threads=2 \
 		hostile:: attack:: connections:: memory:: http_answers:: slow:: access:: overload::

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the typed part of both clients from the service's OpenAPI document, so that nobody writes it twice.
+"""Generates the typed part of both clients from the service's OpenAPI document.
 
     python3 clients/generate.py openapi.json           writes the files
-    python3 clients/generate.py --check openapi.json   exits 1 when they are not what it would write
+    python3 clients/generate.py --check openapi.json   exits with 1 if the files are not up to date
 
-`-` reads the document from standard input. It knows no operation by name: whatever the document has becomes a
-method of both clients. The same document gives the same bytes. It never asks the network for anything.
+`-` reads the document from standard input. No operation is named here: every operation of the document becomes a
+method of both clients. The same document gives the same bytes. Nothing is fetched from the network.
 """
 
 import argparse
@@ -24,17 +24,17 @@ JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
 def words(name):
-    """`submitIntent`, `tenant_id` and `Idempotency-Key` as lists of lower-case words."""
+    """Splits a name such as `submitIntent`, `tenant_id` or `Idempotency-Key` into lower-case words."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", name)]
 
 
 def references(schema):
-    """The names of other schemas that stand anywhere in this one."""
+    """The names of all schemas that this one refers to."""
     return re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(schema))
 
 
 def alternatives(schema):
-    """The schemas of which a value has one, if there is a choice."""
+    """The alternative schemas of a value; empty if there is only one."""
     if isinstance(schema.get("type"), list):
         return [{**schema, "type": kind} for kind in schema["type"]]
     return schema.get("oneOf") or schema.get("anyOf") or []
@@ -45,7 +45,7 @@ def is_object(schema):
 
 
 def members(schema):
-    """What an object is made of: names of those that it extends, its properties, and which of them must be there."""
+    """The parts of an object: the schemas that it extends, its properties, and the names of required properties."""
     bases, properties, required = [], {}, set()
     for part in schema.get("allOf", [schema]):
         bases += references(part) if "$ref" in part else []
@@ -55,7 +55,7 @@ def members(schema):
 
 
 def models(document):
-    """Every schema by name, but after those that it cannot be defined without."""
+    """Every schema with its name, each after the schemas that it needs."""
     schemas = document["components"]["schemas"]
 
     def depth(name):
@@ -66,7 +66,7 @@ def models(document):
 
 
 def content(holder):
-    """Media type and schema of a body; JSON where there is a choice."""
+    """The media type and the schema of a body; JSON if it is among several."""
     offered = holder.get("content") or {None: {}}
     kind = JSON if JSON in offered else sorted(offered, key=str)[0]
     return kind, offered[kind].get("schema", {})
@@ -83,7 +83,7 @@ class Operation:
         self.in_path = [given["path", name] for name in re.findall(r"{([^}]+)}", path)]
         query, headers = ([one for one in given.values() if one["in"] == place] for place in ("query", "header"))
         self.places = [("path", self.in_path), ("query", query), ("headers", headers)]
-        # Those that must be given come first, otherwise as in the document.
+        # Required parameters come first, otherwise the order is that of the document.
         self.options = sorted([*query, *headers], key=lambda one: not one.get("required", False))
         if len(given) > len(self.in_path) + len(self.options):
             raise SystemExit(f"generate.py: {self.id} has a parameter outside path, query and headers; move it there")
@@ -99,7 +99,7 @@ def operations(document):
 
 
 def wrapped(text, lead):
-    """Paragraphs as lines of bounded width, each after `lead`."""
+    """Wraps paragraphs into lines that begin with `lead`."""
     lines = []
     for paragraph in filter(str.strip, (text or "").split("\n\n")):
         lines += [lead.rstrip()] if lines else []
@@ -108,14 +108,14 @@ def wrapped(text, lead):
 
 
 def listed(indent, step, head, items, tail):
-    """All on one line, or an item a line if that is too long."""
+    """Writes all items on one line, or each on its own line if that is too long."""
     line = indent + head + ", ".join(items) + tail
     lines = [indent + head, *(f"{indent}{step}{item}," for item in items), indent + tail]
     return [line] if len(line) <= WIDTH else lines
 
 
 class Language:
-    """How a language writes types; its subclasses know how it writes models and methods."""
+    """Writes types in a language; subclasses write its models and methods."""
 
     def type(self, schema, prefix=""):
         choice = alternatives(schema)
@@ -134,7 +134,7 @@ class Language:
         return self.scalars[schema.get("type")]
 
     def argument(self, parameter):
-        """The type of a parameter without null, which is the same as leaving it out."""
+        """The type of a parameter without null, because null means the same as leaving it out."""
         choice = [part for part in alternatives(parameter["schema"]) if part.get("type") != "null"]
         return self.type({"oneOf": choice} if choice else parameter["schema"], "models.")
 
@@ -170,7 +170,7 @@ from .transport import Transport
 
 
 class Operations(Transport):
-    """What the service can be asked. Ids are given as they are: the client encodes them for the URL."""
+    """The operations of the API. Pass ids as they are: the client encodes them for the URL."""
 
 '''
     scalars = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None", None: "Any"}
@@ -194,10 +194,10 @@ class Operations(Transport):
         must, may = [], []
         for key, said in properties.items():
             if not key.isidentifier() or keyword.iskeyword(key):
-                raise SystemExit(f"generate.py: {name}.{key} is no name in Python; call the property something else")
+                raise SystemExit(f"generate.py: {name}.{key} is not a valid name in Python; rename the property")
             lines = [*wrapped(said.get("description"), "    # "), f"    {key}: {self.type(said)}"]
             (must if key in required else may).extend(lines)
-        # Python 3.9 has no NotRequired: what must be there stands in a class of its own.
+        # Python 3.9 has no NotRequired, so required properties are in a class of their own.
         head, bases = [], ", ".join(bases) or "TypedDict"
         if must and may:
             head, bases = [f"class _{name}({bases}):", *must, "", ""], f"_{name}"
@@ -229,7 +229,7 @@ class TypeScript(Language):
 import type * as models from "./models.js";
 import {{ Transport, type CallOptions }} from "./transport.js";
 
-/** What the service can be asked. Ids are given as they are: the client encodes them for the URL. */
+/** The operations of the API. Pass ids as they are: the client encodes them for the URL. */
 export class Operations extends Transport {{
 """
     scalars = {**{kind: kind for kind in ("string", "number", "boolean", "null")}, "integer": "number", None: "unknown"}

@@ -28,7 +28,7 @@ call() {
   local expected=$1 path=$2 status
   shift 2
   status=$(curl -sS --max-time 40 ${auth[@]+"${auth[@]}"} -D "$scratch/headers" -o "$scratch/body" -w '%{http_code}' "$url$path" "$@") ||
-    { printf '%s does not answer; set SM_URL to where the service is\n' "$url" >&2; exit 1; }
+    { printf '%s does not answer; set SM_URL to the address of the service\n' "$url" >&2; exit 1; }
   printf '  %s %s\n' "$status" "$(cat "$scratch/body")"
   [ "$status" = "$expected" ] || fail "$path was answered $status, not $expected"
 }
@@ -43,11 +43,11 @@ hello="{\"intentId\":\"$run\",\"submissionTarget\":\"sms.realtime\",\"payload\":
 echo 'Submit an intent and wait for its first attempt:'
 call 200 '/v1/intents?waitSeconds=10' -H 'Content-Type: application/json' -d "$hello"
 [ "$(field status)" = accepted ] || fail 'the intent is not accepted'
-replayed && fail 'a new intent counts as a repetition'
+replayed && fail 'the answer says that a new intent existed before'
 
 echo 'Submit the same again; nothing is sent twice:'
 call 200 /v1/intents -H 'Content-Type: application/json' -d "$hello"
-replayed || fail 'the repetition is not known as one'
+replayed || fail 'the answer does not say that the request was repeated'
 
 echo 'Submit something else under that id:'
 call 409 /v1/intents -H 'Content-Type: application/json' -d "${hello/Hello/Good bye}"
@@ -89,7 +89,7 @@ echo 'Hand a form to the inbox, twice under one key; it is kept once:'
 call 202 /v1/inbox/submissions -H 'Content-Type: application/json' -H "Idempotency-Key: $run" -d "$form"
 kept=$(field id)
 call 202 /v1/inbox/submissions -H 'Content-Type: application/json' -H "Idempotency-Key: $run" -d "$form"
-{ replayed && [ "$(field id)" = "$kept" ]; } || fail 'the repetition is not known as one'
+{ replayed && [ "$(field id)" = "$kept" ]; } || fail 'the answer does not say that the request was repeated'
 
 echo 'See what came in:'
 call 200 "/v1/inbox/submissions/$kept"

@@ -1,8 +1,8 @@
-//! What must hold for whatever strangers, gateways and operators write: one function for each fuzz target.
+//! The properties that the parsers of untrusted input must have: one function for each fuzz target.
 //!
-//! Each takes any bytes and panics if something does not hold that the rest of the service relies on. libFuzzer
-//! chooses the bytes in `fuzz_targets`; `tests/fuzz.rs` takes those in `seeds` and mutations of them. Nothing here
-//! asks for the time or the network, and no file is read but what `registry_api_clients` says.
+//! Each function takes any bytes and panics if a property does not hold. libFuzzer chooses the bytes in `fuzz_targets`;
+//! `tests/fuzz.rs` takes them from `seeds` and mutates them. Nothing here reads a clock or uses the network, and no
+//! file is read except the key sets that `registry_api_clients` names.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -38,13 +38,13 @@ use submission_manager::web::error::ApiError;
 use submission_manager::web::query::Query;
 use url::form_urlencoded;
 
-/// Small, so that small inputs find both sides of it.
+/// A small limit, so that small inputs can be below and above it.
 const MAX_PAYLOAD: usize = 256;
 
-/// Stands for a secret. Inputs that hold it already say nothing about who repeats it.
+/// A secret. Inputs that contain it are skipped, because for them a repeated secret proves nothing.
 const MARKER: &str = "5ec1e75ec1e75ec1e75ec1e75ec1e75ec1e75ec1e75ec1e75ec1e75ec1e75ec1";
 
-/// The environment variables of registries: their names are in the seeds.
+/// The environment variables that registries may name. Their names are in the seeds.
 static VARIABLES: LazyLock<Variables> = LazyLock::new(|| Variables::from_fn(|name| value_of(name).map(str::to_owned)));
 
 fn value_of(variable: &str) -> Option<&'static str> {
@@ -59,22 +59,22 @@ fn value_of(variable: &str) -> Option<&'static str> {
     }
 }
 
-/// What all values of these variables have in common, except that of the empty one. So long that it does not come
-/// about by chance, say when a host is written in Punycode.
+/// A text that all non-empty values of these variables contain. It is long enough not to occur by chance, for example
+/// in a host name in Punycode.
 const PART_OF_SECRETS: &str = "5ec1e75ec1e75ec1e7";
 
 fn no_control(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }
 
-/// What every name in the service is.
+/// Asserts that a name is valid: trimmed, not empty, not too long, without control characters.
 fn assert_name(name: &str) {
     assert_eq!(name, name.trim(), "a name is trimmed");
     assert!((1..=200).contains(&name.chars().count()), "a name has 1 to 200 characters: {name:?}");
     assert!(no_control(name), "a name has no control characters: {name:?}");
 }
 
-/// A request that is refused because of what is in it: 400, or 413 if that can be.
+/// Asserts that a request was refused because of its content: with 400, or also 413 if `may_be_too_large`.
 fn assert_refused(error: &ApiError, may_be_too_large: bool) {
     let status = error.status_code().as_u16();
     match error {
@@ -87,7 +87,7 @@ fn assert_refused(error: &ApiError, may_be_too_large: bool) {
     assert_eq!(error.json()["error"]["message"], error.to_string());
 }
 
-/// That a payload was not copied, let alone changed.
+/// Asserts that a payload is a slice of the body, so it was neither copied nor changed.
 fn assert_slice_of(body: &Bytes, part: &Bytes) {
     let (body, part) = (body.as_ptr_range(), part.as_ptr_range());
     assert!(part.is_empty() || (body.start <= part.start && part.end <= body.end), "the payload is not the body's");
@@ -97,7 +97,7 @@ fn json_of(data: &[u8]) -> Option<Map<String, Value>> {
     serde_json::from_slice(data).ok()
 }
 
-/// The body of `POST /v1/intents`.
+/// Checks the parser of the body of `POST /v1/intents`.
 pub(crate) fn submission(data: &[u8]) {
     let body = Bytes::copy_from_slice(data);
     match intents::parse_submission(&body, MAX_PAYLOAD) {
@@ -123,7 +123,7 @@ pub(crate) fn submission(data: &[u8]) {
         }
         Err(error) => assert_refused(&error, data.len() > MAX_PAYLOAD),
     }
-    // Written anew no field is there twice, which is all that could be wrong with it.
+    // Serialized again, no field occurs twice. A repeated field is the only other reason to refuse it.
     if let Some(fields) = json_of(data).filter(is_submission) {
         match intents::parse_submission(&Value::Object(fields).to_string().into(), MAX_PAYLOAD) {
             Ok(_) | Err(ApiError::PayloadTooLarge { .. }) => {}
@@ -132,7 +132,7 @@ pub(crate) fn submission(data: &[u8]) {
     }
 }
 
-/// Whether it should be taken, by a reading that has nothing in common with the service's.
+/// Whether a submission should be accepted, decided without the code of the service.
 fn is_submission(fields: &Map<String, Value>) -> bool {
     let known =
         fields.keys().all(|name| matches!(name.as_str(), "intentId" | "submissionTarget" | "payload" | "notBefore"));
@@ -142,7 +142,7 @@ fn is_submission(fields: &Map<String, Value>) -> bool {
     known && id.is_some_and(|id| !id.is_reserved()) && target.is_some()
 }
 
-/// The body of `POST /v1/jobs`.
+/// Checks the parser of the body of `POST /v1/jobs`.
 pub(crate) fn job_command(data: &[u8]) {
     match jobs::command::parse(data) {
         Ok(command) => {
@@ -171,7 +171,7 @@ pub(crate) fn job_command(data: &[u8]) {
     assert_no_uri_is_repeated(data);
 }
 
-/// That a command is the same after it was sent again, or to a node and back.
+/// Asserts that a command stays the same when it is submitted again, or forwarded to a node and read back.
 fn assert_same_command(command: &JobCommand) {
     let id = SubmissionId::from_random([7; 16]);
     let forwarded = command.forwarded(id).ok().and_then(|bytes| JobCommand::of_forwarded(&bytes));
@@ -182,7 +182,7 @@ fn assert_same_command(command: &JobCommand) {
     }
 }
 
-/// Where the input is may be a signed URL, so nothing that is said of it repeats it.
+/// Asserts that no error repeats the input URI, which may be a signed URL.
 fn assert_no_uri_is_repeated(data: &[u8]) {
     let Some(fields) = json_of(data) else { return };
     let mut document = Value::Object(fields);
@@ -199,7 +199,7 @@ fn assert_no_uri_is_repeated(data: &[u8]) {
     }
 }
 
-/// Whose submissions the inbox takes here.
+/// A registry with inbox clients.
 static INBOX: LazyLock<Registry> = LazyLock::new(|| {
     let clients = json!({ "clients": [
         { "clientSlug": "acme", "channels": ["form", "sms"] },
@@ -208,7 +208,7 @@ static INBOX: LazyLock<Registry> = LazyLock::new(|| {
     targets_alone().with_inbox(&clients.to_string(), &VARIABLES).unwrap_or_else(|faults| panic!("{faults:?}"))
 });
 
-/// A registry to add to.
+/// A registry that has only targets.
 fn targets_alone() -> Registry {
     let target = json!({ "submissionTarget": "t", "gatewayType": "sms", "gatewayUrl": "http://x", "policy": "one_shot",
         "terminalOutcomes": ["invalid_request"] });
@@ -216,7 +216,7 @@ fn targets_alone() -> Registry {
     Registry::parse(&text, &VARIABLES).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
-/// The body of `POST /v1/inbox/submissions`.
+/// Checks the parser of the body of `POST /v1/inbox/submissions`.
 pub(crate) fn inbox_submission(data: &[u8]) {
     let body = Bytes::copy_from_slice(data);
     match inbox::parse_submission(&body, &INBOX, MAX_PAYLOAD) {
@@ -243,7 +243,7 @@ pub(crate) fn inbox_submission(data: &[u8]) {
     }
 }
 
-/// What the inbox makes of a payload.
+/// Checks how the inbox parses a payload.
 pub(crate) fn inbox_payload(data: &[u8]) {
     let default = FieldNames::default();
     let own = |name: &str| name.to_owned();
@@ -260,7 +260,7 @@ pub(crate) fn inbox_payload(data: &[u8]) {
             }
             Err(failure) => {
                 assert!(matches!(failure.cause, Cause::Unreadable | Cause::WrongType | Cause::NoContact));
-                // So short that nothing of the payload can be in it.
+                // The error is too short to contain a part of the payload.
                 assert!(
                     !failure.text.is_empty() && failure.text.len() <= 120 && no_control(&failure.text),
                     "{failure}"
@@ -271,7 +271,7 @@ pub(crate) fn inbox_payload(data: &[u8]) {
     assert_codes_are_kept(data);
 }
 
-/// A number with the code of its country is the same to clients anywhere.
+/// Asserts that a phone number with a country code is read in the same way for clients of all countries.
 fn assert_codes_are_kept(data: &[u8]) {
     let Some(fields) = json_of(data) else { return };
     let Some(phone) = fields.get("phone").and_then(Value::as_str).filter(|phone| phone.starts_with('+')) else {
@@ -285,7 +285,8 @@ fn assert_codes_are_kept(data: &[u8]) {
     others.iter().for_each(|other| assert_eq!(*other, anywhere, "{phone:?}"));
 }
 
-/// That what is kept of somebody is read as the same again, or one person would become two contacts.
+/// Asserts that the normalized values of a contact do not change when they are normalized again. Otherwise one person
+/// could become two contacts.
 fn assert_same_again(read: &Draft, again: impl Fn(&[u8]) -> Result<Draft, Failure>) {
     let again = |read: &Draft| {
         let payload = json!({ "email": read.email, "phone": read.phone, "name": read.name, "message": read.body });
@@ -296,7 +297,8 @@ fn assert_same_again(read: &Draft, again: impl Fn(&[u8]) -> Result<Draft, Failur
     };
     let second = again(read);
     assert_eq!((&second.email, &second.name, &second.body), (&read.email, &read.name, &read.body));
-    // What is no number is kept as far as it is letters and digits; those may be a number, and that is one for ever.
+    // A text that is not a phone number is reduced to letters and digits. The result may be a number, and then does not
+    // change any more.
     assert_eq!(again(&second), second);
 }
 
@@ -317,7 +319,7 @@ fn assert_draft(draft: &Draft) {
     assert!(!draft.body.contains('\0') && (draft.body.is_empty() || !draft.body.trim().is_empty()));
 }
 
-/// A query string, as such and as the lists read it.
+/// Checks the parser of query strings, alone and in the lists that use it.
 pub(crate) fn query(data: &[u8]) {
     const KNOWN: [&str; 3] = ["q", "limit", "cursor"];
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -355,7 +357,7 @@ fn assert_refused_in_one_line(error: &ApiError) {
     assert!(no_control(&error.to_string()), "{error}");
 }
 
-/// Puts parameters together as a client would.
+/// Encodes parameters as a client would.
 fn encoded(parameters: &[(&str, Option<String>)]) -> String {
     let mut text = form_urlencoded::Serializer::new(String::new());
     for (name, value) in parameters {
@@ -366,7 +368,7 @@ fn encoded(parameters: &[(&str, Option<String>)]) -> String {
     text.finish()
 }
 
-/// A page that was asked for, read again as it was understood.
+/// Asserts that a query stays the same when it is encoded and parsed again.
 fn assert_same_page<T: std::fmt::Debug>(query: &T, limit: usize, again: Result<T, ApiError>) {
     assert!((1..=200).contains(&limit), "{limit} on a page");
     match again {
@@ -378,7 +380,7 @@ fn assert_same_page<T: std::fmt::Debug>(query: &T, limit: usize, again: Result<T
 fn assert_list_query(query: &ListQuery) {
     assert!(query.prefix.as_ref().is_none_or(|prefix| !prefix.is_empty() && prefix == prefix.trim()));
     query.target.iter().for_each(|target| assert_name(target.as_str()));
-    // Stores know the years 1 to 9999.
+    // Stores hold the years 1 to 9999.
     for moment in [query.created_after, query.created_before].into_iter().flatten() {
         let text = moment.to_string();
         assert!(Timestamp::parse(&text) == Some(moment) && !text.starts_with("0000"), "no store knows {text}");
@@ -421,14 +423,14 @@ fn assert_inbox_query(query: &InboxQuery) {
     assert_same_page(query, query.limit, inbox::inbox_query(&again, &INBOX_PARAMETERS));
 }
 
-/// The header `traceparent`.
+/// Checks the parser of the header `traceparent`.
 pub(crate) fn traceparent(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Some(context) = TraceContext::parse(text) else { return };
     let (written, said) = (context.to_string(), text.trim());
     assert_eq!(TraceContext::parse(&written), Some(context));
     assert!(written.len() == 55 && written.is_ascii() && written.starts_with("00-"), "{written}");
-    // The same fields, whatever the version; nothing else if it is ours.
+    // The fields are the same for every version; version 00 has nothing else.
     assert_eq!(written[2..], said[2..55], "{said:?}");
     assert!(said.len() == 55 || (!said.starts_with("00") && said.as_bytes()[55] == b'-'), "{said:?}");
     assert!(!said.starts_with("ff") && written[3..35] == context.trace_id() && written[36..52] == context.span_id());
@@ -438,12 +440,12 @@ pub(crate) fn traceparent(data: &[u8]) {
     assert_eq!(TraceContext::parse(&child.to_string()), Some(child));
 }
 
-/// What a gateway answers: a line with the status, then the body.
+/// Checks the parser of gateway answers. The input is a line with the HTTP status, then the body.
 pub(crate) fn gateway_answer(data: &[u8]) {
     let mut parts = data.splitn(2, |byte| *byte == b'\n');
     let status = parts.next().and_then(|line| std::str::from_utf8(line).ok()).and_then(|line| line.parse().ok());
     let (status, body) = (status.unwrap_or(200), parts.next().unwrap_or_default());
-    // What is meant, by a reading that has nothing in common with the service's; nothing if that reading is too strict.
+    // The meaning of the body, decided without the code of the service; `None` if this parser is stricter.
     let fields = json_of(body).filter(|_| (200..=299).contains(&status));
     let text = |name: &str| {
         let text = match fields.as_ref()?.get(name)? {
@@ -461,7 +463,7 @@ pub(crate) fn gateway_answer(data: &[u8]) {
             let object = body.starts_with('{') && serde_json::from_str::<&RawValue>(body).is_ok();
             return assert!(object, "{expected} by something that is not one JSON object");
         }
-        // Control characters around it may count as blanks, or not.
+        // Control characters around the value may count as blanks.
         let said = text("status").map(|said| said.replace(char::is_control, " "));
         assert_eq!(said.as_deref().map(str::trim), Some(expected));
     };
@@ -475,8 +477,8 @@ pub(crate) fn gateway_answer(data: &[u8]) {
             assert!(said.is_none_or(|said| said.chars().count() >= reason.chars().count()), "{reason:?}");
         }
         Outcome::Error { text: error, retry_after, .. } => {
-            // A sentence and twice 200 characters of somebody else's; an unknown status has up to ten for each of its
-            // characters, once it is escaped.
+            // A sentence and twice 200 characters of the answer. In an unknown status each character may take up to ten
+            // when it is escaped.
             let most = if error.contains("unknown status") { 200 * 10 + 100 } else { 2 * 200 + 100 };
             assert!(!error.is_empty() && error.chars().count() <= most, "{} characters", error.chars().count());
             assert!(no_control(error) && retry_after.is_none(), "{error:?}");
@@ -489,12 +491,13 @@ pub(crate) fn gateway_answer(data: &[u8]) {
     assert!(outcome.error_text().is_none_or(|text| Contact::of_text(text) == Contact::Answered), "{outcome:?}");
 }
 
-/// Words of a gateway that are kept and shown.
+/// Asserts that a text of a gateway is trimmed, not empty and without control characters, because it is stored and
+/// shown.
 fn assert_kept_text(text: &str) {
     assert!(!text.is_empty() && text == text.trim() && no_control(text), "{text:?}");
 }
 
-/// The headers `Retry-After` and `Date`, a line each, and what a webhook's receiver gets by them.
+/// Checks the parser of `Retry-After`. The input is that header and `Date`, a line each.
 pub(crate) fn retry_after(data: &[u8]) {
     let mut lines = data.splitn(2, |byte| *byte == b'\n');
     let mut headers = HeaderMap::new();
@@ -528,7 +531,7 @@ pub(crate) fn retry_after(data: &[u8]) {
     }
 }
 
-/// A registry file that was refused says why, and no secret.
+/// Asserts that a refused registry file has errors, and that they contain no secret.
 fn assert_faults(data: &[u8], faults: &[LocatedError]) {
     assert!(!faults.is_empty(), "refused without a fault");
     for fault in faults {
@@ -538,13 +541,13 @@ fn assert_faults(data: &[u8], faults: &[LocatedError]) {
     }
 }
 
-/// Whether these bytes hold that text, also if it is written with escapes.
+/// Whether these bytes contain the text, literally or with JSON escapes.
 fn holds(data: &[u8], text: &str) -> bool {
     let plain = String::from_utf8_lossy(data).contains(text);
     plain || json_of(data).is_some_and(|fields| Value::Object(fields).to_string().contains(text))
 }
 
-/// Contracts as they are stored with intents.
+/// Asserts that a contract is valid, and that it is the same after it was stored as JSON and read back.
 fn assert_snapshot(snapshot: &ContractSnapshot) {
     let contract = snapshot.contract.as_ref();
     assert_name(contract.target.as_str());
@@ -561,7 +564,7 @@ fn assert_snapshot(snapshot: &ContractSnapshot) {
     assert_eq!(again.ok().as_ref(), Some(&snapshot.json));
 }
 
-/// `submission_targets.json`.
+/// Checks the parser of `submission_targets.json`.
 pub(crate) fn registry_targets(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match Registry::parse(text, &VARIABLES) {
@@ -588,7 +591,7 @@ pub(crate) fn registry_targets(data: &[u8]) {
     assert_no_credential_is_repeated(data);
 }
 
-/// Snapshots have the field names of the registry, so they are one.
+/// Asserts that stored contracts form a valid registry, because both have the same field names.
 fn assert_snapshots_are_a_registry(snapshots: &[&ContractSnapshot]) {
     let targets: Vec<_> = snapshots.iter().map(|snapshot| snapshot.json.as_ref()).collect();
     let text = format!(r#"{{"allowUnsignedWebhooks":true,"targets":[{}]}}"#, targets.join(","));
@@ -601,7 +604,7 @@ fn assert_snapshots_are_a_registry(snapshots: &[&ContractSnapshot]) {
     }
 }
 
-/// A rate in force is the one that was written, as exactly as an interval in nanoseconds can be.
+/// Asserts that the rate of a target is the one in the file, as exactly as an interval in nanoseconds can be.
 fn assert_rates(data: &[u8], registry: &Registry) {
     for target in json_of(data).as_ref().and_then(|top| top.get("targets")?.as_array()).into_iter().flatten() {
         let name = target["submissionTarget"].as_str().and_then(|name| TargetName::parse(name).ok());
@@ -615,7 +618,7 @@ fn assert_rates(data: &[u8], registry: &Registry) {
     }
 }
 
-/// Passwords in URLs, values of headers, and secrets that stand where none belongs: named, never repeated.
+/// Asserts that no error repeats a password in a URL, the value of a header, or a secret in a wrong place.
 fn assert_no_credential_is_repeated(data: &[u8]) {
     let Some(fields) = json_of(data).filter(|_| !holds(data, PART_OF_SECRETS)) else { return };
     let mut document = Value::Object(fields);
@@ -642,13 +645,13 @@ fn assert_no_credential_is_repeated(data: &[u8]) {
     }
 }
 
-/// Somebody who may call.
+/// A file with one API client.
 fn api_clients() -> String {
     let client = json!({ "clientId": "c", "tokenSha256": "00".repeat(32), "scopes": ["admin"] });
     json!({ "clients": [client] }).to_string()
 }
 
-/// `management_nodes.json`.
+/// Checks the parser of `management_nodes.json`.
 pub(crate) fn registry_nodes(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match targets_alone().with_jobs(text, &api_clients()) {
@@ -674,7 +677,7 @@ pub(crate) fn registry_nodes(data: &[u8]) {
     }
 }
 
-/// `api_clients.json`. Key sets are looked for where the process runs, and nowhere else.
+/// Checks the parser of `api_clients.json`. Key sets are read from the working directory only.
 pub(crate) fn registry_api_clients(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let document = json_of(data);
@@ -713,7 +716,7 @@ pub(crate) fn registry_api_clients(data: &[u8]) {
     }
 }
 
-/// Somewhere for jobs to go.
+/// A file with one management node.
 const NODES: &str = r#"{"nodes":[{"managementNodeId":"n","ownerTenantId":"t","state":"active","gatewayUrl":"http://x",
     "policy":"one_shot","terminalOutcomes":["invalid_request"],
     "queues":[{"queueName":"q","maxCpu":1,"maxMemoryMib":1,"maxWalltimeSeconds":1}]}]}"#;
@@ -737,7 +740,7 @@ fn client_json(sha256: [u8; 32], client: &submission_manager::domain::client::Ap
     json
 }
 
-/// Neither a hash nor a token that stands in its place, or beside it.
+/// Asserts that no error repeats a token hash, or a token that was written instead of its hash or beside it.
 fn assert_no_token_is_repeated<T>(document: Map<String, Value>, parse: impl Fn(&str) -> Result<T, Vec<LocatedError>>) {
     let mut document = Value::Object(document);
     for hash in [MARKER.to_owned(), format!("token {MARKER}")] {
@@ -752,7 +755,7 @@ fn assert_no_token_is_repeated<T>(document: Map<String, Value>, parse: impl Fn(&
     }
 }
 
-/// `inbox_clients.json`.
+/// Checks the parser of `inbox_clients.json`.
 pub(crate) fn registry_inbox_clients(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let parse = |text: &str| targets_alone().with_inbox(text, &VARIABLES).map(|registry| registry.inbox);
@@ -781,7 +784,7 @@ fn assert_inbox_client(client: &InboxClient) {
     let secret = |name: &String| value_of(name).is_some_and(|text| Secret::parse_list(text).is_ok());
     assert!(client.hook_secret_env.as_ref().is_none_or(secret), "{client:?}");
     for (_, fields) in &client.channels {
-        // Wherever an address is said to stand, it is found there.
+        // An address is found in every field that may be configured for it.
         let payload = json!({ fields.email.as_str(): "Ann@example.com" }).to_string();
         match draft(fields, client.country, PayloadFormat::Json, payload.as_bytes()) {
             Ok(draft) => assert_eq!(draft.email.as_deref(), Some("ann@example.com")),
@@ -810,7 +813,8 @@ fn inbox_client_json(client: &InboxClient) -> Value {
     json
 }
 
-/// Cursors of all lists: the bytes as one that a client sends, and as what one is made from.
+/// Checks the cursors of all lists: the input as a cursor that a client sends, and as the position that a cursor
+/// encodes.
 pub(crate) fn cursors(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         for q in ["", "q=a&"] {
@@ -831,7 +835,7 @@ pub(crate) fn cursors(data: &[u8]) {
         taken_back(text, inbox_list, |query| query.after.map(inbox::cursor_text));
     }
     let (number, rest) = data.split_at(data.len().min(8));
-    // Up to the end of the year 9998, beyond which no cursor goes.
+    // Cursors hold times up to the end of the year 9998.
     let number = number.iter().fold(0_i64, |number, byte| number << 8 | i64::from(*byte)) & i64::MAX;
     let moment = Timestamp::from_micros(number % 253_370_764_800_000_000);
     if let Some(id) =
@@ -858,7 +862,7 @@ fn inbox_list(text: &str) -> Result<InboxQuery, ApiError> {
     inbox::inbox_query(text, &INBOX_PARAMETERS)
 }
 
-/// A text that a list takes as a cursor is, letter for letter, the cursor of what it was taken for.
+/// Asserts that a cursor which a list accepts is exactly the text that encodes its position.
 fn taken_back<T>(
     text: &str,
     list: impl FnOnce(&str) -> Result<T, ApiError>,

@@ -7,7 +7,7 @@
 //!
 //! - [`cli`]: the commands of the binary.
 //! - [`devtools`]: benchmark, stand-in gateways and webhook sink; never part of a production service.
-//! - [`service`]: builds one running instance out of everything below, and stops it in order.
+//! - [`service`]: starts one instance out of everything below, and stops it gracefully.
 //! - [`console`]: the operator's HTML pages under `/ui`.
 //! - [`api`]: the REST API under `/v1`, one file or folder a resource.
 //! - [`web`]: the HTTP server that API and console share: connections, limits, authentication, errors.

@@ -152,7 +152,7 @@ impl Service {
         Ok(Self { engine, registry, address, shutdown, shutdown_delay, server: handle, tracer })
     }
 
-    /// Stops the instance in order. First readiness fails, running attempts finish and the lease is released. Requests
+    /// Stops the instance gracefully. First readiness fails, running attempts finish and the lease is released. Requests
     /// are served meanwhile, and at least for the shutdown delay, so that proxies notice in time. Then the server finishes
     /// the requests that are open and stops.
     pub async fn stop(&self) {

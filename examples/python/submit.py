@@ -3,8 +3,8 @@
 
     python3 examples/python/submit.py
 
-SM_URL says where the service is (http://127.0.0.1:8082 if not set). With SM_TOKEN, a job is submitted too. Meant for
-`submission-manager demo`, whose gateways do what "simulate" in a payload asks for. Exits 1 when anything is not as
+SM_URL is the address of the service (http://127.0.0.1:8082 by default). With SM_TOKEN, a job is submitted too. Made for
+`submission-manager demo`, whose gateways answer as "simulate" in a payload says. Exits with 1 if an answer is not as
 promised.
 """
 
@@ -29,7 +29,7 @@ replayed: List[bool] = []
 
 
 def seen(_method: str, _url: str, _status: int, headers: Mapping[str, str]) -> None:
-    """Tells by a header of the answer whether the intent existed before."""
+    """Records whether the intent existed before, which a header of the answer says."""
     replayed.append(headers.get("idempotent-replayed") == "true")
 
 

@@ -4,7 +4,7 @@
     WEBHOOK_SECRET=whsec_... python3 examples/webhook/receiver.py [port]
     python3 examples/webhook/receiver.py --self-test
 
-To show what is checked; a service in production uses a Standard Webhooks library (docs/webhooks.md).
+It shows what is checked. In production, use a Standard Webhooks library (docs/webhooks.md).
 """
 
 import base64
@@ -17,12 +17,12 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Mapping, Set
 
-TOLERANCE_SECONDS = 5 * 60  # as the libraries have it: an event that somebody kept cannot be played again later
-MOST_BYTES = 64 * 1024  # an event is an intent, without its payload
+TOLERANCE_SECONDS = 5 * 60  # as in the libraries: an old event cannot be replayed
+MOST_BYTES = 64 * 1024  # an event contains an intent without its payload
 
 
 def is_signed(secrets: str, headers: Mapping[str, str], body: bytes, now: float) -> bool:
-    """Whether one of the secrets (several while one is being replaced) signed exactly this body, recently."""
+    """Whether one of the secrets signed this body recently. There are several while a secret is replaced."""
     event_id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not timestamp.isdecimal() or abs(now - int(timestamp)) > TOLERANCE_SECONDS:
         return False
@@ -30,14 +30,14 @@ def is_signed(secrets: str, headers: Mapping[str, str], body: bytes, now: float)
         key = base64.b64decode(secret[len("whsec_"):] if secret.startswith("whsec_") else secret)
         digest = hmac.new(key, f"{event_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
         expected = b"v1," + base64.b64encode(digest)
-        # Compares in constant time, so that nobody can guess the signature byte by byte.
+        # Compares in constant time, so that a signature cannot be guessed byte by byte.
         if any(hmac.compare_digest(expected, given.encode()) for given in headers.get("webhook-signature", "").split()):
             return True
     return False
 
 
 class Receiver(BaseHTTPRequestHandler):
-    known: Set[str] = set()  # a real receiver keeps these where they outlive it
+    known: Set[str] = set()  # a real receiver keeps these in durable storage
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
@@ -61,7 +61,7 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 def self_test() -> None:
-    """The example of the Standard Webhooks specification, and what differs from it."""
+    """Checks the example of the Standard Webhooks specification, and changed copies of it."""
     secret, body, now = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", b'{"test": 2432232314}', 1614265330
     signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     headers = {"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp": str(now), "webhook-signature": signature}

@@ -98,7 +98,7 @@ pub struct WebhookJson<'a> {
     pub tries: Vec<WebhookTryJson<'a>>,
 }
 
-/// The status of a webhook event: not yet delivered, accepted by the receiver, or given up.
+/// The status of a webhook event: not yet delivered, accepted by the receiver, or failed for good.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 pub enum WebhookStatusName {

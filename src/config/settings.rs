@@ -254,7 +254,7 @@ pub struct LeaseConfig {
     #[arg(long, env = "SM_LEASE_NAME", default_value = "submission-manager-executor", value_parser = name, value_name = "NAME")]
     pub lease_name: String,
 
-    /// How long a lease is valid without renewal, 100ms to 1h: the longest pause in execution when a leader dies
+    /// How long a lease is valid without renewal, 100ms to 1h. After a leader dies, no attempt starts until then
     #[arg(long, env = "SM_LEASE_DURATION", default_value = "15s", value_parser = duration(LEASE_DURATION.0, LEASE_DURATION.1), value_name = "TIME")]
     pub lease_duration: Duration,
 

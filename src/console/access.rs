@@ -25,7 +25,7 @@ use crate::web::{WebDeps, origin};
 pub enum Access {
     /// Everyone who can connect, which is only this machine.
     Open,
-    /// Nobody: other machines can connect, and no login is configured.
+    /// No one: other machines can connect, and no login is configured.
     Closed,
     /// Everyone who knows the user and the password.
     Password(Arc<Login>),
@@ -57,7 +57,8 @@ pub async fn guard(
         Access::Open => (!host.as_deref().is_some_and(|host| deps.listener.is_own_name(host))).then(closed),
         Access::Closed => Some(closed()),
         Access::Password(login) => {
-            // The address of the connection, not of a proxy header: whoever guesses passwords could forge the header.
+            // The address of the connection and not of a proxy header, because a client that guesses passwords could
+            // forge the header.
             let address = request.peer_addr().map_or(IpAddr::from([0; 4]), |peer| peer.ip());
             let admission = login.admit(request.headers().get(header::AUTHORIZATION), address).await;
             let counted = |result, refusal| {

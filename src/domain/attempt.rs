@@ -24,7 +24,7 @@ pub struct OpenAttempt {
     /// The `Idempotency-Key` of the gateway call, if it is not the id of the intent: the id of the first intent of a chain of
     /// redrives.
     pub idempotency_key: Option<IntentId>,
-    /// `None` for attempts that an earlier term left open.
+    /// The trace context of the intent; `None` for attempts that an earlier term left open.
     pub trace: Option<TraceContext>,
     /// If the intent is a job: its names, for log lines. Stores leave it empty; the executor reads it from the payload.
     pub job: Option<Arc<JobFacts>>,

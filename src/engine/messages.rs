@@ -67,7 +67,7 @@ impl TermFailed {
         Self { term: term.clone(), lost, why: format!("{during}: {error}"), store_error }
     }
 
-    /// The lease must not be used any longer. It is not released either: it expires, and until then attempts under way may
+    /// The lease must not be used any longer. It is not released either: it expires, and until then attempts in flight may
     /// still be recorded.
     pub fn lost(term: &Term, why: impl Into<String>) -> Self {
         Self { lost: true, ..Self::in_doubt(term, why) }

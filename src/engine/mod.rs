@@ -107,7 +107,7 @@ impl Engine {
         Self { store: client, watchers, metrics, board, leader }
     }
 
-    /// Stops leading in an orderly way: starts no new attempt, records those under way, and releases the lease.
+    /// Stops leading in an orderly way: starts no new attempt, records those in flight, and releases the lease.
     pub async fn stop_leading(&self) {
         let (done, stopped) = oneshot::channel();
         self.leader.address().do_send(StopLeading { done });

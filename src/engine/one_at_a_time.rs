@@ -1,6 +1,6 @@
-//! A query of an actor that runs one at a time and is repeated if it was asked for meanwhile.
+//! A query of an actor that runs one at a time, and is repeated if it was requested again while it ran.
 
-/// Whether the query runs, and whether it was asked for again while it ran.
+/// Whether the query runs, and whether it was requested again while it ran.
 #[derive(Default)]
 pub(super) struct OneAtATime {
     running: bool,
@@ -8,7 +8,7 @@ pub(super) struct OneAtATime {
 }
 
 impl OneAtATime {
-    /// Asks for the query. Returns whether to run it now; otherwise it is run again after the one that runs.
+    /// Requests the query. Returns whether to run it now; otherwise it is run again after the one that runs.
     pub(super) fn request(&mut self) -> bool {
         if self.running {
             self.again = true;
@@ -19,7 +19,7 @@ impl OneAtATime {
         true
     }
 
-    /// The query ended. Returns whether it was asked for again meanwhile.
+    /// The query ended. Returns whether it was requested again while it ran.
     pub(super) fn finish(&mut self) -> bool {
         self.running = false;
         std::mem::take(&mut self.again)

@@ -5,7 +5,7 @@
 //!
 //! Messages that it receives:
 //! - `IntentsWaiting` from the store actor and the store client: read the changes now.
-//! - `AttemptsInDoubt` from the store actor: attempts may have been started on insert that nobody makes.
+//! - `AttemptsInDoubt` from the store actor: attempts may have been started on insert without reaching the executor.
 //! - `SlotFree` from the slots that it gave out: a slot was released, so the timer and the pages may be out of date.
 //! - `Stop` from the leader.
 //!
@@ -149,7 +149,7 @@ impl SlotSource for InsertSlots {
             if !self.trust.holds() || !schedule.take_on_insert(lane, now) {
                 return None;
             }
-            // Counted while the schedule is locked, so that whoever closes the schedule sees every slot that was given out.
+            // Counted while the schedule is locked, so that closing the schedule sees every slot that was given out.
             self.in_flight.enter()
         };
         let (schedule, store_time) = (self.schedule.clone(), self.store_time.clone());
@@ -257,7 +257,7 @@ impl SchedulerActor {
         }
     }
 
-    /// Reads changes and wanted pages from the store. If a refresh is under way, another one follows it.
+    /// Reads changes and wanted pages from the store. If a refresh is running, another one follows it.
     fn refresh(&mut self, ctx: &mut Context<Self>) {
         if !self.refreshing.request() {
             return;
@@ -402,7 +402,7 @@ impl Handler<AttemptsInDoubt> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, _: AttemptsInDoubt, _: &mut Self::Context) {
-        let why = "first attempts may have been recorded that nobody makes";
+        let why = "first attempts may have been started on insert without reaching the executor";
         self.deps.leader.do_send(TermFailed::in_doubt(&self.deps.term, why));
     }
 }

@@ -85,7 +85,7 @@ pub enum CallError {
     LocalResource(String),
 }
 
-/// Writes the text with the prefix of its [`Contact`], by which stored texts are told apart.
+/// Writes the text with the prefix of its [`Contact`], which identifies the kind of error in stored texts.
 impl std::fmt::Display for CallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (contact, text) = match self {

@@ -182,7 +182,7 @@ mod tests {
         assert_eq!((pool.count.get(), pool.idle.borrow().len(), pool.sweeping.get()), (0, 0, false));
     }
 
-    /// So many descriptors are reserved for calls: idle connections must not take them from calls under way.
+    /// So many descriptors are reserved for calls: idle connections must not take them from calls in flight.
     #[actix::test]
     async fn idle_connections_make_room_for_calls() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -26,8 +26,8 @@ pub struct WriteBatch {
     /// If given, the store may start new intents in the transaction that inserts them; see [`StartOnInsert`].
     pub start_on_insert: Option<StartOnInsert>,
     pub fenced: Option<FencedWrites>,
-    /// When the caller of each of `submits` stops waiting; empty if no caller does. An item that is not written by then must
-    /// not be written any more, because its client was told that it failed.
+    /// When the caller of each of `submits` stops waiting; empty if no caller does. An item that is not written by then
+    /// must not be written any more, because its client has got an error.
     pub submit_deadlines: Vec<Instant>,
     /// The same for each of `received`.
     pub received_deadlines: Vec<Instant>,

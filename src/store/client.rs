@@ -30,8 +30,8 @@ use crate::domain::lease::Term;
 use crate::platform::clock::monotonic;
 use crate::platform::supervision::Supervised;
 
-/// Writes that people ask for and that run at the same time. Each is a transaction of its own, and the leader's writes must
-/// not wait for many of them.
+/// How many writes that clients or operators request may run at the same time. Each is a transaction of its own, and
+/// the leader's writes must not wait for many of them.
 const MAX_OWN_WRITES: usize = 4;
 
 /// How often the store's clock is compared with its host's.
@@ -39,7 +39,7 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 /// From here on a store's clock counts as ahead. Smaller corrections of a host's clock are common and harmless.
 const NOTABLY_AHEAD: Duration = Duration::from_secs(5);
 
-/// The way to the store for everyone but the store actor. Clones share everything.
+/// The handle through which everything except the store actor calls the store. Clones share everything.
 #[derive(Clone)]
 pub struct StoreClient {
     actor: Supervised<StoreActor>,
@@ -120,12 +120,12 @@ impl StoreClient {
         self.inbox_filled.notified().await;
     }
 
-    /// Tells the actors of a term of new intents from now on, in place of any others.
+    /// From now on notifies the actors of this term of new intents, in place of any others.
     pub fn subscribe_term(&self, subscriber: TermSubscriber) {
         self.subscription.subscribe(subscriber);
     }
 
-    /// Stops telling the actors of this term.
+    /// Stops notifying the actors of this term.
     pub fn unsubscribe_term(&self, term: &Term) {
         self.subscription.unsubscribe(term);
     }
@@ -156,8 +156,7 @@ impl StoreClient {
                 let micros = u64::try_from(state.clock_ahead.as_micros()).unwrap_or(u64::MAX);
                 self.shared.clock_ahead.store(micros, Ordering::Relaxed);
                 if let Some(ahead) = self.clock_ahead() {
-                    let next =
-                        "check the clock of the database's host; if nobody leads, run 'submission-manager lease reset'";
+                    let next = "check the clock of the database's host; if no instance leads, run 'submission-manager lease reset'";
                     log::warn!("store_clock_ahead by_seconds={} next={next:?}", ahead.as_secs());
                 }
             }
@@ -173,7 +172,7 @@ impl StoreClient {
         self.within(self.give_up_at(), self.call(|reply| StoreCall::new(CallKind::Needed, reply, call))).await?.answer
     }
 
-    /// Makes a write that a person asked for, unless too many of them run already.
+    /// Makes a write that a client or an operator requested, unless too many of them run already.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
@@ -209,7 +208,7 @@ impl StoreClient {
         monotonic() + self.shared.budget
     }
 
-    /// Waits for a call until `give_up_at`. Dropping the call tells the actor that nobody waits any more.
+    /// Waits for a call until `give_up_at`. Dropping the call tells the actor that its caller does not wait any more.
     async fn within<T>(
         &self,
         give_up_at: Instant,

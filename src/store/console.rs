@@ -15,7 +15,7 @@ pub struct IntentDetail {
     pub contract: Contract,
     /// Set while the intent waits for an attempt.
     pub next_attempt_at: Option<Timestamp>,
-    /// When the attempt under way started, if there is one.
+    /// When the attempt in flight started, if there is one.
     pub open_since: Option<Timestamp>,
     /// When its target was paused, if it is paused.
     pub paused_at: Option<Timestamp>,
@@ -29,7 +29,7 @@ pub struct Overview {
     pub leader: Option<LeaderRow>,
     /// Intents that wait for an attempt.
     pub waiting: u64,
-    /// Intents whose attempt is under way.
+    /// Intents whose attempt is in flight.
     pub in_flight: u64,
     /// The oldest intent that has not ended, and when it was submitted.
     pub oldest_pending: Option<(IntentId, Timestamp)>,

@@ -8,8 +8,8 @@
 //! - `read`: a client's look-up. It never writes, is counted against the limit of reads, and gives up after the store's
 //!   budget.
 //! - `request`: a call of a client's request that may write a row of its own. It is limited like a read.
-//! - `write`: a transaction of its own that a person asked for. Few run at a time. `write(Webhooks)` wakes the webhook
-//!   actor afterwards, and so on.
+//! - `write`: a transaction of its own that a client or an operator requests. Few run at a time. `write(Webhooks)` wakes
+//!   the webhook actor afterwards, and so on.
 //! - `leader`: a call of the leader or of readiness. It is not limited, because there are only a few of them.
 //! - `fenced`: a call of the leader that takes effect only if its term holds the lease, checked in the same transaction.
 
@@ -115,7 +115,7 @@ macro_rules! store_calls {
 store_calls! {
     /// The lease that decides which instance executes.
     trait LeaseStore {
-        /// Acquires the lease if nobody holds it. Its epoch is one more than any before.
+        /// Acquires the lease if no instance holds it. Its epoch is one more than any before.
         leader fn acquire_lease(name: Arc<str>, holder: Arc<str>, duration: Duration) -> Option<Lease>;
         /// Extends the lease of this term.
         fenced fn renew_lease(term: Term, duration: Duration) -> Lease;
@@ -184,9 +184,9 @@ store_calls! {
         fenced fn start_webhooks(term: Term, events: Vec<IntentSeq>) -> Vec<OpenWebhookTry>;
         /// Records the results of tries. A try that is not open is left as it is.
         fenced fn finish_webhooks(term: Term, finished: Vec<Arc<FinishWebhookTry>>) -> ();
-        /// Closes open tries as interrupted, except those under way, makes their events due now, and returns their number.
+        /// Closes open tries as interrupted, except those in flight, makes their events due now, and returns their number.
         fenced fn close_webhooks(term: Term, under_way: Vec<IntentSeq>) -> usize;
-        /// Makes the event of a terminal intent due now, or as soon as the try under way has failed.
+        /// Makes the event of a terminal intent due now, or as soon as the try in flight has failed.
         write(Webhooks) fn redeliver_webhook(id: IntentId) -> Redelivery;
     }
 

@@ -99,14 +99,14 @@ impl StoreCall {
     }
 }
 
-/// The answer to a [`StoreCall`]. It counts as a read until its caller takes it, because pages that nobody has taken yet are
-/// in memory.
+/// The answer to a [`StoreCall`]. It counts as a read until its caller takes it, because until then its rows are in
+/// memory.
 pub struct CallAnswer<T, E> {
     pub answer: Result<T, E>,
     _guard: Option<ReadGuard>,
 }
 
-/// Counts one read under way until it is dropped.
+/// Counts one read in flight until it is dropped.
 pub(super) struct ReadGuard(Arc<AtomicUsize>);
 
 impl ReadGuard {
@@ -132,7 +132,8 @@ pub struct IntentsWaiting;
 #[rtype(result = "()")]
 pub struct AttemptsStarted(pub Vec<StartedOnInsert>);
 
-/// First attempts may have been recorded that nobody will make. Only a new term can find out.
+/// First attempts may have been recorded as started without reaching the executor. Only a new term can find and close
+/// them.
 #[derive(Message, Clone, Copy)]
 #[rtype(result = "()")]
 pub struct AttemptsInDoubt;

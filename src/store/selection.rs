@@ -94,7 +94,7 @@ impl StoreChoice {
                     Ok(()) => {}
                     Err(StoreError::Unavailable(what)) => {
                         log::warn!(
-                            "store_unavailable store={} store_error={what:?} next=\"go on trying\"",
+                            "store_unavailable store={} store_error={what:?} next=\"the service keeps trying to connect\"",
                             settings.name()
                         );
                     }

@@ -46,8 +46,8 @@ impl Drop for SlotGuard {
 pub enum AttemptEnd {
     /// The gateway was called.
     Called(Call),
-    /// The attempt was started, and given back to the store without a call. `next_call` is when the rate limit of its target
-    /// allows the next call, if that is the reason.
+    /// The attempt was started and postponed without a call. `next_call` is when the rate limit of its target allows
+    /// the next call, if that is the reason.
     Postponed { next_call: Option<Timestamp> },
     /// The attempt was not started, and need not be.
     NotStarted,
@@ -102,7 +102,7 @@ impl InFlight {
     }
 }
 
-/// One attempt in flight. Dropping it lowers the count and wakes whoever waits for none to be in flight.
+/// One attempt in flight. Dropping it lowers the count and wakes callers that wait until none is in flight.
 pub struct InFlightGuard(InFlight);
 
 impl Drop for InFlightGuard {

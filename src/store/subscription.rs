@@ -8,7 +8,7 @@ use super::StartOnInsert;
 use super::messages::{AttemptsInDoubt, AttemptsStarted, IntentsWaiting};
 use crate::domain::lease::Term;
 
-/// The actors of a term that are told of new intents.
+/// The actors of a term that are notified of new intents.
 #[derive(Clone)]
 pub struct TermSubscriber {
     pub in_doubt: Recipient<AttemptsInDoubt>,

@@ -80,7 +80,7 @@ pub const PUT_OFF: Duration = Duration::from_secs(3600);
 /// The result of a request to deliver an event again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redelivery {
-    /// The event is pending: it is due now, or a try is under way.
+    /// The event is pending: it is due now, or a try is in flight.
     Pending,
     /// The intent has not ended. Its event becomes pending when it does.
     NotEnded,
@@ -93,7 +93,7 @@ pub enum Redelivery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookHistory {
     pub status: EventStatus,
-    /// When the next try is due; `None` if no try will follow, or if one is under way.
+    /// When the next try is due; `None` if no try will follow, or if one is in flight.
     pub next_try_at: Option<Timestamp>,
     pub tries: Vec<WebhookTry>,
 }

@@ -1,5 +1,5 @@
-//! Sentences of the contract that are about the service as a whole: names and defaults that programs outside this project
-//! use, and promises that no other test shows. `docs/conformance.md` says which test shows which sentence.
+//! Rules about the service as a whole: names and defaults that programs outside this project use, and promises that no
+//! other test shows. `docs/conformance.md` names the test of every rule.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -61,7 +61,7 @@ async fn an_instance_names_itself_after_host_process_and_chance() {
     assert!(chance.len() == 8 && chance.bytes().all(|byte| byte.is_ascii_hexdigit()), "{line}");
 }
 
-/// The names that dashboards, backups and reports of others use, in both dialects.
+/// Tables and columns that dashboards, backups and reports of operators use, on both stores.
 #[test]
 fn tables_have_the_columns_that_others_read() {
     let schema = |dialect: &str| {
@@ -91,7 +91,7 @@ fn tables_have_the_columns_that_others_read() {
     }
 }
 
-/// Every file of the embedded schema, once more over a store that has them all.
+/// Runs every migration of the embedded store again on a store that has them all.
 #[actix::test]
 async fn every_file_of_the_schema_is_safe_to_run_again() {
     let (site, _gateway) = site();

@@ -1,7 +1,8 @@
-//! Gateways and clients that do whatever HTTP/1.1 lets them do, at random and all at once, against a real instance. Each
-//! outcome must be that of its own attempt, nothing may be sent twice, and everybody else is served.
+//! Gateways and clients that send anything that HTTP/1.1 allows, and malformed requests, at random and at the same
+//! time, against a real instance. Each outcome must belong to its own attempt, nothing may be sent twice, and all other
+//! clients must be served.
 //!
-//! `make attack` runs this for longer: `SM_ATTACK_SECONDS` says for how long, `SM_ATTACK_SEED` repeats a run.
+//! `make attack` runs this for longer: `SM_ATTACK_SECONDS` sets the duration, and `SM_ATTACK_SEED` repeats a run.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -33,18 +34,18 @@ fn duration() -> Duration {
     Duration::from_secs(variable("SM_ATTACK_SECONDS").unwrap_or(4))
 }
 
-/// What a gateway has told of an attempt.
+/// What a gateway answered to an attempt.
 #[derive(Clone, Debug, PartialEq)]
 enum Told {
     Accepted,
     Rejected,
-    /// Something that is neither.
+    /// An answer that is neither.
     Nonsense,
     /// No complete answer.
     Nothing,
 }
 
-/// What reached the gateway: by intent and attempt, what it told each time. More than once is a failure.
+/// The attempts that reached the gateway, with the answer to each. More than one answer to an attempt is a failure.
 #[derive(Clone, Default)]
 struct Record(Arc<Mutex<Received>>);
 
@@ -77,14 +78,14 @@ fn message_id(key: &str, attempt: u32) -> String {
     format!("of {key} {attempt}")
 }
 
-/// One answer: its bytes, what it tells, and whether the connection can go on.
+/// One answer: its bytes, its meaning, and whether the connection stays open.
 struct Reply {
     bytes: Vec<u8>,
     told: Told,
     keep: bool,
 }
 
-/// A random answer to an attempt. From the second attempt on it is a good one, so that intents end.
+/// A random answer to an attempt. From the second attempt on it is an acceptance, so that intents end.
 fn reply(random: &mut Rng, key: &str, attempt: u32) -> Reply {
     let accepted = json!({ "status": "accepted", "gatewayMessageId": message_id(key, attempt) }).to_string();
     let (body, told) = match if attempt > 1 { 0 } else { random.u8(0..10) } {
@@ -127,13 +128,13 @@ fn reply(random: &mut Rng, key: &str, attempt: u32) -> Reply {
             keep = kind != 3;
         }
     }
-    // Something that nobody asked for comes with the answer: whoever reads it as the next answer is wrong.
+    // An additional answer without a request. It must not be taken for the answer to the next request.
     if keep && random.u8(0..4) == 0 {
         let stray = json!({ "status": "accepted", "gatewayMessageId": "stray" }).to_string();
         bytes.extend(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{stray}", stray.len()).bytes());
     }
     if attempt == 1 && random.u8(0..8) == 0 {
-        // It breaks off somewhere; only what is complete counts.
+        // The answer is cut off at a random position.
         let answer = bytes.len();
         bytes.truncate(random.usize(0..answer));
         return Reply { bytes, told: Told::Nothing, keep: false };
@@ -178,10 +179,10 @@ async fn serve(mut socket: TcpStream, mut random: Rng, record: Record) {
             return;
         }
         let Reply { bytes, told, keep } = reply(&mut random, &key, attempt);
-        // Before it is sent, since the service may be quicker than this.
+        // This is recorded before the answer is sent, because the service may read it immediately.
         record.note(&key, attempt, told);
         let mut rest = bytes.as_slice();
-        // A stray answer must arrive together with the end of the one before.
+        // An additional answer must arrive together with the end of the answer before it.
         let pieces = if random.bool() && !bytes.windows(5).any(|window| window == b"stray") { 3 } else { 0 };
         for _ in 0..pieces {
             let (piece, after) = rest.split_at(random.usize(0..=rest.len()));
@@ -195,7 +196,7 @@ async fn serve(mut socket: TcpStream, mut random: Rng, record: Record) {
     }
 }
 
-/// Bytes that are nearly a request.
+/// Valid requests with a few random changes.
 fn nearly_a_request(random: &mut Rng) -> Vec<u8> {
     let body = json!({ "intentId": format!("odd-{}", random.u16(..)), "submissionTarget": "once" }).to_string();
     let requests = [
@@ -230,7 +231,8 @@ fn nearly_a_request(random: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Sends such bytes in pieces, reads or does not, closes or does not, until the time is over.
+/// Sends changed requests in pieces until the time is over. It may or may not read the answer, and may close or reset
+/// the connection.
 async fn hostile_client(instance: &Instance, mut random: Rng, until: tokio::time::Instant) {
     while monotonic() < until {
         let Ok(mut stream) = TcpStream::connect(instance.url.trim_start_matches("http://")).await else { continue };
@@ -256,7 +258,7 @@ async fn hostile_client(instance: &Instance, mut random: Rng, until: tokio::time
     }
 }
 
-/// Submits intents one after the other; those that were answered.
+/// Submits intents one after the other, and returns their ids.
 async fn honest_client(api: Api, number: usize, until: tokio::time::Instant) -> Vec<String> {
     let mut ids = Vec::new();
     while monotonic() < until {
@@ -273,7 +275,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// Compares what is stored of an attempt with what its gateway told.
+/// Compares the stored outcome of an attempt with the answer of its gateway.
 fn compare(id: &str, attempt: &Value, told: Option<Told>) {
     let number = u32::try_from(attempt["attemptNumber"].as_u64().unwrap()).unwrap();
     let stored = attempt["outcomeStatus"].as_str();
@@ -283,7 +285,7 @@ fn compare(id: &str, attempt: &Value, told: Option<Told>) {
             assert_eq!(attempt["gatewayMessageId"], message_id(id, number), "{here}");
         }
         (Some(Told::Rejected), Some("rejected")) => assert_eq!(attempt["outcomeReason"], "invalid_recipient", "{here}"),
-        // What broke off may have been complete but for what nobody needs.
+        // The answer was cut off after the part that the service needs.
         (Some(Told::Nothing), Some("accepted")) => {
             assert_eq!(attempt["gatewayMessageId"], message_id(id, number), "{here}");
         }
@@ -334,7 +336,7 @@ async fn whatever_gateways_and_clients_do_every_outcome_is_its_own() {
     assert_eq!(log.iter().filter(|line| line.contains("leader_lost")).count(), 0, "{log:#?}");
 }
 
-/// An id of up to 200 characters of every kind.
+/// A random id of up to 200 characters of any kind.
 fn odd_id(random: &mut Rng) -> String {
     let kinds: [&[char]; 4] = [
         &['a', 'Z', '9', '-', '_', '~'],
@@ -349,7 +351,7 @@ fn odd_id(random: &mut Rng) -> String {
             kind[random.usize(0..kind.len())]
         })
         .collect();
-    // Blanks around an id are no part of it.
+    // Blanks around an id are trimmed.
     if id.trim() != id || id.trim().is_empty() {
         id = format!("x{}y", id.chars().take(198).collect::<String>());
     }

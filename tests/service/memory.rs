@@ -1,5 +1,5 @@
-//! What clients can make the service keep in memory: heads that do not end, requests sent ahead, answers that nobody
-//! reads. All connections together have one limit, whatever each of them does.
+//! How much memory clients can use: with heads that do not end, requests sent ahead, and answers that are not read. All
+//! connections together have one limit.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::support::{Instance, site};
 
-/// More than the limit of 64 MiB, the buffers around it and what connections themselves take.
+/// The limit of 64 MiB, plus the buffers of its data and the memory of the connections themselves.
 const ALLOWED: u64 = 110 * 1024 * 1024;
 
-/// The most memory that the process has had since the last time that this was asked.
+/// Returns the peak memory of the process since the last call.
 fn peak(instance: &Instance) -> u64 {
     let own = format!("/proc/{}", instance.pid());
     let status = std::fs::read_to_string(format!("{own}/status")).unwrap();
@@ -22,24 +22,24 @@ fn peak(instance: &Instance) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// A client whose kernel takes next to nothing of the answers.
+/// A client whose kernel buffers almost nothing of the answers.
 async fn connect_narrow(instance: &Instance) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(2048).unwrap();
     socket.connect(instance.url.trim_start_matches("http://").parse().unwrap()).await.unwrap()
 }
 
-/// Sends these bytes over each of so many connections, and reads nothing. Returns when the service has taken what it
-/// wants to have, and has answered others meanwhile.
+/// Sends these bytes over each of `connections` connections and reads nothing. Returns when the service has read what
+/// it accepts and still answers other clients.
 async fn send_and_hold(instance: &Instance, connections: usize, bytes: &str) -> Vec<TcpStream> {
     let mut streams = join_all((0..connections).map(|_| connect_narrow(instance))).await;
     join_all(streams.iter_mut().map(|stream| async {
-        // It may be closed before it is complete, and it may not be read to its end.
+        // The service may close the connection before all bytes are sent.
         let _refused = tokio::time::timeout(Duration::from_secs(2), stream.write_all(bytes.as_bytes())).await;
     }))
     .await;
     for number in 0..20 {
-        // A client of its own each time: a new connection.
+        // A new client each time, so that it opens a new connection.
         let api = instance.api();
         let answer = api.submit(&format!("{connections}-{number}"), "once", json!({}), "?waitSeconds=30").await;
         assert_eq!(answer.json()["status"], "accepted", "{}", answer.text());
@@ -51,7 +51,7 @@ async fn send_and_hold(instance: &Instance, connections: usize, bytes: &str) -> 
 async fn clients_cannot_use_up_memory_whatever_they_send_or_leave_unread() {
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let head = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}", "a".repeat(125_000));
-    // The first answer is not read, so the others wait: as many requests as one read holds.
+    // The first answer is not read, so the other requests wait. They are as many as one read returns.
     let ahead = format!("{}{}", get("/docs/swagger-ui-bundle.js"), get("/").repeat(600));
     let unread = get("/openapi.json").repeat(40);
     let large = get("/docs/swagger-ui-bundle.js");

@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::support::site;
 
-/// More connections than requests may be under way, each of which sends very little.
+/// Connections of each kind, each of which sends very little: more than the number of requests that can be handled at
+/// the same time.
 const EACH: usize = 700;
 
 fn connections(address: &str, first: &str) -> Vec<TcpStream> {

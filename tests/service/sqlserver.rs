@@ -1,6 +1,7 @@
-//! The service on a SQL Server behind a proxy that cuts, stalls, half-closes and refuses.
+//! The service on a SQL Server behind a proxy that cuts, stalls, half-closes and refuses connections.
 //!
-//! Runs if `SM_TEST_SQLSERVER` is a connection string without a database. Otherwise the tests print that they are skipped.
+//! Runs if `SM_TEST_SQLSERVER` is a connection string without a database. Otherwise the tests print that they are
+//! skipped.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -378,7 +379,7 @@ async fn bench_makes_a_database_fills_it_and_reports_what_the_server_did() {
     assert!(case["submitted"].as_u64().unwrap() > 0 && case["errors"] == 0, "{case}");
     assert!(report["ceilings"]["storePerSecond"].as_f64().unwrap() > 0.0, "{report}");
     let spent = &case["serverPerThousand"];
-    // Each intent is taken in and ended by some round trip, and every one of those commits.
+    // Each intent is inserted and ended by round trips that commit.
     assert!(spent["roundTrips"].as_f64().unwrap() > 0.0, "{spent}");
     assert!(spent["transactions"].as_f64().is_none_or(|transactions| transactions > 0.0), "{spent}");
 }

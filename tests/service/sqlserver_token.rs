@@ -1,5 +1,5 @@
-//! Logging in to a SQL Server with an access token out of a file. The server here speaks just enough of the protocol
-//! to see what it is sent, and then hangs up.
+//! Login to a SQL Server with an access token from a file. The server here speaks only enough of the protocol to
+//! receive the login, and then closes the connection.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
@@ -17,7 +17,7 @@ fn tokens() -> [String; 2] {
     ["first", "second"].map(|name| format!("{name}.{}", "tr0ub4dor".repeat(150)))
 }
 
-/// A server that shows what each login sends.
+/// A server that records what each login sends.
 struct LoginWitness {
     address: SocketAddr,
     certificate: String,
@@ -54,7 +54,7 @@ async fn serve(listener: std::net::TcpListener, tls: TlsAcceptor, logins: mpsc::
     while let Ok((client, _)) = listener.accept().await {
         let Ok(mut client) = tls.accept(client).await else { continue };
         read_message(&mut client).await;
-        // PRELOGIN: three options, each with its place and length; tokens are wanted (option 6).
+        // PRELOGIN with three options, each with its offset and length; the server asks for a token (option 6).
         let options = [0, 0, 16, 0, 6, 1, 0, 22, 0, 1, 6, 0, 23, 0, 1, 0xff, 16, 0, 0, 0, 0, 0, 0, 1];
         let mut answer = vec![4, 1, 0, 8 + options.len() as u8, 0, 0, 1, 0];
         answer.extend(options);
@@ -67,7 +67,7 @@ async fn serve(listener: std::net::TcpListener, tls: TlsAcceptor, logins: mpsc::
     }
 }
 
-/// A message of one or more packets, without their heads.
+/// Reads a message of one or more packets, without their headers.
 async fn read_message(from: &mut (impl AsyncReadExt + Unpin)) -> Vec<u8> {
     const LAST: u8 = 1;
     let mut message = Vec::new();
@@ -118,7 +118,7 @@ async fn a_token_is_read_again_for_each_new_connection_and_shown_nowhere() {
 
     write(&site, "token", &second);
     let api = instance.api();
-    // Each request is another try to connect; one that began before the file changed may come first.
+    // Each request makes another connection. The first may have started before the file changed.
     let mut sent: Vec<Vec<u8>> = Vec::new();
     while !sent.iter().any(|login| holds(login, &second)) {
         assert!(sent.len() < 50, "the second token is not used");
@@ -144,7 +144,7 @@ async fn check_says_what_is_wrong_with_a_token_file() {
         let output = command.output().unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    // Nobody listens there; the file is looked at first.
+    // No server listens at this address; the file is checked first.
     let store = "Server=tcp:127.0.0.1,1;Database=d";
     let (fine, said) = check(store, &site.directory.path().join("nowhere"));
     assert!(!fine && said.contains("SM_STORE_TOKEN_FILE") && said.contains("nowhere"), "{said}");

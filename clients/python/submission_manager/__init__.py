@@ -1,4 +1,4 @@
-"""A client of the Submission Manager: typed, thin, with nothing but the standard library.
+"""A small typed client of the Submission Manager that needs only the standard library.
 
 >>> from submission_manager import Client
 >>> client = Client("http://127.0.0.1:8082")

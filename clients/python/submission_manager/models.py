@@ -384,7 +384,7 @@ class Webhook(_Webhook, total=False):
     nextTryAt: Union[str, None]
 
 
-# The status of a webhook event: not yet delivered, accepted by the receiver, or given up.
+# The status of a webhook event: not yet delivered, accepted by the receiver, or failed for good.
 WebhookStatusName = Literal["pending", "delivered", "failed"]
 
 

@@ -7,7 +7,7 @@ from .transport import Transport
 
 
 class Operations(Transport):
-    """What the service can be asked. Ids are given as they are: the client encodes them for the URL."""
+    """The operations of the API. Pass ids as they are: the client encodes them for the URL."""
 
     def health(self) -> str:
         """Check that the process is running"""

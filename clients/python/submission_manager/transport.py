@@ -1,7 +1,7 @@
 """Sends requests and reads answers: token, timeout, retries, errors.
 
-Written by hand; what can be asked is generated (operations.py). It never follows a redirect, because that would
-hand the token to whoever it leads to, and never repeats what the service has refused for good.
+This file is written by hand; the operations are generated (operations.py). It never follows a redirect, because the
+token would be sent to the other host, and never repeats a request that the service has refused for good.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from . import models
 
 # Longer than the longest waitSeconds, which is 30.
 DEFAULT_TIMEOUT = 40.0
-# 0.25 + 0.5 + 1 + 2 s between at most five tries: longer than replacing an instance takes behind a
-# proxy, shorter than people wait.
+# The pauses between five tries are 0.25 + 0.5 + 1 + 2 s: longer than a proxy needs when an instance is replaced.
 DEFAULT_TRIES = 5
 FIRST_PAUSE = 0.25
 # If Retry-After is longer than this, the client raises the error instead of waiting.
 LONGEST_PAUSE = 30.0
-# Overload, and what a proxy or an instance that is being replaced answers.
+# The statuses of overload, and of a proxy or an instance that is being replaced.
 WORTH_REPEATING = frozenset((429, 502, 503, 504))
-# How much of an unexpected answer an error shows.
+# How many characters of an unexpected answer an error quotes.
 SHOWN_CHARACTERS = 200
 
-# Scheme, a name or an address in brackets, perhaps a port and a path: a query would end up in the middle.
+# Scheme, host name or address in brackets, optional port and path. A query is refused, because paths are appended.
 SERVICE_URL = r"https?://([^/?#@:\[\]\s]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?(/[^?#\s]*)?"
 
-# What every server and every proxy takes in a header.
+# The characters that every server and every proxy accepts in a header.
 HEADER_VALUE = r"[\x20-\x7e]*"
 
 # Called with every answer: method, URL, status and headers (names in lower case).
@@ -47,13 +46,14 @@ Answer = Tuple[int, Dict[str, str], bytes]
 class SubmissionManagerError(Exception):
     """The service answered with an error, or not at all.
 
-    status: of the answer; 0 if there was none
-    code: what programs decide by, such as `idempotency_conflict`; `unreachable` if there was no answer,
-        `unexpected_answer` if it is not how a Submission Manager answers, and `invalid_request` with status 0 for what
-        cannot be sent: a body that is no JSON, half a surrogate pair, a header with characters that headers do not have
-    message: for people
-    details: what else the service said for programs, such as `conflictingFields`
-    retry_after: after how many seconds the service wants to be asked again, if it said so
+    status: the HTTP status of the answer; 0 if there was none
+    code: the code for programs, such as `idempotency_conflict`; `unreachable` if there was no answer,
+        `unexpected_answer` if the answer is not that of a Submission Manager, and `invalid_request` with status 0 if the
+        request cannot be sent: its body is not valid JSON, a text has half a surrogate pair, or a header has characters
+        that are not allowed there
+    message: a message for people
+    details: further facts for programs, such as `conflictingFields`
+    retry_after: `Retry-After` of the answer in seconds, if there was one
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Transport:
         tls: Optional[ssl.SSLContext] = None,
     ) -> None:
         """
-        url: where the service listens, such as https://submissions.example
-        token: a bearer token, where the service asks for one
-        timeout: how many seconds the service may be silent in one try
-        tries: how often a call is made at most, if there is no answer or one that asks to come back
-        on_answer: told of every answer, for logs, or to see headers such as `idempotent-replayed`
-        tls: for certificate authorities of your own
+        url: the base URL of the service, such as https://submissions.example
+        token: a bearer token, if the service requires one
+        timeout: how many seconds one try may wait for data from the service
+        tries: how often a call is made at most, if there is no answer or one that asks for a retry
+        on_answer: called for every answer: for logs, or to read headers such as `idempotent-replayed`
+        tls: a TLS context, for certificate authorities of your own
         """
         if not re.fullmatch(SERVICE_URL, url):
             raise ValueError(f"{url!r} is not a URL of a service; use one such as http://127.0.0.1:8082")
@@ -212,7 +212,7 @@ def _text(value: Any) -> Any:
 def _encoded(body: Any, content_type: str) -> bytes:
     try:
         if content_type == "application/json":
-            # As other languages write JSON, so that the same payload from there has the same bytes.
+            # The same form as other languages write, so that a payload has the same bytes from all of them.
             return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         if content_type == "application/x-www-form-urlencoded":
             return urllib.parse.urlencode(body).encode()
@@ -234,7 +234,7 @@ def _decoded(answer: Answer, expects: str) -> Any:
 
 
 def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> SubmissionManagerError:
-    # Dates are not understood; the client then waits as if there were no Retry-After.
+    # A date in Retry-After is ignored; the client then waits as if there were none.
     said = headers.get("retry-after", "").strip()
     retry_after = float(said) if said.isascii() and said.isdigit() else None
     try:

@@ -317,7 +317,7 @@ export interface Webhook {
   tries: Array<WebhookTry>;
 }
 
-/** The status of a webhook event: not yet delivered, accepted by the receiver, or given up. */
+/** The status of a webhook event: not yet delivered, accepted by the receiver, or failed for good. */
 export type WebhookStatusName = "pending" | "delivered" | "failed";
 
 /** One try to deliver a webhook event. */

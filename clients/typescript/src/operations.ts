@@ -3,7 +3,7 @@
 import type * as models from "./models.js";
 import { Transport, type CallOptions } from "./transport.js";
 
-/** What the service can be asked. Ids are given as they are: the client encodes them for the URL. */
+/** The operations of the API. Pass ids as they are: the client encodes them for the URL. */
 export class Operations extends Transport {
   /** Check that the process is running */
   health(options: CallOptions = {}): Promise<string> {

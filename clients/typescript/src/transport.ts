@@ -1,36 +1,33 @@
 // Sends requests and reads answers: token, timeout, retries, errors.
 //
-// Written by hand; what can be asked is generated (operations.ts). It never follows a redirect, because that would
-// hand the token to whoever it leads to, and never repeats what the service has refused for good.
+// This file is written by hand; the operations are generated (operations.ts). It never follows a redirect, because the
+// token would be sent to the other host, and never repeats a request that the service has refused for good.
 
 import type * as models from "./models.js";
 
 /** Longer than the longest waitSeconds, which is 30. */
 const DEFAULT_TIMEOUT_MS = 40_000;
-/**
- * 0.25 + 0.5 + 1 + 2 s between at most five tries: longer than replacing an instance takes behind a
- * proxy, shorter than people wait.
- */
+/** The pauses between five tries are 0.25 + 0.5 + 1 + 2 s: longer than a proxy needs when an instance is replaced. */
 const DEFAULT_TRIES = 5;
 const FIRST_PAUSE_MS = 250;
 /** If `Retry-After` is longer than this, the client raises the error instead of waiting. */
 const LONGEST_PAUSE_MS = 30_000;
-/** Overload, and what a proxy or an instance that is being replaced answers. */
+/** The statuses of overload, and of a proxy or an instance that is being replaced. */
 const WORTH_REPEATING = new Set([429, 502, 503, 504]);
-/** How much of an unexpected answer an error shows. */
+/** How many characters of an unexpected answer an error quotes. */
 const SHOWN_CHARACTERS = 200;
 
-/** Scheme, a name or an address in brackets, perhaps a port and a path: a query would end up in the middle. */
+/** Scheme, host name or address in brackets, optional port and path. A query is refused, because paths are appended. */
 const SERVICE_URL = /^https?:\/\/([^/?#@:[\]\s]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?(\/[^?#\s]*)?$/;
 
 export interface ClientOptions {
-  /** Where the service listens, such as https://submissions.example; http://127.0.0.1:8082 if left out. */
+  /** The base URL of the service, such as https://submissions.example; http://127.0.0.1:8082 by default. */
   url?: string | undefined;
   /** A bearer token, if the service requires one. */
   token?: string | undefined;
   /** How long one try may take. */
   timeoutMs?: number | undefined;
-  /** Tries of a call at most, if there is no answer or one that asks for a retry. */
+  /** How often a call is made at most, if there is no answer or one that asks for a retry. */
   tries?: number | undefined;
   /** Called for every answer: for logs, or to read headers such as `idempotent-replayed`. */
   onAnswer?: ((method: string, url: string, status: number, headers: Headers) => void) | undefined;
@@ -49,8 +46,8 @@ export class SubmissionManagerError extends Error {
     /** The HTTP status; 0 if there was no answer. */
     readonly status: number,
     /**
-     * What programs decide by, such as `idempotency_conflict`; `unreachable` if there was no answer, and
-     * `unexpected_answer` if it is not how a Submission Manager answers.
+     * The code for programs, such as `idempotency_conflict`; `unreachable` if there was no answer, and
+     * `unexpected_answer` if the answer is not that of a Submission Manager.
      */
     readonly code: string,
     /** A message for people. */
@@ -74,7 +71,7 @@ interface Request {
   contentType?: string;
 }
 
-/** Makes the calls. */
+/** Makes calls and retries them. */
 export class Transport {
   readonly #url: string;
   readonly #token: string | undefined;
@@ -130,8 +127,8 @@ export class Transport {
   }
 
   /**
-   * The answer, if it is a good one. Everything this API does may be repeated: submissions by their ids, the rest
-   * because it ends the same.
+   * Returns the answer, or throws the error. Every call may be retried: submissions are safe by their ids, and the others
+   * have the same effect when repeated.
    */
   async #answer(url: string, init: RequestInit, signal: AbortSignal | undefined): Promise<Answer> {
     for (let number = 1; ; number++) {
@@ -157,7 +154,7 @@ export class Transport {
     }
   }
 
-  /** One try: an answer, or the error of having got none. */
+  /** Makes one try. Returns the answer, or an error if there was none. */
   async #once(url: string, init: RequestInit, signal: AbortSignal | undefined): Promise<Answer | SubmissionManagerError> {
     signal?.throwIfAborted();
     const controller = new AbortController();
@@ -185,7 +182,7 @@ interface Answer {
   text: string;
 }
 
-/** What `fetch failed` means, where it is said. */
+/** The reason of a failed `fetch`, which its error has as its cause. */
 function cause(error: unknown): string {
   const inner = error instanceof Error && error.cause instanceof Error ? error.cause : error;
   const code = (inner as { code?: unknown }).code;
@@ -235,7 +232,7 @@ function encoded(body: unknown, contentType: string): BodyInit {
   return body as BodyInit;
 }
 
-/** `crypto.randomUUID` is not there in Node 18 and on pages without https; this needs to be unique, not secret. */
+/** `crypto.randomUUID` is missing in Node 18 and on pages without https. The key must be unique, but not secret. */
 function randomKey(): string {
   const part = () => Math.random().toString(36).slice(2);
   return `${Date.now().toString(36)}-${part()}${part()}`;
@@ -250,7 +247,7 @@ function parsed(status: number, text: string): unknown {
 }
 
 function refusal({ status, headers, text }: Answer): SubmissionManagerError {
-  // Dates are not understood; the client then waits as if there were no Retry-After.
+  // A date in Retry-After is ignored; the client then waits as if there were none.
   const said = headers.get("retry-after")?.trim() ?? "";
   const retryAfter = /^[0-9]+$/.test(said) ? Number(said) : undefined;
   try {

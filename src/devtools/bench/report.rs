@@ -152,10 +152,9 @@ impl Held {
             format!("  per thousand    {cpu:.3} CPU seconds{disk}; memory {idle:.0} MiB idle, {peak:.0} at most")
         }));
         lines.extend(self.spent.map(|spent| format!("  server          {} per thousand", spent.text())));
-        lines.extend(
-            self.share_ended_with_load()
-                .map(|share| format!("  keeps pace      {:.0}% had ended when the load ended", share * 100.0)),
-        );
+        lines.extend(self.share_ended_with_load().map(|share| {
+            format!("  ended with load {:.0}% had ended when the last intent was submitted", share * 100.0)
+        }));
         lines.extend(
             self.leader_ready.map(|time| format!("  leader          ready {time:.0?} after acquiring the lease")),
         );

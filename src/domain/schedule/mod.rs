@@ -205,7 +205,7 @@ pub struct Schedule {
     known: HashMap<IntentSeq, Waiting>,
     /// The intents in flight, each with its attempt count when it was started.
     in_flight: HashMap<IntentSeq, u32>,
-    /// Retries that were read from the store before the schedule was told that the previous attempt had finished.
+    /// Retries that were read from the store before the schedule knew that the previous attempt had finished.
     early: HashMap<IntentSeq, Waiting>,
     /// Intents that are left alone for a while because the store refused to start them. The store still has them due earlier, so
     /// no page of their lane would bring them back: they do not count among what a lane holds.

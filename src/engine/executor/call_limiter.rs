@@ -1,7 +1,7 @@
-//! Limits how many calls of gateways are under way, in all and for each gateway.
+//! Limits how many calls of gateways are in flight, in all and for each gateway.
 //!
 //! The schedule starts some attempts before a slot for their call is free. This limiter keeps the limits of calls exact. The
-//! schedule reserves a part of all calls for gateways that have few calls under way; the limiter keeps the same part free, so
+//! schedule reserves a part of all calls for gateways that have few calls in flight; the limiter keeps the same part free, so
 //! that attempts that were started early for busy gateways cannot use it.
 
 use std::cell::RefCell;

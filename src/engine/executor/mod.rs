@@ -189,7 +189,7 @@ impl Attempts {
             return self.postpone(attempt, now, None, slot).await;
         }
         if policy::deadline(&attempt.contract, attempt.begins_at).is_some_and(|deadline| now >= deadline) {
-            let outcome = Outcome::not_sent("the deadline passed before the call could leave");
+            let outcome = Outcome::not_sent("the deadline passed before the request was sent");
             let recording = self.record(Arc::new(decided(attempt, outcome, now)));
             slot.release(AttemptEnd::Postponed { next_call: None });
             return recording.await;
@@ -278,7 +278,7 @@ impl Attempts {
     }
 
     /// Reports the term as in doubt. The leader then drains it, and keeps renewing the lease meanwhile, so that the
-    /// outcomes of attempts under way can be recorded.
+    /// outcomes of attempts in flight can be recorded.
     fn doubt_term(&self, why: &str) {
         self.deps.leader.do_send(TermFailed::in_doubt(&self.deps.term, why));
     }

@@ -20,8 +20,8 @@ use crate::store::client::StoreClient;
 
 /// The actors of the current term.
 ///
-/// Dropping it stops them and unsubscribes the term from the store. The executor has no stop message: only the scheduler and
-/// the store hold its address, so it ends when both have let go of it.
+/// Dropping it stops them and unsubscribes the term from the store. The executor has no stop message: only the
+/// scheduler and the store hold its address, so it ends when both have dropped it.
 pub(super) struct Children {
     pub scheduler: Addr<SchedulerActor>,
     pub webhooks: Addr<WebhookActor>,
@@ -125,14 +125,14 @@ impl Children {
     }
 }
 
-/// How long receivers may still take to answer when no attempt is under way any more. It is short, because no instance
-/// starts attempts meanwhile, and the event is sent again.
+/// How long receivers may still take to answer once no attempt is in flight. It is short, because no instance starts
+/// attempts during that time, and the event is sent again anyway.
 const WEBHOOK_GRACE: Duration = Duration::from_millis(200);
 /// How long recording the interrupted tries may then take. The next term closes those that are not recorded.
 const WEBHOOK_RECORDING: Duration = Duration::from_secs(2);
 
 impl Children {
-    /// Stops the inbox and webhook actors. Webhook tries under way may end by themselves until all attempts have finished,
+    /// Stops the inbox and webhook actors. Webhook tries in flight may end by themselves until all attempts have finished,
     /// and for [`WEBHOOK_GRACE`] after that.
     pub(super) async fn stop_webhooks(&self, attempts_finished: impl Future<Output = ()>) {
         self.inbox.do_send(Stop);

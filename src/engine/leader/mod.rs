@@ -49,7 +49,7 @@ pub use self::settings::LeaderSettings;
 /// How long the leader waits before it restarts a dead child, so that store calls of the dead one have ended by then.
 const RESTART_PAUSE: Duration = Duration::from_secs(10);
 
-/// To the leader: stop for good. Start no new attempt, wait for those under way, and release the lease.
+/// To the leader: stop for good. Start no new attempt, wait for those in flight, and release the lease.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct StopLeading {
@@ -65,7 +65,7 @@ pub struct LeaderActor {
     failures: u32,
     /// When the last term ended. Its lease may have lasted longer.
     last_term_ended_at: Option<Instant>,
-    /// A request for the lease is under way and may still succeed.
+    /// A request for the lease is in flight and may still succeed.
     acquiring: bool,
     /// Set once an orderly stop was requested; notified when it is complete.
     stopping: Option<oneshot::Sender<()>>,
@@ -192,7 +192,7 @@ impl LeaderActor {
         }
     }
 
-    /// Ends the term: revokes the trust and stops the children. Attempts under way continue, and their outcomes are
+    /// Ends the term: revokes the trust and stops the children. Attempts in flight continue, and their outcomes are
     /// recorded if the lease in the database lasts that long.
     fn end_term(&mut self, why: &str, store_error: Option<&str>, ctx: &mut Context<Self>) {
         let ended = std::mem::replace(&mut self.state, State::Following);
@@ -211,7 +211,7 @@ impl LeaderActor {
         }
     }
 
-    /// Starts no further attempt, waits for those under way while it renews the lease, and then releases the lease.
+    /// Starts no further attempt, waits for those in flight while it renews the lease, and then releases the lease.
     fn drain(&mut self, why: String, ctx: &mut Context<Self>) {
         let (leadership, children) = match std::mem::replace(&mut self.state, State::Following) {
             State::Preparing(mut leadership) => {
@@ -247,7 +247,7 @@ impl LeaderActor {
         }));
     }
 
-    /// Stops for good, once no attempt is in flight. Attempts of a lost term may still be under way, and their outcomes may
+    /// Stops for good, once no attempt is in flight. Attempts of a lost term may still be in flight, and their outcomes may
     /// still be recorded.
     fn stop(&mut self, done: oneshot::Sender<()>, ctx: &mut Context<Self>) {
         self.state = State::Stopped;
@@ -258,7 +258,7 @@ impl LeaderActor {
         }));
     }
 
-    /// Releases a lease that was acquired after the leader was told to stop.
+    /// Releases a lease that was acquired after an orderly stop was requested.
     fn release_and_stop(&mut self, term: Term, done: oneshot::Sender<()>, ctx: &mut Context<Self>) {
         let store = self.deps.store.clone();
         let release = wrap_future::<_, Self>(async move { (store.release_lease(term.clone()).await, term) });

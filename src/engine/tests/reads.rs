@@ -39,7 +39,7 @@ async fn optional_reads_leave_room_for_needed_ones_and_are_not_counted_as_store_
     assert_eq!(overloads(&instance), refused.to_string());
 }
 
-/// Answers that their callers have not taken yet are in memory, so they count as reads under way.
+/// Answers that their callers have not taken yet are in memory, so they count as reads in flight.
 #[actix::test]
 async fn answers_that_nobody_has_taken_count_as_reads() {
     let lab = Lab::new();
@@ -51,7 +51,7 @@ async fn answers_that_nobody_has_taken_count_as_reads() {
     for read in &mut asked {
         assert!(futures_util::poll!(read).is_pending());
     }
-    // They are answered meanwhile, and nobody looks.
+    // The store answers during this time, and no caller takes its answer.
     tokio::time::sleep(SECOND).await;
     assert_eq!(store.find(intent_id("a")).await, Err(StoreError::Overloaded));
     drop(asked.split_off(1));

@@ -326,7 +326,7 @@ async fn no_call_is_made_after_the_deadline_even_if_its_attempt_started_before()
     let history = instance.until_terminal("late").await;
     assert_eq!(exhausted(&history), ExhaustedReason::DeadlineExceeded);
     let [attempt] = &history.attempts[..] else { panic!("{history:?}") };
-    assert_eq!(attempt.outcome.cause(), "not sent: the deadline passed before the call could leave");
+    assert_eq!(attempt.outcome.cause(), "not sent: the deadline passed before the request was sent");
     assert_eq!(instance.calls(1).await, [("before".to_owned(), 1)], "the gateway never saw it");
 }
 

@@ -32,7 +32,7 @@ async fn a_lost_lease_stops_attempts_and_the_next_term_continues_them() {
     instance.until("retries", |history| history.attempts.len() == 1).await;
     assert_eq!(exhausted(&instance.until_terminal("shot").await), ExhaustedReason::OneShot);
 
-    // Another instance takes the lease while an attempt is under way and a retry is due.
+    // Another instance takes the lease while an attempt is in flight and a retry is due.
     let other = lab.store();
     other.release_lease(first.term.clone()).await.unwrap();
     let taken = acquire_from(&*other, "lease", "other", 3600 * SECOND).await.unwrap();
@@ -69,7 +69,7 @@ async fn an_orderly_stop_records_attempts_under_way_and_releases_the_lease() {
     assert!(instance.engine.board.lease().is_none(), "it does not acquire the lease again");
 }
 
-/// Makes an actor panic while an attempt is under way. Its outcome is recorded, and new intents are executed.
+/// Makes an actor panic while an attempt is in flight. Its outcome is recorded, and new intents are executed.
 async fn survives_the_death_of(victim: &'static str) {
     let lab = Lab::new();
     let instance = lab.start(
@@ -382,7 +382,7 @@ async fn trust_ends_in_time_though_slow(call: &'static str) {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.faults.add("renew_lease", 5, Fault::SlowAnswer(60 * SECOND));
-    // Asked for at 0 s, answered at 10 s: trusted until 12 s.
+    // Requested at 0 s, answered at 10 s: trusted until 12 s.
     instance.faults.add(call, 1, Fault::SlowAnswer(10 * SECOND));
     pass(Duration::from_millis(11_500)).await;
     assert!(instance.engine.board.lease().is_some(), "the lease is trusted");

@@ -1,12 +1,12 @@
 //! `WebhookActor`: delivers pending webhook events, for one term.
 //!
 //! State: which slots are taken, which outcomes wait to be recorded, and whether a query for due events runs. It receives
-//! `TryFinished` from the tries under way, each of which is a task of its own, and `StopDelivering` from the leader. It
+//! `TryFinished` from the tries in flight, each of which is a task of its own, and `StopDelivering` from the leader. It
 //! sends `TermFailed` to the leader if the term is over. It queries the store when events became pending on this instance,
 //! when an event becomes due, and once a second for events that other instances made pending.
 //!
 //! A try is recorded as open before its request is sent, and its outcome is recorded afterwards; both writes are fenced. A
-//! try that is open in the store and not under way here is closed as interrupted, and its event is tried again. The actor
+//! try that is open in the store and not in flight here is closed as interrupted, and its event is tried again. The actor
 //! looks for such tries when it starts, when an answer of the store was lost, and once a minute. Delivery is therefore at
 //! least once; duplicates carry the same event id. When the actor dies, the leader starts another one, and attempts are not
 //! affected.
@@ -56,14 +56,14 @@ const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 /// How often such a request is sent before the shortage is the outcome of the try. A shortage of up to half a minute uses up
 /// no try.
 const SHORTAGE_CALLS: usize = 30;
-/// How often the actor closes tries that are open in the store and not under way here.
+/// How often the actor closes tries that are open in the store and not in flight here.
 const CLOSE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// To the webhook actor: start no further try. It answers when no try is under way and all are recorded.
+/// To the webhook actor: start no further try. It answers when no try is in flight and all are recorded.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct StopDelivering {
-    /// How long receivers may still take to answer.
+    /// How long receivers may still take to answer before their tries are recorded as interrupted.
     pub patience: Duration,
 }
 
@@ -93,7 +93,7 @@ pub struct WebhookActor {
     slots: WebhookSlots,
     /// The events whose tries this actor started and has not recorded yet.
     under_way: HashSet<IntentSeq>,
-    /// Whether the store may have open tries that are not under way here. They are closed before the next try starts.
+    /// Whether the store may have open tries that are not in flight here. They are closed before the next try starts.
     must_close: bool,
     /// The query for due events; it also counts as running during the pause after a failure.
     query: OneAtATime,
@@ -102,9 +102,9 @@ pub struct WebhookActor {
     finished: Vec<Arc<FinishWebhookTry>>,
     /// Whether outcomes are being recorded, or a failed write of them is about to be repeated.
     recording: bool,
-    /// Set to true to cancel the tries under way.
+    /// Set to true to cancel the tries in flight.
     give_up: watch::Sender<bool>,
-    /// Set once the actor was told to stop; notified when no try is under way any more.
+    /// Set once a stop was requested; notified when no try is in flight any more.
     stopping: Option<Vec<oneshot::Sender<()>>>,
     _alive: Alive,
 }
@@ -134,7 +134,7 @@ impl WebhookActor {
         }
     }
 
-    /// Starts tries of due events, as far as slots are free. If a query is under way, another one follows it.
+    /// Starts tries of due events, as far as slots are free. If a query is running, another one follows it.
     fn query_due(&mut self, ctx: &mut Context<Self>) {
         let query = self.slots.query();
         let nothing_to_do =
@@ -367,7 +367,7 @@ async fn start_due(store: &StoreClient, term: &Term, query: DueWebhooksQuery) ->
     Ok(QueryResult::Started { tries, requested_at, now: due.now, next: due.next })
 }
 
-/// A try under way. Dropping it sends `TryFinished` to the actor, so the actor is also notified when the task panics.
+/// A try in flight. Dropping it sends `TryFinished` to the actor, so the actor is also notified when the task panics.
 struct TryTask {
     open: Option<OpenWebhookTry>,
     outcome: TryOutcome,
@@ -392,7 +392,7 @@ impl Drop for TryTask {
 
 impl Drop for WebhookActor {
     fn drop(&mut self) {
-        // The tries under way are not counted any more.
+        // The tries in flight are not counted any more.
         let taken = i64::try_from(self.slots.taken()).unwrap_or(i64::MAX);
         self.deps.metrics.webhooks_inflight.sub(taken);
     }

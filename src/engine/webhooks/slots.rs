@@ -1,4 +1,4 @@
-//! Limits how many webhook tries are under way, in all and for each receiver.
+//! Limits how many webhook tries are in flight, in all and for each receiver.
 //!
 //! A receiver that fails keeps only a few slots until it answers well again. Tries at a dead receiver last until they time
 //! out, so without this limit they would take the slots of the other receivers.
@@ -8,18 +8,18 @@ use std::collections::HashMap;
 use crate::domain::webhook::ReceiverId;
 use crate::store::DueWebhooksQuery;
 
-/// Tries under way in all.
+/// Tries in flight in all.
 pub const MAX_TRIES: usize = 256;
-/// Tries under way at a receiver that answers well.
+/// Tries in flight at a receiver that answers well.
 const MAX_TRIES_HEALTHY: usize = 32;
-/// Tries under way at a receiver that fails. Sixty-four such receivers together reach [`MAX_TRIES`].
+/// Tries in flight at a receiver that fails. Sixty-four such receivers together reach [`MAX_TRIES`].
 const MAX_TRIES_FAILING: usize = MAX_TRIES / 64;
 
 /// The slots of one webhook actor.
 #[derive(Default)]
 pub struct WebhookSlots {
     taken: usize,
-    /// Receivers that have tries under way or that fail.
+    /// Receivers that have tries in flight or that fail.
     receivers: HashMap<ReceiverId, Receiver>,
 }
 
@@ -37,7 +37,7 @@ impl Receiver {
 }
 
 impl WebhookSlots {
-    /// Returns how many tries are under way.
+    /// Returns how many tries are in flight.
     pub fn taken(&self) -> usize {
         self.taken
     }

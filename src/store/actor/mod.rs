@@ -14,7 +14,7 @@
 //! single write is not delayed, and a thousand writes need few commits. Each caller gets its answer only after its own
 //! batch is durable.
 //!
-//! When the actor dies, waiting callers are told that the store is unavailable, and a new actor is started over the same
+//! When the actor dies, waiting callers get the error `Unavailable`, and a new actor is started over the same
 //! store. The batch that is being committed then still commits. Clients may repeat their request; a leader that cannot tell
 //! what was committed resigns.
 
@@ -41,7 +41,7 @@ use crate::telemetry::metrics::Metrics;
 pub const MAX_WAITING_SUBMITS: usize = 8192;
 /// Payload bytes that may wait for a commit: 256 payloads of the default maximum.
 pub const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
-/// Reads under way or waiting for a connection.
+/// Reads in flight or waiting for a connection.
 pub const MAX_READS: usize = 1024;
 /// Of those, reads that their callers can do without. They get half, so that any number of them leaves room for others.
 pub const MAX_OPTIONAL_READS: usize = MAX_READS / 2;
@@ -90,7 +90,7 @@ pub struct StoreActor {
     waiting_bytes: usize,
     fenced: VecDeque<Fenced>,
     committing: bool,
-    /// Reads under way.
+    /// Reads in flight.
     reads: Arc<AtomicUsize>,
     job_log: JobLog,
     _alive: Alive,
@@ -111,7 +111,7 @@ impl StoreActor {
         }
     }
 
-    /// Starts the next commit, unless one is under way or nothing waits.
+    /// Starts the next commit, unless one is running or nothing waits.
     fn commit_next(&mut self, ctx: &mut Context<Self>) {
         if self.committing || (self.submits.is_empty() && self.received.is_empty() && self.fenced.is_empty()) {
             return;

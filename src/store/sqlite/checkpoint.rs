@@ -59,7 +59,7 @@ impl Checkpointer {
         self.add(u32::try_from(pages * PAGE_BYTES / COMMIT_BYTES).unwrap_or(COMMITS_PER_RUN));
     }
 
-    /// Adds to the count of commits, and starts a checkpoint when there are enough, unless one is under way.
+    /// Adds to the count of commits, and starts a checkpoint when there are enough, unless one is running.
     fn add(self: &Arc<Self>, weight: u32) {
         let commits = self.commits.fetch_add(weight, Ordering::Relaxed) + weight;
         if commits >= COMMITS_PER_RUN && !self.running.swap(true, Ordering::SeqCst) {

@@ -222,7 +222,7 @@ pub(super) fn finish(
     Ok(Some(()))
 }
 
-/// Closes open tries as interrupted, except those under way, and returns their number; `None` if the term is over.
+/// Closes open tries as interrupted, except those in flight, and returns their number; `None` if the term is over.
 pub(super) fn close(
     connection: &mut Connection,
     clock: &WallClock,
@@ -282,7 +282,7 @@ pub(super) fn redeliver(
     };
     // The event is missing if an older version without webhooks ended the intent.
     insert_pending(&transaction, IntentSeq(seq), now)?;
-    // A try under way may still deliver the event. If it does not, finishing it makes the event due.
+    // A try in flight may still deliver the event. If it does not, finishing it makes the event due.
     transaction
         .prepare_cached(
             "UPDATE submission_webhook_events SET status = 'pending', owed_since = ?2, tries_before = tries,

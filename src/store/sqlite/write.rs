@@ -186,7 +186,7 @@ fn submit(
     let lane = lane_of(transaction, contracts, &new.contract)?;
     let due = new.not_before.map_or(now, |moment| moment.max(now));
     let deadline = policy::deadline(contract, due);
-    // A scheduled start is the scheduler's, even if its time has come.
+    // The scheduler starts an intent that has a notBefore, even if that time has passed.
     let taken = start_on_insert.filter(|_| new.not_before.is_none()).and_then(|start_on_insert| {
         let guards = start_on_insert.slots.take(&lane, now)?;
         Some((guards, start_on_insert.term.epoch))

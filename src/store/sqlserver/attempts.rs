@@ -1,4 +1,5 @@
-//! Attempts in a batch of writes: started, finished, postponed; and intents that end without one.
+//! The leader's part of a batch: attempts that are started, finished or postponed, and intents that end without an
+//! attempt.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,16 +20,16 @@ use crate::domain::time::Timestamp;
 use crate::store::column_values::StateColumns;
 use crate::store::{FinishAttempt, FinishResult, PostponeAttempt, StartResult, StoreError, minute_of};
 
-/// The attempts that are to be started, with their contracts.
+/// The attempts of a batch that should be started, with their contracts.
 pub(super) struct Starts<'a> {
     waiting: &'a [Waiting],
-    /// Those that can be read. An attempt without its contract cannot be made, so it is not started.
+    /// The contracts that this program can read. An attempt without a contract cannot be made, so it is not started.
     contracts: HashMap<i64, Arc<Contract>>,
-    /// The places of those that are sent: each intent once.
+    /// The positions in `waiting` of the intents that are sent to the server: each intent once.
     written: Vec<usize>,
 }
 
-/// What is to be done about intents that were not started.
+/// An intent that was not started, because policy allows it no further attempt.
 pub(super) struct NotAllowed {
     pub seq: IntentSeq,
     pub attempts: u32,
@@ -82,7 +83,8 @@ WHERE b.intent_seq BETWEEN @first AND @last;",
         );
     }
 
-    /// What became of each at `now`. Those that policy allows no attempt any more are added to `not_allowed`.
+    /// Returns the result of each start at `now`. Intents to which policy allows no further attempt are added to
+    /// `not_allowed`.
     pub(super) fn read(
         &self,
         rows: &[Row],
@@ -108,7 +110,7 @@ WHERE b.intent_seq BETWEEN @first AND @last;",
     }
 }
 
-/// What a row says about an intent that was to be started at `now`.
+/// Returns the result of a start, from the row of its intent after the transaction at `now`.
 fn classify(
     waiting: &Waiting,
     row: &Row,
@@ -126,7 +128,7 @@ fn classify(
         Some(due) if due > now => Ok(StartResult::NotDue { due, now }),
         Some(_) => {
             match policy::may_start(contract, rows::begins_at(row)?, waiting.attempt_count, now) {
-                // Nothing else keeps one from being started that waits, is due and may start.
+                // The intent waits, is due, and policy allows an attempt, so only a pause can have prevented the start.
                 Ok(()) => Ok(StartResult::Paused),
                 Err(reason) => {
                     let (seq, attempts) = (waiting.seq, waiting.attempt_count);
@@ -139,7 +141,7 @@ fn classify(
     }
 }
 
-/// Ends waiting intents that policy allows no attempt any more.
+/// Exhausts waiting intents to which policy allows no further attempt.
 pub(super) fn write_not_allowed(script: &mut Script, intents: &[NotAllowed]) {
     let items = intents
         .iter()
@@ -165,7 +167,7 @@ JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE i.last_mod
     ));
 }
 
-/// Of these attempts each intent's first, which is the one that can be recorded.
+/// Returns the first item of each intent. Further items of the same intent cannot take effect in the same transaction.
 fn first_of_each<T>(items: &[T], seq: impl Fn(&T) -> IntentSeq) -> Vec<&T> {
     let mut seen = HashSet::new();
     items.iter().filter(|item| seen.insert(seq(item))).collect()
@@ -201,7 +203,7 @@ pub(super) fn write_finishes(script: &mut Script, finishes: &[Arc<FinishAttempt>
     if finishes.iter().any(|finish| finish.retries()) {
         script.fenced_change(CANCEL_RETRIES);
     }
-    // As long as the transaction lasts nobody else changes an intent: the clock is held.
+    // Within the transaction these intents cannot change otherwise, because it holds the lock on the clock's row.
     const OPEN: &str = "@done AS d JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
 WHERE d.intent_seq BETWEEN @first AND @last AND i.attempt_count = d.attempt_number
     AND i.open_lease_epoch IS NOT NULL";
@@ -311,7 +313,8 @@ JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE i.complete
     ));
 }
 
-/// No two transactions share a timestamp, so it tells what this one wrote.
+/// Returns the query for the intents that this transaction changed. Each transaction has its own timestamp, which
+/// identifies its changes.
 fn recorded(input: &str) -> String {
     format!(
         "
@@ -322,7 +325,7 @@ WHERE d.intent_seq BETWEEN @first AND @last AND i.last_modified_at = @now;"
     )
 }
 
-/// Which of these attempts were open and are not any more.
+/// Returns for each attempt whether it was open and is now recorded.
 pub(super) fn read_recorded(
     attempts: impl Iterator<Item = IntentSeq>,
     rows: &[Row],
@@ -331,16 +334,16 @@ pub(super) fn read_recorded(
         0 => Ok::<_, StoreError>(FinishResult::Recorded),
         _ => Ok(FinishResult::RecordedAndCancelled),
     };
-    // Removed when it is told: of several of one intent only the first was recorded.
+    // If an intent has several items, only the first was recorded, so its entry is removed with the first.
     let mut recorded: HashMap<IntentSeq, FinishResult> =
         rows.iter().map(|row| Ok((rows::seq(row)?, result(row)?))).collect::<Result<_, StoreError>>()?;
     Ok(attempts.map(|seq| Ok(recorded.remove(&seq).unwrap_or(FinishResult::NotOpen))).collect())
 }
 
-/// Exhausts up to so many waiting intents whose deadline has passed.
+/// Exhausts up to `limit` waiting intents whose deadline has passed.
 pub(super) fn write_expire(script: &mut Script, limit: usize) {
     let limit = script.values.count(limit);
-    // What expires is completed at the time of its transaction, which no other shares.
+    // Each transaction has its own timestamp, so this finds exactly the intents that this transaction exhausted.
     const EXPIRED: &str = "submission_intents AS i
     WHERE i.completed_at = @now AND i.exhausted_reason = 'deadline_exceeded'";
     script.fenced_change(&format!(

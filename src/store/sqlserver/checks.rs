@@ -1,15 +1,15 @@
-//! What is wrong with the server or its settings, found when the store is first used and by `check`.
+//! Checks the server and its settings, when the store is first used and in the `check` command.
 //!
-//! Each finding says what it means and which command ends it. A server that cannot answer a question is taken to be
-//! fine: not every server that speaks the protocol has the views, and not every login sees them.
+//! Each warning explains a problem and names the command that fixes it. If a server does not answer one of the queries,
+//! that check is skipped: not every server that speaks the protocol has these views, and not every login may read them.
 
 use super::database::{Batch, Database, ResultSets};
 use super::rows;
 use crate::store::StoreError;
 
-/// `OPENJSON`, on which every statement relies, exists from this compatibility level on.
+/// The lowest compatibility level with `OPENJSON`, which every statement needs.
 const LEAST_LEVEL: i64 = 130;
-/// Less is noise between two reads of a clock.
+/// A smaller difference can result from the time between two reads of a clock.
 const NOTABLY_AHEAD_MILLIS: i64 = 1000;
 
 pub(super) const LEVEL: &str = "SELECT DB_NAME() AS name, CAST(compatibility_level AS BIGINT) AS compatibility_level
@@ -20,10 +20,10 @@ FROM sys.databases WHERE name = DB_NAME();";
 pub(super) const CLOCK: &str =
     "SELECT DATEDIFF_BIG(MILLISECOND, SYSUTCDATETIME(), last_at) AS ahead FROM submission_clock;";
 
-/// Something that the service can live with and should not have to.
+/// A setting that should be changed, although the service works without the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// For the log.
+    /// The name of the event in the log.
     pub name: &'static str,
     pub text: String,
 }
@@ -34,14 +34,14 @@ pub(super) async fn level(database: &Database) -> Result<(), StoreError> {
     let Some((name, level)) = named(&found, "compatibility_level").filter(|(_, level)| *level < LEAST_LEVEL) else {
         return Ok(());
     };
-    // A server may call itself older than it is; what counts is whether it can do it.
+    // Some servers report a lower level than what they support, so this tries `OPENJSON` itself.
     match ask(database, JSON).await? {
         Some(_) => Ok(()),
         None => Err(StoreError::Unexpected(too_low(&name, level))),
     }
 }
 
-/// What is not as it should be in a database whose schema is up to date.
+/// Returns warnings about a database whose schema is current.
 pub(super) async fn warnings(database: &Database) -> Result<Vec<Warning>, StoreError> {
     let isolation = ask(database, ISOLATION).await?.and_then(|found| named(&found, "versions"));
     let clock = ask(database, CLOCK).await?.and_then(|found| number(&found, "ahead"));
@@ -60,9 +60,9 @@ fn too_low(name: &str, level: i64) -> String {
 fn no_versions(name: &str) -> Warning {
     let name = quoted(name);
     let text = format!(
-        "READ_COMMITTED_SNAPSHOT is off, so whoever reads waits for whoever writes; run ALTER DATABASE {name} SET \
-         READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE, which ends the transactions of others; instances of this \
-         service reconnect by themselves"
+        "READ_COMMITTED_SNAPSHOT is off, so readers wait for writers; run ALTER DATABASE {name} SET \
+         READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE, which rolls back the open transactions of all other \
+         sessions; instances of this service reconnect automatically"
     );
     Warning { name: "read_committed_snapshot_off", text }
 }
@@ -71,18 +71,18 @@ fn clock_ahead(millis: i64) -> Warning {
     let seconds = millis / 1000;
     let text = format!(
         "stored times are {seconds} s ahead of the server's clock, which was set back; retries and deadlines wait until \
-         it has caught up; check the time synchronisation of the server, and if nobody leads, run 'submission-manager \
-         lease reset'"
+         it has caught up; check the time synchronisation of the server, and if no instance leads, run \
+         'submission-manager lease reset'"
     );
     Warning { name: "store_clock_ahead", text }
 }
 
-/// A name as it stands in a statement.
+/// Quotes a name for a statement.
 fn quoted(name: &str) -> String {
     format!("[{}]", name.replace(']', "]]"))
 }
 
-/// The answer; `None` if the server refuses the question.
+/// Runs a query; `None` if the server refuses it.
 async fn ask(database: &Database, sql: &'static str) -> Result<Option<ResultSets>, StoreError> {
     match database.run(Batch::new(sql, Vec::new())).await {
         Ok(results) => Ok(Some(results)),
@@ -98,7 +98,7 @@ fn number(results: &ResultSets, column: &'static str) -> Option<i64> {
     rows::get::<i64>(results.first()?.first()?, column).ok().flatten()
 }
 
-/// The name of the database, and a number of it.
+/// Returns the name of the database and the number in `column`.
 fn named(results: &ResultSets, column: &'static str) -> Option<(String, i64)> {
     let name = rows::text(results.first()?.first()?, "name").ok().flatten()?;
     Some((name, number(results, column)?))

@@ -1,12 +1,12 @@
-//! Reads connection strings as ADO.NET writes them, and refuses every key that would have no effect.
+//! Parses connection strings in the format of ADO.NET, and refuses every key that is not supported.
 //!
-//! The driver ignores keys that it does not know, so a string could name one server and reach another. Here every key
-//! is either honoured or an error that says what to write instead. No error repeats a value, and none repeats a key
-//! that is not in the tables below: behind a missing quote it may be a piece of the password.
+//! The driver ignores keys that it does not know, so it could connect to another server than the string means. Here an
+//! unsupported key is an error that says what to write instead. No error repeats a value, or a key that is not in the
+//! tables below: if a quote is missing, it may be a part of the password.
 
 use tiberius::{Config, EncryptionLevel};
 
-/// A key that is honoured.
+/// A supported key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Server,
@@ -21,15 +21,15 @@ pub(super) enum Key {
     ApplicationName,
     WorkstationId,
     PacketSize,
-    /// Features that do not exist here: honoured when they are switched off.
+    /// These features do not exist here. Their keys are accepted if they switch the feature off.
     MultipleActiveResultSets,
     PersistSecurityInfo,
     IntegratedSecurity,
-    /// Honoured when it asks for a server that takes writes.
+    /// Accepted if its value is `ReadWrite`.
     ApplicationIntent,
 }
 
-/// The keys that are honoured, under every name that ADO.NET has for them; the first is the one that messages use.
+/// The supported keys with all their names in ADO.NET. Messages use the first name.
 const HONOURED: [(Key, &[&str]); 16] = [
     (Key::Server, &["Server", "Data Source"]),
     (Key::Database, &["Database", "Initial Catalog", "DatabaseName"]),
@@ -58,7 +58,7 @@ const POOL: &str = "leave it out and set SM_STORE_CONNECTIONS";
 const AVAILABILITY_GROUP: &str =
     "leave it out; write the listener of the availability group as Server, with MultiSubnetFailover=true";
 
-/// Keys of ADO.NET, ODBC and JDBC that are not honoured, with what to do instead.
+/// Keys of ADO.NET, ODBC and JDBC that are not supported, with what to write instead.
 const NOT_HONOURED: [(&str, &str); 51] = [
     ("Address", WRITE_SERVER),
     ("Addr", WRITE_SERVER),
@@ -113,11 +113,11 @@ const NOT_HONOURED: [(&str, &str); 51] = [
     ("Driver", "leave it out; this is how ADO.NET writes connection strings, not ODBC"),
 ];
 
-/// A connection string of which every key is honoured. Has no `Debug`: a password may be in it.
+/// A connection string that has only supported keys. It does not implement `Debug`, because it may contain a password.
 pub(super) struct ConnectionString(Vec<(Key, String)>);
 
 impl ConnectionString {
-    /// Reads a string; or everything that is wrong with it.
+    /// Parses a connection string, or returns all errors in it.
     pub(super) fn parse(text: &str) -> Result<Self, Vec<String>> {
         let pairs = pairs(text).map_err(|error| vec![error.to_owned()])?;
         let mut read: Vec<(Key, String)> = Vec::new();
@@ -139,13 +139,13 @@ impl ConnectionString {
         if errors.is_empty() { Ok(Self(read)) } else { Err(errors) }
     }
 
-    /// The value of a key; `None` if it is not there or empty.
+    /// Returns the value of a key; `None` if the key is missing or its value is empty.
     pub(super) fn get(&self, key: Key) -> Option<&str> {
         let value = self.0.iter().find(|(other, _)| *other == key).map(|(_, value)| value.as_str());
         value.filter(|value| !value.is_empty())
     }
 
-    /// What the driver is told, but for the login; or everything that is wrong with it.
+    /// Returns the configuration of the driver without the login, or all errors.
     pub(super) fn config(&self) -> Result<Config, Vec<String>> {
         let mut config = Config::new();
         let mut errors = Vec::new();
@@ -170,7 +170,7 @@ impl ConnectionString {
             (Key::PersistSecurityInfo, LEAVE_OUT),
             (Key::IntegratedSecurity, TOKEN_FILE),
         ] {
-            // SSPI is another word for true.
+            // `SSPI` means true, so `switch` returns an error for it.
             if self.switch(key) != Ok(false) {
                 apply(Err(format!("{} can only be false: {instead}", name(key))));
             }
@@ -188,9 +188,9 @@ impl ConnectionString {
             Some((protocol, _)) if ["np", "lpc", "admin"].iter().any(|other| protocol.eq_ignore_ascii_case(other)) => {
                 return Err(format!("Server is only reached over TCP: {WRITE_SERVER}"));
             }
-            // As URLs have it; an IPv6 address has more colons.
+            // The port is separated by a colon, as in a URL. An IPv6 address has further colons.
             Some((_, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return Err(format!("the port of Server stands behind a comma: {WRITE_SERVER}"));
+                return Err(format!("the port of Server must follow a comma: {WRITE_SERVER}"));
             }
             _ => server,
         };
@@ -232,7 +232,7 @@ impl ConnectionString {
         Ok(())
     }
 
-    /// How the connection is encrypted: wholly unless the string says otherwise.
+    /// Returns how the connection is encrypted; by default everything is.
     pub(super) fn encrypt(&self) -> Result<EncryptionLevel, String> {
         let Some(value) = self.get(Key::Encrypt) else { return Ok(EncryptionLevel::Required) };
         match value.to_ascii_lowercase().as_str() {
@@ -245,7 +245,7 @@ impl ConnectionString {
     }
 
     fn packet_size(&self, config: &mut Config) -> Result<(), String> {
-        /// What the server takes.
+        /// The sizes that SQL Server accepts.
         const BYTES: std::ops::RangeInclusive<u32> = 512..=32_767;
         let Some(value) = self.get(Key::PacketSize) else { return Ok(()) };
         match value.parse().ok().filter(|size| BYTES.contains(size)) {
@@ -257,7 +257,7 @@ impl ConnectionString {
         }
     }
 
-    /// Whether something is switched on; it is off if it is not there.
+    /// Returns the value of a key that is true or false; false if the key is missing.
     fn switch(&self, key: Key) -> Result<bool, String> {
         match self.get(key).unwrap_or("false").to_ascii_lowercase().as_str() {
             "true" | "yes" => Ok(true),
@@ -267,12 +267,13 @@ impl ConnectionString {
     }
 }
 
-/// The name of a key in messages.
+/// Returns the name of a key for messages.
 fn name(key: Key) -> &'static str {
     HONOURED.iter().find(|(other, _)| *other == key).and_then(|(_, names)| names.first()).copied().unwrap_or_default()
 }
 
-/// The key of this name; or, of one that is not honoured, its name and what to do, if it is known at all.
+/// Finds a supported key by any of its names. For an unsupported key that is known, the error has its name and what to
+/// write instead.
 fn find(text: &str) -> Result<(Key, &'static str), Option<(&'static str, &'static str)>> {
     let same = |name: &&str| name.eq_ignore_ascii_case(text);
     let honoured = HONOURED.iter().find(|(_, names)| names.iter().any(same));
@@ -282,8 +283,8 @@ fn find(text: &str) -> Result<(Key, &'static str), Option<(&'static str, &'stati
     }
 }
 
-/// Keys with their values, in order. A value in quotes may hold semicolons, and its quote if that is doubled; one in
-/// braces holds anything but a closing brace. A doubled `=` in a key stands for one.
+/// Splits a string into keys and values, in order. A value in quotes may contain semicolons, and its own quote doubled.
+/// A value in braces may contain anything except a closing brace. A doubled `=` in a key stands for one.
 fn pairs(text: &str) -> Result<Vec<(String, String)>, &'static str> {
     let mut pairs = Vec::new();
     let mut rest = text;
@@ -297,9 +298,7 @@ fn pairs(text: &str) -> Result<Vec<(String, String)>, &'static str> {
         pairs.push((key, value));
         rest = match after.trim_start() {
             "" => "",
-            after => {
-                after.strip_prefix(';').ok_or("something stands between a value in quotes and the next semicolon")?
-            }
+            after => after.strip_prefix(';').ok_or("there is text between a value in quotes and the next semicolon")?,
         };
     }
 }
@@ -409,7 +408,7 @@ mod tests {
             ("Server=db", "names no Database"),
             ("Server=db;Database=", "names no Database"),
             ("Server=np:\\\\db\\pipe;Database=d", "only reached over TCP"),
-            ("Server=db:1433;Database=d", "behind a comma"),
+            ("Server=db:1433;Database=d", "follow a comma"),
             ("Server=db,port;Database=d", "not a number"),
             ("Server=db,1433,5;Database=d", "not a number"),
             ("Server=,1433;Database=d", "not a host"),
@@ -425,7 +424,7 @@ mod tests {
             ("Server=db;Database", "has no value"),
             ("Server=db;Password='a;Database=d", "not closed"),
             ("Server=db;Password={a;Database=d", "not closed"),
-            ("Server=db;Password='a'b;Database=d", "stands between"),
+            ("Server=db;Password='a'b;Database=d", "text between"),
         ] {
             assert!(errors(text).contains(expected), "{text}: {}", errors(text));
         }

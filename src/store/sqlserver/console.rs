@@ -1,4 +1,4 @@
-//! What operators look at, on SQL Server: one intent in full, how things stand, how much waits.
+//! Queries of the console on SQL Server: one intent in full, the overview, and the health of targets.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ use crate::store::{
     TargetHealth,
 };
 
-/// After the history, which is five result sets.
+/// Builds the query for everything about an intent: the five result sets of its history, then one with its contract and
+/// what it waits for.
 pub(super) fn detail_batch(id: &IntentId) -> Batch {
     let mut values = Values::default();
     let id = values.text(id.as_str());

@@ -1,4 +1,4 @@
-//! Contracts and their numbers in the database, remembered: rows never change, so neither does this.
+//! A cache of contracts and their numbers in the database. It never becomes outdated, because these rows never change.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ struct Known {
     by_id: HashMap<i64, Arc<Contract>>,
 }
 
-/// A contract in the database. Its number is that of its lane.
+/// The row of a contract. Its number is also the number of its lane.
 #[derive(Clone)]
 pub(super) struct ContractRow {
     pub lane: Arc<Lane>,
@@ -33,7 +33,7 @@ impl Contracts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a contract as if it were in the database.
+    /// Adds a contract to the cache as if it were in the database.
     #[cfg(test)]
     pub(super) fn learn(&self, snapshot: &ContractSnapshot, row: ContractRow) {
         let mut known = self.lock();
@@ -41,7 +41,7 @@ impl Contracts {
         known.ids.insert(Arc::clone(&snapshot.json), row);
     }
 
-    /// The row of a snapshot, made if it is new.
+    /// Returns the row of a contract, and inserts it if the contract is new.
     pub(super) async fn row(
         &self,
         database: &Database,
@@ -70,7 +70,7 @@ impl Contracts {
         Ok(row)
     }
 
-    /// The contracts of these rows; those that cannot be read are left out.
+    /// Returns the contracts with these numbers. Contracts that this program cannot read are left out and logged.
     pub(super) async fn by_id(
         &self,
         database: &Database,
@@ -102,7 +102,8 @@ impl Contracts {
     }
 }
 
-/// A contract by its hash, made if it is not there. Harmless outside the transaction that needs it.
+/// Builds the batch that inserts a contract, if there is none with its hash, and returns its row. It runs in a
+/// transaction of its own, because a contract that no intent uses does no harm.
 pub(super) fn ensure_contract(url: &str, snapshot: &str, target: &str, attempt_limit: i64) -> Batch {
     let mut values = Values::default();
     let (url_hash, hash) = (values.hash(&sha256(url)), values.hash(&sha256(snapshot)));
@@ -119,7 +120,7 @@ SELECT contract_id, gateway_id FROM submission_contracts WHERE snapshot_sha256 =
     ))
 }
 
-/// The receiver of a contract, made if it is not there.
+/// Builds the batch that inserts the webhook receiver of a contract, if it is missing.
 pub(super) fn ensure_receiver(origin: &str, contract_id: i64) -> Batch {
     let mut values = Values::default();
     let hash = values.hash(&sha256(origin));
@@ -135,7 +136,7 @@ WHERE r.origin_sha256 = {hash}
     ))
 }
 
-/// Contracts by their numbers.
+/// Builds the query for contracts by their numbers.
 pub(super) fn contracts(ids: Vec<serde_json::Value>) -> Batch {
     let mut values = Values::default();
     let ids = values.json(ids);
@@ -151,5 +152,5 @@ fn sha256(text: &str) -> [u8; 32] {
 }
 
 fn missing(what: &str) -> StoreError {
-    StoreError::Unexpected(format!("the {what} just written is not there"))
+    StoreError::Unexpected(format!("the {what} that was just inserted is missing"))
 }

@@ -1,11 +1,12 @@
-//! What is written along with the end of an attempt or an intent: the pending webhook event, and the counts by minute.
+//! Statements that run when attempts finish or intents end: they insert pending webhook events and count by minute.
 
 use crate::store::KEPT_MINUTES;
 
-/// Minutes since 1970, as the other store counts them.
+/// The current minute, counted from 1970 like [`minute_of`](crate::store::minute_of).
 pub(super) const THIS_MINUTE: &str = "DATEDIFF(MINUTE, '1970-01-01T00:00:00', SYSUTCDATETIME())";
 
-/// Writes down the events of the intents `i` of `ended` (tables and a condition), if their contracts have webhooks.
+/// Inserts pending events for the intents `i` that `ended` selects (tables and a condition), if their contracts have
+/// webhooks.
 pub(super) fn webhook_events(ended: &str) -> String {
     format!(
         "
@@ -17,16 +18,16 @@ WHERE NOT EXISTS (SELECT 1 FROM submission_webhook_events AS w WHERE w.intent_se
     )
 }
 
-/// What is counted.
+/// Which attempts or intents to count.
 #[derive(Clone, Copy)]
 pub(super) enum Ended<'a> {
-    /// The attempts of `@done` that were just recorded.
+    /// The attempts of `@done` that this transaction recorded.
     ByAttempt,
-    /// The intents `i` of these tables and this condition, exhausted without an attempt.
+    /// The intents `i` that these tables and condition select, which were exhausted without an attempt.
     WithoutAttempt(&'a str),
 }
 
-/// Adds up by minute; what is older than a day goes with the first of a kind.
+/// Adds to the counts of the minute. When a row is inserted, rows that are too old are deleted.
 pub(super) fn count(ended: Ended<'_>) -> String {
     let (kinds, same, values) = match ended {
         Ended::ByAttempt => (
@@ -40,7 +41,8 @@ pub(super) fn count(ended: Ended<'_>) -> String {
     AND m.status = g.status",
             "g.minute, g.contract_id, g.outcome, g.cause, g.status, g.attempts, g.micros",
         ),
-        // Literals stand where they are compared: as columns of a derived table their collation would be in doubt.
+        // The literals are in the comparisons: as columns of a derived table they would have the collation of the
+        // database.
         Ended::WithoutAttempt(intents) => (
             format!(
                 "SELECT CAST({THIS_MINUTE} AS BIGINT) AS minute, i.contract_id, COUNT_BIG(*) AS attempts,

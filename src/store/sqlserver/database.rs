@@ -1,10 +1,10 @@
-//! Connections to the server, and running one batch of SQL on one of them.
+//! Connection pools, and running one batch of SQL on a connection.
 //!
-//! tiberius is not cancel-safe: a call that is dropped half-way leaves its answer on the wire for
-//! the next user. So each batch runs in a task of its own that nobody can drop, and a connection
-//! counts as dirty from before its work until that ended in order; a dirty one is thrown away.
-//! That is also why this is a manager of our own: bb8-tiberius is held at an older tiberius and
-//! never calls a connection broken.
+//! tiberius is not cancel-safe: if the future of a query is dropped, the server's answer stays unread on the connection
+//! and the next user would read it. Each batch therefore runs in a task of its own that is never cancelled. A
+//! connection is marked dirty before a batch and clean only after the batch has ended normally; a dirty connection is
+//! discarded. bb8-tiberius does not do this and needs an older tiberius, so this module implements bb8's
+//! `ManageConnection` itself.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -25,21 +25,22 @@ use crate::platform::clock::monotonic;
 use crate::store::StoreError;
 use crate::telemetry::metrics::Metrics;
 
-/// SQL with its values; values never become part of the text.
+/// SQL text with the values of its parameters. Values never become part of the text.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub sql: Cow<'static, str>,
     pub values: Vec<Value>,
     pub repeat: Repeat,
-    /// It is sent often: the server is to parse it once for each connection.
+    /// Whether the server parses the batch once for each connection (`sp_prepare`). Set for batches that are sent
+    /// often.
     pub prepare: bool,
-    /// Not one of the store's statements.
+    /// Whether this is a statement of a test and not of the store.
     #[cfg(test)]
     pub of_test: bool,
 }
 
 impl Batch {
-    /// A batch that does no harm when it runs twice.
+    /// Makes a batch that is harmless when it runs twice.
     pub(super) fn new(sql: impl Into<Cow<'static, str>>, values: Vec<Value>) -> Self {
         Self {
             sql: sql.into(),
@@ -52,47 +53,46 @@ impl Batch {
     }
 }
 
-/// When a batch that failed for a passing reason may be sent once more.
+/// When a batch that failed with a temporary error may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeat {
-    /// Whenever the server reports such a reason, also if the batch may have taken effect: running it twice does no harm.
+    /// After every temporary error, even if the batch may have taken effect, because running it twice is harmless.
     IfFailed,
-    /// Only if the server rolled it back for certain. A batch that starts attempts is such: run a second time it finds them
-    /// started, by nobody, and nobody would make them.
+    /// Only if the server is known to have rolled it back. This is for batches that start attempts: a second run would
+    /// find the attempts already started and report them as stale, so they would stay open and never be made.
     IfRolledBack,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// At most 4,000 UTF-16 units, where its batch is prepared.
+    /// A text of at most 4,000 UTF-16 code units if its batch is prepared.
     Text(String),
     Json(String),
     Bytes(Bytes),
     Number(i64),
 }
 
-/// Rows of each result set, in the order of the statements that made them.
+/// The rows of each result set, in the order of the statements that return them.
 pub(super) type ResultSets = Vec<Vec<Row>>;
 
 #[derive(Clone)]
 pub(super) struct Database {
     name: &'static str,
     pool: Pool<Manager>,
-    /// Why the last connection that was tried could not be made.
+    /// The error of the last connection that could not be opened.
     faults: watch::Sender<String>,
     metrics: Arc<Metrics>,
-    /// How long a batch is tried again for.
+    /// How long a batch may take in all, including repetitions.
     budget: Duration,
 }
 
-/// Tries of a batch that the server rolled back or refused for a passing reason.
+/// How often a batch is sent at most if it fails with temporary errors.
 const TRIES: u32 = 5;
-/// A connection that was used this recently is taken to be alive without asking.
+/// A connection that was used this recently is not tested before it is used again.
 const FRESH: Duration = Duration::from_secs(1);
 
 impl Database {
-    /// Makes a pool of at most `size` connections, with a name for the metrics; connects when first
-    /// used.
+    /// Makes a pool of at most `size` connections without connecting. `name` is the label of the pool in the metrics.
     pub(super) fn new(settings: &Settings, name: &'static str, size: u32, metrics: Arc<Metrics>) -> Self {
         let faults = watch::Sender::default();
         let manager = Manager { settings: settings.clone(), faults: faults.clone() };
@@ -102,15 +102,16 @@ impl Database {
             .idle_timeout(Some(Duration::from_secs(300)))
             .max_lifetime(Some(Duration::from_secs(3600)))
             .test_on_check_out(true)
-            // The one that was used last has the most prepared.
+            // The connection that was used last has the most prepared statements.
             .queue_strategy(QueueStrategy::Lifo)
-            // Who waits for a connection is told why there is none, and tries again if it wants to.
+            // A caller that waits for a connection gets the error of a failed connection at once, and decides itself
+            // whether to try again.
             .retry_connection(false)
             .build_unchecked(manager);
         Self { name, pool, faults, metrics, budget: settings.budget }
     }
 
-    /// Runs a batch to its end. One that fails for a passing reason is repeated, if that is safe.
+    /// Runs a batch to its end. Repeats it after a temporary error, if that is safe.
     pub(super) async fn run(&self, batch: Batch) -> Result<ResultSets, StoreError> {
         #[cfg(test)]
         if !batch.of_test {
@@ -120,7 +121,7 @@ impl Database {
         let task = tokio::spawn(async move { database.run_with_patience(&batch).await });
         match task.await {
             Ok(result) => result,
-            Err(panic) => Err(StoreError::Unavailable(format!("a database call died: {panic}"))),
+            Err(panic) => Err(StoreError::Unavailable(format!("a database call panicked: {panic}"))),
         }
     }
 
@@ -161,7 +162,7 @@ impl Database {
         }
     }
 
-    /// A connection, or why there is none: at once if one cannot be made and there are no others.
+    /// Takes a connection from the pool. Fails at once if no connection can be opened and the pool has no other.
     async fn connection(&self) -> Result<PooledConnection<'_, Manager>, String> {
         let mut faults = self.faults.subscribe();
         let get = self.pool.get();
@@ -194,10 +195,11 @@ impl Database {
     }
 }
 
-/// Why a batch did not run to its end.
+/// The error of a batch that did not run to its end.
 struct QueryError {
     error: Error,
-    /// A result set had arrived. Batches that write answer after their commit, so they have taken effect.
+    /// Whether a result set had arrived. Batches that write return result sets only after their commit, so they have
+    /// taken effect.
     answered: bool,
 }
 
@@ -210,24 +212,24 @@ async fn query(client: &mut Tds, sql: &str, values: &[Value]) -> Result<ResultSe
             Value::Number(number) => query.bind(*number),
         }
     }
-    // Returns with the first result set, or at the end if there is none.
+    // This returns when the first result set arrives, or at the end if there is none.
     let stream = query.query(client).await.map_err(|error| QueryError { error, answered: false })?;
     stream.into_results().await.map_err(|error| QueryError { error, answered: true })
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Failure {
-    /// No connection, or it broke: whether a write took effect may be unknown.
+    /// There is no connection, or it broke. Whether a write took effect may be unknown.
     Unreachable(String),
-    /// The server had begun to answer: a write has taken effect, and what became of it is not known.
+    /// The answer broke off after its first result set: a write has taken effect, and its results are not known.
     InDoubt(String),
-    /// The server undid the whole batch for a reason that passes.
+    /// The server rolled back the whole batch because of a temporary condition.
     RolledBack(String),
-    /// The server refused the batch or gave it up for a reason that passes; it may have taken effect.
+    /// The server refused or ended the batch because of a temporary condition. The batch may have taken effect.
     Passing { code: u32, text: String },
-    /// A key was there already: another transaction was first, or it is in the batch itself.
+    /// A key exists already, because another transaction inserted it first or the batch contains it twice.
     KeyExists(String),
-    /// The server said no.
+    /// The server refused the batch, and would refuse it again.
     Refused(String),
 }
 
@@ -237,22 +239,23 @@ impl Failure {
         let Error::Server(token) = &error else { return Self::Unreachable(text) };
         match Self::of_code(token.code(), text) {
             Ok(known) => known,
-            // A server that goes away says so before it closes; what it says then is no verdict.
+            // A server that is shutting down sends an error before it closes the connection. Such an error is not about
+            // the batch.
             Err(text) if token.class() < 17 && connection.answers().await => Self::Refused(text),
             Err(text) => Self::Unreachable(text),
         }
     }
 
-    /// What an error number of the server says by itself, if it says enough.
+    /// The kind of failure, if the server's error number alone decides it.
     fn of_code(code: u32, text: String) -> Result<Self, String> {
         match code {
-            // Deadlock victim, a lock that took too long, a conflict of snapshots.
+            // Deadlock victim; lock timeout; update conflict under snapshot isolation.
             1205 | 1222 | 3960 => Ok(Self::RolledBack(text)),
             2601 | 2627 => Ok(Self::KeyExists(text)),
             // Limits and reconfigurations of Azure SQL. Some of them may come after a commit (40143, 40197, 40540, 40613).
             615 | 926 | 4060 | 4221 | 10_928 | 10_929 | 40_143 | 40_197 | BUSY | 40_540 | 40_613 | 49_918 | 49_919
             | 49_920 => Ok(Self::Passing { code, text }),
-            // This replica is not the primary any more. A new connection finds the one that is.
+            // This replica is no longer the primary. A new connection reaches the new primary.
             976 | 983 | 3906 => Ok(Self::Unreachable(text)),
             _ => Err(text),
         }
@@ -266,7 +269,7 @@ impl Failure {
         }
     }
 
-    /// How long to wait before try number `tried + 1`.
+    /// How long to wait before the batch is sent again, after `tried` failures.
     fn pause(&self, tried: u32) -> Duration {
         const ASKED_FOR: Duration = Duration::from_secs(10);
         match self {
@@ -294,7 +297,7 @@ impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::InDoubt(text) => {
-                Self::Unavailable(format!("the answer to a batch was lost, which has taken effect: {text}"))
+                Self::Unavailable(format!("a batch has taken effect, but its answer was lost: {text}"))
             }
             Failure::Unreachable(text) | Failure::RolledBack(text) | Failure::Passing { text, .. } => {
                 Self::Unavailable(text)
@@ -304,13 +307,13 @@ impl From<Failure> for StoreError {
     }
 }
 
-/// Lets the server parse a batch. The handle lasts as long as the connection.
+/// Prepares a batch on the server. The handle is valid as long as the connection.
 pub(super) const PREPARE: &str = "
 DECLARE @handle INT;
 EXEC sp_prepare @handle OUTPUT, @P1, @P2, 1;
 SELECT CAST(@handle AS BIGINT) AS handle;";
 
-/// A connection as the driver has it.
+/// A connection of the driver, tiberius.
 pub type Tds = Client<Compat<TcpStream>>;
 
 pub(super) struct Manager {
@@ -326,23 +329,23 @@ impl Manager {
     }
 }
 
-/// What every connection is told first: errors undo the whole batch, counts are not wanted, nobody waits for a lock for
-/// ever.
+/// The settings of every new connection: an error rolls back the whole batch, row counts are not sent, and waiting for
+/// a lock has a timeout.
 fn setup(lock_timeout: Duration) -> String {
     format!("SET XACT_ABORT ON; SET NOCOUNT ON; SET LOCK_TIMEOUT {};", lock_timeout.as_millis())
 }
 
 pub(super) struct Connection {
     client: Tds,
-    /// Work was begun on it and has not ended in order.
+    /// Whether a batch was started on this connection and has not ended normally.
     dirty: bool,
     used: Instant,
-    /// The handles of batches that the server has parsed, by their text; none of those that it would not prepare.
+    /// The handles of prepared batches by their text; `None` for a batch that the server refused to prepare.
     prepared: HashMap<Cow<'static, str>, Option<i64>>,
 }
 
 impl Connection {
-    /// Runs a batch, by its handle if it is to be prepared.
+    /// Runs a batch, through its handle if it is prepared.
     async fn query(&mut self, batch: &Batch) -> Result<ResultSets, QueryError> {
         let Some(handle) = self.handle(batch).await? else {
             return query(&mut self.client, &batch.sql, &batch.values).await;
@@ -368,7 +371,7 @@ impl Connection {
         let values = [Value::Text(types.join(", ")), Value::Json(batch.sql.to_string())];
         let handle = match query(&mut self.client, PREPARE, &values).await {
             Ok(results) => results.iter().flatten().next().and_then(|row| row.try_get("handle").ok().flatten()),
-            // It says no to this text; it may be run all the same.
+            // The server does not prepare this text, but may still run it.
             Err(QueryError { error: Error::Server(token), .. }) if token.class() < 17 => None,
             Err(error) => return Err(error),
         };
@@ -376,7 +379,7 @@ impl Connection {
         Ok(handle)
     }
 
-    /// Whether it answers and has no transaction open; gives one up that a failure left behind.
+    /// Whether the server answers on this connection. Rolls back a transaction that a failed batch left open.
     async fn answers(&mut self) -> bool {
         query(&mut self.client, "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION", &[]).await.is_ok()
     }
@@ -387,7 +390,7 @@ impl ManageConnection for Manager {
     type Error = Error;
 
     async fn connect(&self) -> Result<Connection, Error> {
-        // A little less than whoever waits for it has, so that they hear of it.
+        // A little less than the callers' timeout, so that they get this error instead of their own timeout.
         let timeout = self.settings.pool.timeout * 9 / 10;
         let late = |_| {
             let message = format!("the server did not answer within {timeout:?}");
@@ -414,7 +417,7 @@ impl ManageConnection for Manager {
     }
 }
 
-/// Connects, following the one redirection that Azure SQL may ask for.
+/// Opens a connection, and follows one redirection, which Azure SQL may request.
 pub async fn connect(settings: &Settings) -> Result<Tds, Error> {
     let config = settings.config().await?;
     match connect_to(config.clone()).await {

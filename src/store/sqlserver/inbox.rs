@@ -1,6 +1,6 @@
-//! The inbox: submissions kept as they came, contacts and messages made of them.
+//! The inbox on SQL Server: stored submissions, and the contacts and messages made of them.
 //!
-//! Intake goes with the batch of writes; processing is a transaction a row.
+//! New submissions are inserted with the batch of writes. Each submission is processed in a transaction of its own.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,8 +22,8 @@ use crate::store::{
     Reprocess, StoreError, Text,
 };
 
-/// Adds new submissions to a batch of writes. Of several with one key only the first is written; the others are compared with
-/// it afterwards.
+/// Adds new submissions to a batch of writes. If several have the same key, only the first is inserted; the others are
+/// compared with it afterwards.
 pub(super) fn write_received(script: &mut Script, received: &[NewInboxSubmission]) {
     let mut items = Vec::with_capacity(received.len());
     let (mut payloads, mut hashes) = (BytesMut::new(), BytesMut::new());
@@ -71,7 +71,7 @@ INSERT INTO inbox_forms (submission_seq)
 SELECT s.submission_seq FROM @received AS r JOIN inbox_submissions AS s ON s.id = r.id
 WHERE r.is_form = 1 AND NOT EXISTS (SELECT 1 FROM inbox_forms AS f WHERE f.submission_seq = s.submission_seq);"
     ));
-    // What stands under the keys that came.
+    // Returns what is stored under the keys of the batch.
     script.answer(
         "
 SELECT s.id, s.key_sha256, s.content_sha256 FROM @received AS r
@@ -91,7 +91,7 @@ pub(super) fn received(
     }
     let answer = |new: &NewInboxSubmission| {
         let Some(key) = new.key_sha256 else { return Ok(Received::Created(new.id)) };
-        let lost = || StoreError::Unavailable("the server did not say what stands under a key".to_owned());
+        let lost = || StoreError::Unavailable("the server did not return what is stored under a key".to_owned());
         let (id, content) = by_key.get(key.as_slice()).ok_or_else(lost)?;
         Ok(if *id == new.id {
             Received::Created(*id)
@@ -120,7 +120,7 @@ FROM inbox_submissions WHERE next_try_at <= SYSUTCDATETIME() ORDER BY next_try_a
 
 pub(super) async fn look(database: &Database, limit: usize) -> Result<DueInbox, StoreError> {
     let results = database.run(look_batch(limit)).await?;
-    let head = results.first().and_then(|rows| rows.first()).ok_or_else(|| no_answer("a look"))?;
+    let head = results.first().and_then(|rows| rows.first()).ok_or_else(|| no_answer("a query for due submissions"))?;
     let (now, next) = (rows::need_moment(head, "now_at")?, rows::moment(head, "next_at")?);
     let due = |row: &Row| {
         Ok(DueInboxSubmission {
@@ -144,11 +144,11 @@ pub(super) async fn look(database: &Database, limit: usize) -> Result<DueInbox, 
     })
 }
 
-/// A submission that became a message, in a transaction of its own.
+/// Statements that make a message of a submission, in a transaction of its own.
 ///
-/// Its contact: by email; else the one with this phone and no email, which then gets the email; else, without an email,
-/// the oldest with this phone; else a new one. A phone is filled in only if no other contact of the client has it: it
-/// would take that one's messages.
+/// They find the contact by its email; else the one with this phone and no email, which then gets the email; else, if
+/// there is no email, the oldest one with this phone; else they create one. A phone is filled in only if no other
+/// contact of the client has it, because messages from that number would then go to this contact.
 fn process_row(values: &mut Values, fence: &str, item: &ProcessedInboxSubmission, draft: &Draft) -> String {
     let Draft { email, phone, name, body } = draft;
     let (seq, tries) = (values.number(item.seq.0), values.number(i64::from(item.tries)));
@@ -195,11 +195,11 @@ COMMIT TRANSACTION;"
     )
 }
 
-/// A submission that failed, in a transaction of its own.
+/// Statements that record the error of a submission, in a transaction of their own.
 fn fail_row(values: &mut Values, fence: &str, item: &ProcessedInboxSubmission, failed: &FailedInboxTry) -> String {
     let (seq, tries) = (values.number(item.seq.0), values.number(i64::from(item.tries)));
     let error = values.text(&failed.error);
-    // Blank if it is not to be tried again: there are no parameters that are NULL.
+    // Empty if it is not tried again, because typed parameters cannot be NULL on every server.
     let next = values.text(failed.next_try_at.map(json_moment).unwrap_or_default());
     format!(
         "
@@ -212,7 +212,8 @@ COMMIT TRANSACTION;"
     )
 }
 
-/// Several rows in one round trip, each as it turned out; then whether the term held for the last of them.
+/// Builds the batch that records the results of several submissions in one round trip, and then returns whether the
+/// term held the lease in the last transaction.
 pub(super) fn process_batch(term: &Term, rows: &[ProcessedInboxSubmission]) -> Batch {
     let mut values = Values::default();
     let Fence { sql: fence, .. } = values.fence(term);
@@ -228,7 +229,7 @@ pub(super) fn process_batch(term: &Term, rows: &[ProcessedInboxSubmission]) -> B
     values.batch(sql + "\nSELECT @held AS held;")
 }
 
-/// Rows in one round trip: at most 120 parameters, and texts of as many payloads.
+/// Submissions in one round trip. They have up to 120 parameters, and as many texts as payloads.
 const ROWS: usize = 20;
 
 pub(super) async fn process(
@@ -241,7 +242,8 @@ pub(super) async fn process(
         match process_together(database, term, rows).await {
             Ok(true) => results.extend(rows.iter().map(|_| Ok(()))),
             Ok(false) => return Ok(None),
-            // One of them is not taken; which ones were is known to each.
+            // The server refused one of them. They are repeated one by one; those that were recorded already do not
+            // change again.
             Err(StoreError::Unexpected(_)) => {
                 for row in rows {
                     match process_together(database, term, std::slice::from_ref(row)).await {
@@ -258,14 +260,14 @@ pub(super) async fn process(
     Ok(Some(results))
 }
 
-/// Whether the term held.
+/// Records the results of several submissions. Returns whether the term held the lease.
 async fn process_together(
     database: &Database,
     term: &Term,
     rows: &[ProcessedInboxSubmission],
 ) -> Result<bool, StoreError> {
     let answer = database.run(process_batch(term, rows)).await?;
-    let row = answer.iter().flatten().next().ok_or_else(|| no_answer("submissions"))?;
+    let row = answer.iter().flatten().next().ok_or_else(|| no_answer("a batch of inbox results"))?;
     Ok(rows::need::<i64>(row, "held")? == 1)
 }
 
@@ -290,7 +292,7 @@ SELECT CAST(@@ROWCOUNT AS BIGINT) AS changed;"
 
 pub(super) async fn reprocess(database: &Database, which: &Reprocess) -> Result<usize, StoreError> {
     let results = database.run(reprocess_batch(which)).await?;
-    let row = results.iter().flatten().next().ok_or_else(|| no_answer("a wish"))?;
+    let row = results.iter().flatten().next().ok_or_else(|| no_answer("a request to reprocess"))?;
     Ok(usize::try_from(rows::need::<i64>(row, "changed")?).unwrap_or(0))
 }
 
@@ -328,7 +330,7 @@ pub(super) async fn find(
     Ok(Some((submission(row)?, rows::bytes(row, "payload")?.unwrap_or_default())))
 }
 
-/// A list, newest first.
+/// A list of rows, newest first.
 #[derive(Clone, Copy)]
 pub(super) struct Listing {
     columns: &'static str,
@@ -343,8 +345,8 @@ pub(super) const CONTACTS: Listing = Listing {
     table: "inbox_contacts",
     number: "contact_id",
 };
-/// Of each body as many UTF-16 units as hold one character more than is shown, whatever characters they are. What is cut
-/// within a pair of surrogates is behind those.
+/// The query cuts each body after so many UTF-16 code units that one character more than lists show is included,
+/// whatever the characters are. If the cut divides a surrogate pair, it is beyond the characters that are shown.
 pub(super) const MESSAGES: Listing = Listing {
     columns: "message_id, client_slug, contact_id, (SELECT s.id FROM inbox_submissions AS s
     WHERE s.submission_seq = inbox_messages.submission_seq) AS submission_id, channel,

@@ -1,4 +1,4 @@
-//! Jobs: what they are besides intents, the traces of submissions, and which nodes are gone.
+//! Jobs on SQL Server: what is stored of them besides their intents, trace contexts, and which nodes do not answer.
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -13,7 +13,7 @@ use crate::domain::job::SubmissionId;
 use crate::domain::node::{FAILURES_UNTIL_GONE, PROBE_INTERVAL};
 use crate::store::{FoundJob, Job, JobFacts, JobLookup, JobPage, JobQuery, StoreError};
 
-/// What the input of new intents has besides, if some are jobs.
+/// The additional columns of the list of new intents, if some of them belong to jobs.
 pub(super) fn input_columns(hashes: &str) -> [Column<'static>; 7] {
     [
         Column::hash("key_sha256", hashes),
@@ -26,11 +26,12 @@ pub(super) fn input_columns(hashes: &str) -> [Column<'static>; 7] {
     ]
 }
 
-/// Ends the condition of inserted intents, if some are jobs.
+/// An additional condition for inserting intents, if some of them belong to jobs.
 pub(super) const UNLESS_KEY_EXISTS: &str = "
     AND NOT EXISTS (SELECT 1 FROM submission_jobs AS b WHERE b.key_sha256 = n.key_sha256)";
 
-/// No two transactions share a timestamp, so it tells which intents this one created.
+/// Inserts the jobs of intents that this transaction created. Each transaction has its own timestamp, which identifies
+/// them.
 pub(super) const INSERT_JOBS: &str = "
 INSERT INTO submission_jobs (intent_seq, key_sha256, submission_id, tenant_id, workspace_id, job_id, idempotency_key,
     management_node_id, accepted_at)
@@ -44,7 +45,7 @@ INSERT INTO submission_traces (intent_seq, traceparent)
 SELECT i.intent_seq, n.traceparent FROM @new AS n JOIN submission_intents AS i ON i.intent_id = n.intent_id
 WHERE n.place BETWEEN @first AND @last AND n.traceparent IS NOT NULL AND i.created_at = @now;";
 
-/// The intents that have the keys of the submitted jobs.
+/// Returns the query for the intents that have the keys of the submitted jobs.
 pub(super) fn submitted() -> String {
     format!(
         "
@@ -57,8 +58,9 @@ WHERE n.place BETWEEN @first AND @last;"
     )
 }
 
-/// Counts the attempts that could not reach nodes, until one does; which came first in a batch is not looked at.
-/// How long a node has been gone counts from when that is said of it, whatever is tried meanwhile.
+/// Statements that count, for each node, attempts in a row that could not reach it. If an attempt of the batch reached
+/// the node, the count is deleted, whatever the order within the batch was. `tried_at` is set by every failure until
+/// the node counts as unreachable; after that only a probe sets it.
 pub(super) fn count_reach() -> String {
     const FAILED: &str = "SELECT i.gateway_id, COUNT_BIG(*) AS failures FROM @done AS d
     JOIN submission_intents AS i ON i.intent_seq = d.intent_seq
@@ -77,7 +79,8 @@ WHERE NOT EXISTS (SELECT 1 FROM submission_gateway_reach AS r WHERE r.gateway_id
     )
 }
 
-/// Whether a node answers, as far as is known, or may be tried now.
+/// Builds the query that returns whether a job may be sent to a node: the node is not known to be unreachable, or this
+/// caller may probe it now.
 pub(super) fn admits_batch(url_sha256: &[u8; 32]) -> Batch {
     let mut values = Values::default();
     let url = values.hash(url_sha256);
@@ -134,7 +137,7 @@ fn job(row: &Row) -> Result<Job, StoreError> {
     })
 }
 
-/// A page of jobs, newest first.
+/// Builds the query for a page of jobs, newest first.
 pub(super) fn list_batch(query: &JobQuery) -> Batch {
     let mut values = Values::default();
     let limit = values.count(query.limit.max(1).saturating_add(1));
@@ -174,6 +177,10 @@ pub(super) async fn list(database: &Database, query: &JobQuery) -> Result<JobPag
 
 pub(super) async fn admits(database: &Database, gateway: &GatewayUrl) -> Result<bool, StoreError> {
     let results = database.run(admits_batch(&Sha256::digest(gateway.as_str()).into())).await?;
-    let row = results.iter().flatten().next().ok_or_else(|| StoreError::Unavailable("no answer".to_owned()))?;
+    let row = results
+        .iter()
+        .flatten()
+        .next()
+        .ok_or_else(|| StoreError::Unavailable("the server returned no rows".to_owned()))?;
     Ok(rows::need::<i64>(row, "admitted")? == 1)
 }

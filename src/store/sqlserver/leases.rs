@@ -1,6 +1,4 @@
-//! The lease: acquire, renew, release, look at it and reset it.
-//!
-//! Each call is one batch. The row of the lease is changed first, which locks it until the batch commits.
+//! Acquires, renews, releases, reads and resets the lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +13,17 @@ use crate::domain::time::Timestamp;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::store::{LeaseRow, LeaseState, StoreError};
 
-/// Durations go to DATEADD, which takes an INT.
+/// Converts a duration to milliseconds for DATEADD, which takes an INT.
 fn millis(duration: Duration) -> i64 {
     i64::from(i32::try_from(duration.as_millis()).unwrap_or(i32::MAX))
 }
 
-/// One store has one executor, also when instances do not agree on the name of its lease: the lease rows and the clock are
-/// changed first, which keeps them locked until commit, the epoch is one more than any before, and other names are gone.
-/// Time is taken when nobody else can write any more.
+/// Builds the batch that acquires the lease.
+///
+/// One store has one leader, even if instances are configured with different lease names. The transaction therefore
+/// first changes all rows of leases and the clock's row, which locks them until the commit. It gives the new lease the
+/// highest epoch so far plus one, and deletes leases with other names. It reads the time after it has these locks, when
+/// no other transaction can write.
 pub(super) fn acquire_batch(name: &str, holder: &str, duration: Duration) -> Batch {
     let mut values = Values::default();
     let (name, holder) = (values.text(name), values.text(holder));
@@ -59,7 +60,7 @@ WHERE @taken = 1 AND lease_name = {name} AND holder_id = {holder} AND lease_epoc
     ))
 }
 
-/// The lease row, if this term holds it at `@now`.
+/// Returns the condition that selects the lease's row if this term holds the lease at `@now`.
 fn held_by(values: &mut Values, term: &Term) -> String {
     let (name, holder) = (values.text(&*term.lease_name), values.text(&*term.holder_id));
     let epoch = values.number(term.epoch);

@@ -1,10 +1,11 @@
-//! Numbered migrations on SQL Server, one instance at a time: whoever holds row 0 of the versions.
+//! Migrates the schema on SQL Server. Several instances may try at the same time; the one that locks row 0 of
+//! `submission_schema_versions` does it.
 
 use super::database::{Batch, Database, Value};
 use super::rows;
 use crate::store::StoreError;
 
-/// Each one batch, each safe to run again.
+/// All migrations in order. Each is one batch and can safely be run again.
 pub(super) const MIGRATIONS: [&str; 10] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
@@ -22,7 +23,7 @@ pub(super) const VERSION: &str = "
 IF OBJECT_ID('submission_schema_versions') IS NULL SELECT CAST(0 AS BIGINT) AS version;
 ELSE EXECUTE sp_executesql N'SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) AS version FROM submission_schema_versions';";
 
-/// The table of versions, with a row 0 to lock.
+/// Creates the table of schema versions, with a row 0 that serves as a lock.
 pub(super) const MAKE_VERSIONS: &str = "
 IF OBJECT_ID('submission_schema_versions') IS NULL
 BEGIN
@@ -38,16 +39,16 @@ END;";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SchemaState {
     Current,
-    /// So many migrations are missing.
+    /// This many migrations are pending.
     Behind(usize),
-    /// Made by a newer version of this program.
+    /// A newer version of this program made the schema; it has this version number.
     Newer(usize),
 }
 
 pub(super) async fn state(database: &Database) -> Result<SchemaState, StoreError> {
     let results = database.run(Batch::new(VERSION, Vec::new())).await?;
     let row = results.iter().flatten().next();
-    let row = row.ok_or_else(|| StoreError::Unavailable("the server did not say the schema's version".to_owned()))?;
+    let row = row.ok_or_else(|| StoreError::Unavailable("the server did not return the schema version".to_owned()))?;
     let version = usize::try_from(rows::need::<i64>(row, "version")?).unwrap_or(usize::MAX);
     Ok(match MIGRATIONS.len() {
         known if version > known => SchemaState::Newer(version),
@@ -56,7 +57,7 @@ pub(super) async fn state(database: &Database) -> Result<SchemaState, StoreError
     })
 }
 
-/// Runs what is missing, on connections that have the patience for it; how many that were.
+/// Runs the pending migrations on `patient`, whose timeouts are long enough for them. Returns how many were run.
 pub(super) async fn run(database: &Database, patient: &Database) -> Result<usize, StoreError> {
     make_versions(database).await?;
     let mut ran = 0;
@@ -71,7 +72,8 @@ pub(super) async fn run(database: &Database, patient: &Database) -> Result<usize
     Ok(ran)
 }
 
-/// Several instances may try at once; all but one are told that the table exists, and try again.
+/// Creates the table of schema versions. If several instances do so at the same time, all but one get the error that
+/// the table exists, and try again.
 async fn make_versions(database: &Database) -> Result<(), StoreError> {
     const TRIES: usize = 5;
     let mut result = Ok(());
@@ -84,7 +86,7 @@ async fn make_versions(database: &Database) -> Result<(), StoreError> {
     result
 }
 
-/// One migration with its number, in one transaction; without effect if another instance was first.
+/// Builds the batch of one migration, in one transaction. It has no effect if another instance has run the migration.
 pub(super) fn migration(number: usize) -> String {
     let script = MIGRATIONS.get(number).copied().unwrap_or_default();
     format!(

@@ -1,9 +1,8 @@
-//! The store that a fleet shares: SQL Server (or Azure SQL) over tiberius and bb8.
+//! The store for fleets: SQL Server or Azure SQL, through tiberius and bb8.
 //!
-//! Every call is one batch and one round trip; a batch of writes is one transaction of set-based
-//! statements. The database's clock decides. The service may start before the database does: the
-//! schema is looked after by the first call that reaches it, and until then every call is
-//! `Unavailable`.
+//! Every call is one batch and one round trip; a batch of writes is one transaction of set-based statements. All times
+//! are those of the database's clock. The service may start before the database is reachable: the first call that
+//! reaches the database checks or migrates the schema, and until then every call fails with `Unavailable`.
 
 mod attempts;
 mod checks;
@@ -60,34 +59,35 @@ use crate::domain::time::Timestamp;
 use crate::platform::clock::StoreTime;
 use crate::telemetry::metrics::Metrics;
 
-/// A commit, a look of the scheduler, a renewal of the lease, a readiness check.
+/// Connections for calls of the leader and of readiness checks: a commit, a refresh of the schedule, a renewal of the
+/// lease, and a readiness check can run at the same time.
 const RESERVED_CONNECTIONS: u32 = 4;
 
-/// Half of what one gateway may have in flight by default. Each transaction can then start more attempts than it takes in, so
-/// a backlog shrinks even while clients submit as fast as they can.
+/// New intents in one transaction: half of the default of `SM_MAX_IN_FLIGHT_PER_GATEWAY`. A transaction can then start
+/// more attempts than it inserts intents, so a backlog shrinks even while clients submit as fast as they can.
 const MAX_SUBMITS: usize = 64;
 
 #[derive(Clone)]
 pub struct SqlServerStore {
     name: Arc<str>,
-    /// For writes, the lease and what the leader reads; clients cannot hold those up.
+    /// The pool for writes, the lease and reads of the leader. Reads of clients cannot delay these.
     database: Database,
-    /// For what clients read.
+    /// The pool for reads of clients.
     readers: Database,
-    /// For changes of the schema.
+    /// The pool for migrations.
     migrations: Database,
     contracts: Contracts,
-    /// The database's time, as far as its answers tell.
+    /// An estimate of the database's time, corrected by its answers.
     time: StoreTime,
-    /// Set once the schema was found to be the right one.
+    /// Set once the schema is known to be current.
     ready: Arc<OnceCell<()>>,
     migrate: bool,
-    /// How long a call waits for that.
+    /// How long a call waits until the schema is checked, and how long a client's request waits for the store.
     patience: Duration,
 }
 
 impl SqlServerStore {
-    /// Makes the store; connects when first used. With `migrate`, brings the schema up to date then.
+    /// Makes the store without connecting. The first call connects and, with `migrate`, migrates the schema.
     pub fn new(settings: &Settings, migrate: bool, metrics: Arc<Metrics>) -> Self {
         let reserved = RESERVED_CONNECTIONS.min(settings.pool.size - 1).max(1);
         Self {
@@ -103,15 +103,15 @@ impl SqlServerStore {
         }
     }
 
-    /// Runs the migrations that are missing; how many that were.
+    /// Runs the pending migrations, and returns how many were run.
     pub async fn migrate(&self) -> Result<usize, StoreError> {
         checks::level(&self.database).await?;
         self.refuse_newer(migrate::state(&self.database).await?)?;
         migrate::run(&self.database, &self.migrations).await
     }
 
-    /// Whether the server and the schema can be used; migrates first if told to. Done once, and what is not as it
-    /// should be is logged then.
+    /// Migrates the schema if the store was made with `migrate`, then checks the server and the schema, and logs a
+    /// warning for each setting that should be changed. Does nothing once it has succeeded.
     pub async fn prepare(&self) -> Result<(), StoreError> {
         let prepare = async || {
             if self.migrate {
@@ -126,7 +126,8 @@ impl SqlServerStore {
         self.ready.get_or_try_init(prepare).await.copied()
     }
 
-    /// Whether the server and the schema can be used as they are, and what is not as it should be.
+    /// Checks whether the server and the schema can be used, without changing anything. Returns warnings about settings
+    /// that should be changed.
     pub async fn examine(&self) -> Result<Vec<Warning>, StoreError> {
         checks::level(&self.database).await?;
         match migrate::state(&self.database).await? {
@@ -141,7 +142,7 @@ impl SqlServerStore {
     fn refuse_newer(&self, state: SchemaState) -> Result<(), StoreError> {
         match state {
             SchemaState::Newer(version) => Err(StoreError::Unexpected(format!(
-                "the schema has version {version} and was made by a newer version of this program; start that one"
+                "the schema has version {version} and was made by a newer version of this program; start that version"
             ))),
             _ => Ok(()),
         }
@@ -154,10 +155,10 @@ impl SqlServerStore {
         let store = self.clone();
         Box::pin(async move {
             if !store.ready.initialized() {
-                // Whoever comes while others try waits no longer than one of them.
+                // Calls that arrive while another one prepares wait for that one, but no longer than their own timeout.
                 let prepared = tokio::time::timeout(store.patience, store.prepare()).await;
-                let late = |_| Err(StoreError::Unavailable("the schema could not be looked at in time".to_owned()));
-                // Not a fault of the call, whatever it is.
+                let late = |_| Err(StoreError::Unavailable("the schema could not be checked in time".to_owned()));
+                // The call is not the cause, so whatever failed, the store is unavailable to it.
                 prepared.unwrap_or_else(late).map_err(|error| StoreError::Unavailable(error.to_string()))?;
             }
             work(store).await

@@ -1,4 +1,4 @@
-//! Deletes old terminal intents, a few in each transaction.
+//! Deletes old terminal intents on SQL Server, a few in each transaction.
 
 use super::database::{Batch, Database};
 use super::read::{need_first, set};
@@ -11,8 +11,8 @@ use crate::domain::time::Timestamp;
 use crate::platform::clock::monotonic;
 use crate::store::{PurgeCursor, PurgeRequest, Purged, StoreError};
 
-/// Terminal intents older than so many seconds, the oldest first, behind the cursor; those whose webhook event is
-/// pending are examined and kept. Every deletion seeks by the first column of a primary key.
+/// Builds the batch of one transaction of a purge. It examines the oldest terminal intents after the cursor, keeps
+/// those with a pending webhook event, and deletes the others. Every deletion uses the first column of a primary key.
 pub(super) fn batch(term: &Term, request: &PurgeRequest) -> Batch {
     const DOOMED: &str = "SELECT o.intent_seq FROM @old AS o WHERE o.owed = 0";
     let after = request.after.unwrap_or(PurgeCursor { completed_at: Timestamp::from_micros(0), seq: IntentSeq(0) });

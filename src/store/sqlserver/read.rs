@@ -1,4 +1,4 @@
-//! Look-ups, lists and what the leader reads; each one round trip.
+//! Reads intents and lists for clients, and the schedule for the leader. Each call is one round trip.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) fn first(results: &[Vec<Row>]) -> Option<&Row> {
 }
 
 pub(super) fn need_first(results: &[Vec<Row>]) -> Result<&Row, StoreError> {
-    first(results).ok_or_else(|| StoreError::Unavailable("the server did not answer a question".to_owned()))
+    first(results).ok_or_else(|| StoreError::Unavailable("the server returned no rows".to_owned()))
 }
 
 pub(super) fn all<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
@@ -48,7 +48,7 @@ pub(super) async fn open_attempts_before(
 pub(super) async fn schedule_snapshot(database: &Database, page_limit: usize) -> Result<ScheduleSnapshot, StoreError> {
     let results = database.run(statements::schedule_snapshot(page_limit)).await?;
     let clock = need_first(&results)?;
-    // Changes at that very timestamp may be reported once more, which does no harm.
+    // Changes at that timestamp may be reported again, which is harmless.
     let cursor = ChangeCursor { last_modified_at: rows::need_moment(clock, "last_at")?, intent_id: String::new() };
     let page =
         |first: &Waiting| LanePage { lane: Arc::clone(&first.lane), from: LanePosition::START, limit: page_limit };
@@ -58,7 +58,7 @@ pub(super) async fn schedule_snapshot(database: &Database, page_limit: usize) ->
     Ok(ScheduleSnapshot { now: rows::need_moment(clock, "now_at")?, cursor, lanes, paused })
 }
 
-/// Waiting intents of each lane, in order of place.
+/// Groups waiting intents by lane, in the order in which they are due.
 fn by_lane(rows: &[Row]) -> Result<BTreeMap<LaneId, Vec<Waiting>>, StoreError> {
     let mut lanes: BTreeMap<LaneId, Vec<Waiting>> = BTreeMap::new();
     for waiting in all_waiting(rows)? {
@@ -122,7 +122,7 @@ pub(super) async fn history(database: &Database, id: IntentId) -> Result<Option<
     history_of(&results)
 }
 
-/// What the first result sets of a history say.
+/// Reads a history from its four result sets.
 pub(super) fn history_of(results: &[Vec<Row>]) -> Result<Option<History>, StoreError> {
     let Some(row) = set(results, 0).first() else { return Ok(None) };
     let intent: Intent = rows::intent(row)?;
@@ -154,7 +154,7 @@ pub(super) async fn list(database: &Database, query: ListQuery) -> Result<Intent
     Ok(IntentPage::of_search(&query, by_message, by_id, None))
 }
 
-/// Intents of a part that pass the filters.
+/// Reads the intents of one part that pass the filters of the query.
 async fn list_part(
     database: &Database,
     query: &ListQuery,
@@ -165,8 +165,8 @@ async fn list_part(
     all(set(&results, 0), rows::intent)
 }
 
-/// Moves the clock on, which every transaction that writes has to do. How much it writes makes no difference: a server
-/// whose log or disk is full refuses any write.
+/// Checks whether the database accepts writes: advances the clock's row, as every transaction that writes does. The
+/// number of bytes makes no difference, because a server whose log or disk is full refuses every write.
 pub(super) async fn probe(database: &Database) -> Result<(), StoreError> {
     database.run(statements::probe()).await.map(drop)
 }

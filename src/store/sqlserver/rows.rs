@@ -1,4 +1,4 @@
-//! Reading rows: columns by name, as our types; an error names the column that holds nonsense.
+//! Converts columns of rows to domain types, by name. An error names the column and the invalid value.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ pub(super) fn attempt(row: &Row) -> Result<Attempt, StoreError> {
     })
 }
 
-/// Lanes that rows have named, each made once.
+/// The lanes of the rows that were read so far, each created once.
 pub(super) type Lanes = HashMap<LaneId, Arc<Lane>>;
 
 pub(super) fn waiting(row: &Row, lanes: &mut Lanes) -> Result<Waiting, StoreError> {
@@ -150,7 +150,7 @@ pub(super) fn waiting(row: &Row, lanes: &mut Lanes) -> Result<Waiting, StoreErro
     })
 }
 
-/// An attempt that the row says is open, under the contract that is passed in.
+/// Reads an open attempt from a row. The caller provides its contract.
 pub(super) fn open_attempt(
     row: &Row,
     contract: Arc<Contract>,
@@ -170,7 +170,7 @@ pub(super) fn open_attempt(
     })
 }
 
-/// What cannot be read counts as none: a trace is a help and not a promise.
+/// Reads a trace context. One that cannot be parsed is ignored, because tracing is optional.
 pub(super) fn trace(row: &Row) -> Result<Option<TraceContext>, StoreError> {
     Ok(get::<&str>(row, "traceparent")?.and_then(TraceContext::parse))
 }
@@ -183,7 +183,7 @@ pub(super) fn bytes(row: &Row, column: &'static str) -> Result<Option<Bytes>, St
     Ok(get::<&[u8]>(row, column)?.map(Bytes::copy_from_slice))
 }
 
-/// A moment as JSON carries it into a statement.
+/// The text of a time for JSON and for parameters.
 pub(super) fn json_moment(moment: Timestamp) -> String {
     let mut text = moment.to_string();
     text.truncate(text.len() - 1); // The store's times are UTC; DATETIME2 has no zone.

@@ -1,9 +1,10 @@
-//! Puts a batch together so that its statements and their values stay in step.
+//! Builds a batch so that its statements and the values of their parameters always match.
 //!
-//! Whoever needs a value binds it to [`Values`] and gets the expression to write in its place, already of the type of the
-//! column that it meets: an index of VARCHAR or BINARY is not used for a value of another type. Lists come as JSON and are
-//! read once, into a table variable with typed columns and the collation of our columns ([`Script::input`]); what is read
-//! from JSON directly has the collation of the database, which must not meet ours.
+//! Code that needs a value binds it to [`Values`] and gets the SQL expression for it. The expression has the type of
+//! the column that it is compared with, because an index on a VARCHAR or BINARY column is not used for a value of
+//! another type. Lists are passed as JSON and read once into a table variable with typed columns in the collation of
+//! our tables ([`Script::input`]). Text that is read directly from JSON has the collation of the database, and
+//! comparing it with our columns would be an error.
 
 use std::fmt::Write as _;
 
@@ -16,7 +17,7 @@ use super::statements::TICK;
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 
-/// The parameters of a batch, in order.
+/// The values of a batch's parameters, in order.
 #[derive(Default)]
 pub(super) struct Values(Vec<Value>);
 
@@ -34,12 +35,12 @@ impl Values {
         self.number(i64::try_from(count).unwrap_or(i64::MAX))
     }
 
-    /// For NVARCHAR columns, and for texts that nothing is compared with.
+    /// Binds a text for an NVARCHAR column, or one that is not compared with a column.
     pub(super) fn text(&mut self, text: impl Into<String>) -> String {
         self.bind(Value::Text(text.into()))
     }
 
-    /// For VARCHAR columns of at most `length` characters.
+    /// Binds an ASCII text for a VARCHAR column of at most `length` characters.
     pub(super) fn code(&mut self, code: impl Into<String>, length: usize) -> String {
         let parameter = self.text(code);
         format!("CAST({parameter} AS VARCHAR({length}))")
@@ -63,8 +64,9 @@ impl Values {
         self.bind(Value::Json(Json::Array(items).to_string()))
     }
 
-    /// The fence: whether this term holds the lease, in `@held`. The lease row is changed, so it stays locked until commit
-    /// and nobody can begin another term before. The expression of the term's epoch comes with it.
+    /// Returns the fence: a statement that sets `@held` to 1 if this term holds the lease. It changes the row of the
+    /// lease, so the row stays locked until the commit and no other term can begin before. Also returns the expression
+    /// of the term's epoch.
     pub(super) fn fence(&mut self, term: &Term) -> Fence {
         let (name, holder) = (self.text(&*term.lease_name), self.text(&*term.holder_id));
         let epoch = self.number(term.epoch);
@@ -87,10 +89,10 @@ pub(super) struct Fence {
     pub epoch: String,
 }
 
-/// A batch of writes: reads its inputs, makes its changes in one transaction, and says what became of them after that.
+/// A batch of writes: reads its inputs, makes its changes in one transaction, and returns its results after the commit.
 ///
-/// A client that stops reading holds no locks that way, and the row of the clock, which all instances wait for, is not held
-/// while JSON is read.
+/// Therefore a client that stops reading holds no locks, and the row of the clock, for which all instances wait, is not
+/// locked while JSON is parsed.
 #[derive(Default)]
 pub(super) struct Script {
     pub values: Values,
@@ -104,7 +106,8 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// The epoch of the term, whose changes are made only if it holds the lease.
+    /// Adds the fence of a term: [`Self::fenced_change`] then takes effect only if this term holds the lease. Returns
+    /// the expression of the term's epoch.
     pub(super) fn fence(&mut self, term: &Term) -> String {
         let Fence { sql, epoch } = self.values.fence(term);
         self.fence = sql;
@@ -113,10 +116,10 @@ impl Script {
 
     /// Reads a list once: declares the table variable `@name` with these columns and fills it.
     ///
-    /// Statements that look up rows for it say that its key is between `@first` and `@last`, which every key is. SQL Server
-    /// takes a table variable for small in any case. PostgreSQL, which plans for Babelfish, takes one that it knows nothing
-    /// about for large, and reads whole tables instead of seeking, until it has statistics of those; but it takes any range
-    /// of an unknown column for a small part of it.
+    /// Statements that join it with a table add the condition that its key is between `@first` and `@last`, which is
+    /// true for every key. SQL Server does not need that, because it always expects a table variable to have few rows.
+    /// The planner of Babelfish is that of PostgreSQL. Without statistics it expects many rows and scans whole tables;
+    /// with a range condition it expects few rows and uses indexes.
     pub(super) fn input<'a>(&mut self, name: &str, items: Vec<Json>, columns: impl IntoIterator<Item = Column<'a>>) {
         let columns: Vec<_> = columns.into_iter().collect();
         let texts: Vec<_> = columns.iter().filter(|column| column.is_text).map(|column| column.name).collect();
@@ -145,27 +148,27 @@ FROM OPENJSON({json}) WITH ({with}) AS j;"
         }
     }
 
-    /// Declares a variable of the batch.
+    /// Declares a variable of the batch, with its type.
     pub(super) fn variable(&mut self, declaration: &str) {
         let _infallible = write!(self.variables, ", {declaration}");
     }
 
-    /// Adds statements of the transaction that are made in any case.
+    /// Adds statements to the transaction, whether or not the term holds the lease.
     pub(super) fn change(&mut self, sql: &str) {
         self.changes.push_str(sql);
     }
 
-    /// Adds statements of the transaction that are made if the term holds the lease.
+    /// Adds statements to the transaction that are executed only if the term holds the lease.
     pub(super) fn fenced_change(&mut self, sql: &str) {
         self.fenced_changes.push_str(sql);
     }
 
-    /// Adds a query that is made after the commit.
+    /// Adds a query that is executed after the commit.
     pub(super) fn answer(&mut self, sql: &str) {
         self.answers.push_str(sql);
     }
 
-    /// The batch writes down attempts as started, so it must not run twice.
+    /// Declares that the batch starts attempts, so it must not run twice.
     pub(super) fn starts_attempts(&mut self) {
         self.starts_attempts = true;
     }
@@ -187,21 +190,21 @@ SELECT @now AS now_at, @held AS held;{answers}"
     }
 }
 
-/// A column of an input.
+/// A column of a list that [`Script::input`] reads.
 pub(super) struct Column<'a> {
     name: &'a str,
-    /// What it is in the table variable.
+    /// The type of the column in the table variable.
     definition: String,
-    /// What it is read from JSON as.
+    /// The type with which the value is read from JSON.
     json_type: String,
-    /// How that becomes the column; `j.` names what is read.
+    /// The expression that converts the JSON value `j.<name>` to the column.
     expression: String,
-    /// Its values are written by [`json_text`].
+    /// Whether [`json_text`] has escaped the values.
     is_text: bool,
 }
 
 impl<'a> Column<'a> {
-    /// A column that is read as it is.
+    /// A column with the same type in JSON and in the table variable.
     pub(super) fn of(name: &'a str, sql_type: &str) -> Self {
         Self {
             name,
@@ -212,19 +215,19 @@ impl<'a> Column<'a> {
         }
     }
 
-    /// What no two items share.
+    /// A column that identifies each item: the primary key of the table variable.
     pub(super) fn key(name: &'a str) -> Self {
         Self { definition: "BIGINT NOT NULL PRIMARY KEY".to_owned(), ..Self::of(name, "BIGINT") }
     }
 
-    /// A word of ours, in ASCII.
+    /// A column of ASCII text that the service itself has written, such as a status or an id.
     pub(super) fn code(name: &'a str, length: usize) -> Self {
         Self::in_our_collation(name, &format!("VARCHAR({length})"))
     }
 
-    /// Any text, as [`json_text`] writes it. `length` is that of the column which it goes to.
+    /// A column of any text, escaped by [`json_text`]. `length` is the length of the table's column.
     pub(super) fn text(name: &'a str, length: usize) -> Self {
-        // Written so, a text may be twice as long.
+        // Escaping can double the length of a text.
         let sql_type = format!("NVARCHAR({})", (length * 2).min(4000));
         Self { is_text: true, ..Self::in_our_collation(name, &sql_type) }
     }
@@ -241,7 +244,7 @@ impl<'a> Column<'a> {
         }
     }
 
-    /// 32 bytes of `bytes`; the list says where they begin.
+    /// A column of 32-byte hashes. JSON holds the position at which each hash starts in the binary parameter `bytes`.
     pub(super) fn hash(name: &'a str, bytes: &str) -> Self {
         Self {
             definition: "BINARY(32) NULL".to_owned(),
@@ -251,13 +254,13 @@ impl<'a> Column<'a> {
     }
 }
 
-/// A text as it goes into JSON: nothing in it needs an escape there, because not every server undoes the escapes of JSON.
-/// [`plain_text`] undoes this.
+/// Escapes a text for JSON that a server reads. The result contains no character that JSON would escape, because not
+/// every server decodes JSON escapes. [`plain_text`] reverses it.
 pub(super) fn json_text(text: &str) -> String {
     text.replace('~', "~0").replace('"', "~1").replace('\\', "~2").replace(char::is_control, " ")
 }
 
-/// A text as it was before [`json_text`], in the collation of our columns.
+/// The SQL expression that reverses [`json_text`], in the collation of our tables.
 pub(super) fn plain_text(column: &str) -> String {
     format!(
         "REPLACE(REPLACE(REPLACE({column} COLLATE Latin1_General_100_BIN2, N'~1', N'\"'), N'~2', N'\\'), N'~0', N'~')"

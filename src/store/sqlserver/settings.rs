@@ -1,6 +1,6 @@
-//! How to reach a SQL Server: its address, the login, and how long anything may take.
+//! The settings of the connections to a SQL Server: address, login, and timeouts.
 //!
-//! Knows the password and never shows it: no error of this module repeats what it was given.
+//! No error of this module repeats the connection string, because it may contain a password.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use tiberius::{AuthMethod, Config, EncryptionLevel};
 
 use super::connection_string::{ConnectionString, Key};
 
-/// The size of network packets, unless the connection string has another: a batch has tens of kilobytes, which are then a few
-/// packets instead of many. A TLS record holds one of this size.
+/// The default size of network packets. A batch has tens of kilobytes, which are then sent in a few packets. A TLS
+/// record holds one packet of this size.
 const PACKET_BYTES: u32 = 16_000;
 
-/// How to reach the database. `Debug` shows server and database only.
+/// The settings of connections to one database. `Debug` shows only server and database.
 #[derive(Clone)]
 pub struct Settings {
     config: Config,
     name: String,
-    /// Holds the access token to log in with, if that is how.
+    /// The file with the access token, if the login uses one.
     token_file: Option<PathBuf>,
     pub pool: PoolSettings,
-    /// How long a batch may take in all, with being tried again.
+    /// How long a batch may take in all, including repetitions.
     pub budget: Duration,
     /// How long a statement may wait for a lock.
     pub lock_timeout: Duration,
@@ -31,16 +31,16 @@ pub struct Settings {
 
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSettings {
-    /// Connections kept at most.
+    /// The maximum number of connections.
     pub size: u32,
     /// How long a call may wait for the server, and for a connection.
     pub timeout: Duration,
 }
 
-/// How a migration waits for locks: longer than any transaction of the service takes, and not for ever, because whoever
-/// needs a table waits behind a change of it that waits.
+/// How long a migration waits for a lock: longer than any transaction of the service takes. It is bounded, because
+/// every other session that needs the table waits behind the migration meanwhile.
 const MIGRATION_LOCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a migration may run: an index on a large table takes its time.
+/// How long a migration may run. Building an index on a large table takes long.
 const MIGRATION_BUDGET: Duration = Duration::from_secs(4 * 3600);
 
 impl fmt::Debug for Settings {
@@ -49,15 +49,15 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What proves who logs in.
+/// The kind of login.
 enum Login<'a> {
-    /// A SQL login; the password may be in the connection string.
+    /// A SQL login with this password, or with the one in the connection string.
     Password(Option<&'a str>),
     TokenFile(&'a Path),
 }
 
 impl Settings {
-    /// Parses a connection string with a SQL login; `password` replaces the one in it.
+    /// Parses a connection string with a SQL login. `password` replaces the password in the string.
     pub fn parse(text: &str, password: Option<&str>, pool: PoolSettings) -> Result<Self, String> {
         Self::of(text, &Login::Password(password), pool)
     }
@@ -85,7 +85,7 @@ impl Settings {
         config.authentication(authentication);
         config.command_timeout(Some(pool.timeout));
         config.handshake_timeout(Some(pool.timeout));
-        // A text that a statement cuts may end within a pair of surrogates. That must not make its row unreadable.
+        // A statement that cuts a text may cut a surrogate pair in half. The row must still be readable.
         config.lossy_utf16_decoding(true);
         if config.get_packet_size().is_none() {
             config.packet_size(PACKET_BYTES);
@@ -95,12 +95,12 @@ impl Settings {
             Login::Password(_) => None,
             Login::TokenFile(file) => Some(file.to_path_buf()),
         };
-        // A lock that is not granted must end as the server's own error, which says that nothing was done, before the
-        // command times out, which says nothing.
+        // The lock timeout is shorter than the command timeout. The server then reports a lock error, after which
+        // nothing was changed; after a command timeout that would be unknown.
         Ok(Self { config, name, token_file, pool, budget: pool.timeout, lock_timeout: pool.timeout / 2 })
     }
 
-    /// The same for migrations, which wait longer: for locks, and for the server.
+    /// Returns these settings with the longer timeouts of migrations.
     pub fn for_migrations(&self) -> Self {
         let mut settings = self.clone();
         settings.budget = MIGRATION_BUDGET.max(self.pool.timeout);
@@ -109,8 +109,8 @@ impl Settings {
         settings
     }
 
-    /// What the driver is told for one new connection. Reads the access token, because tokens expire within hours and
-    /// whoever provides the file replaces it.
+    /// Returns the configuration of the driver for a new connection. Reads the access token from its file each time,
+    /// because tokens expire within hours and the file is then replaced.
     pub async fn config(&self) -> Result<Config, Error> {
         let mut config = self.config.clone();
         if let Some(file) = self.token_file.clone() {
@@ -122,13 +122,13 @@ impl Settings {
         Ok(config)
     }
 
-    /// Server and database, for messages.
+    /// Returns server and database, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// What the driver logs in with; an access token is set later, for each connection.
+/// Returns the login for the driver. An access token is set later, for each connection.
 fn credentials(read: &ConnectionString, login: &Login<'_>) -> Result<AuthMethod, String> {
     let (user, password) = (read.get(Key::UserId), read.get(Key::Password));
     match (login, user) {
@@ -137,7 +137,8 @@ fn credentials(read: &ConnectionString, login: &Login<'_>) -> Result<AuthMethod,
         }
         (Login::TokenFile(_), None) => match read.encrypt() {
             Ok(EncryptionLevel::Off | EncryptionLevel::NotSupported) => {
-                Err("Encrypt must be true or strict with SM_STORE_TOKEN_FILE: a token is sent as it is".to_owned())
+                Err("Encrypt must be true or strict with SM_STORE_TOKEN_FILE: a token must not be sent unencrypted"
+                    .to_owned())
             }
             _ => Ok(AuthMethod::aad_token("")),
         },
@@ -156,7 +157,7 @@ fn credentials(read: &ConnectionString, login: &Login<'_>) -> Result<AuthMethod,
     }
 }
 
-/// The token in a file, without the blanks around it. Errors name the file and say nothing of what is in it.
+/// Reads an access token from a file and trims it. Errors name the file and do not repeat its content.
 fn read_token(file: &Path) -> Result<String, String> {
     let place = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| match error.kind() {
@@ -188,7 +189,7 @@ mod tests {
             ("server=db;initial catalog=s;uid=u;pwd='p;=x';Encrypt=true", None, Ok("db:1433/s")),
             ("Server=db;Database=s;User Id=u", Some("p"), Ok("db:1433/s")),
             (
-                // As the portal of Azure shows it, without the timeout.
+                // The form that the Azure portal shows, without the timeout.
                 "Server=tcp:x.database.windows.net,1433;Initial Catalog=s;Persist Security Info=False;User ID=u;\
                  Password={p};MultipleActiveResultSets=False;Encrypt=True;TrustServerCertificate=False;",
                 None,

@@ -1,8 +1,8 @@
-//! The SQL of the schedule and the look-ups, each with the binding of its values.
+//! The queries of the schedule and of intents, each built together with the binding of its values.
 //!
-//! Runs on SQL Server 2016 and later and on Azure SQL, with READ_COMMITTED_SNAPSHOT on or off, and needs no lock hints. One
-//! order of locks: lease, clock, intents, inbox, attempts, webhooks. Result sets come after the commit, so that a client
-//! that stops reading holds no locks.
+//! They run on SQL Server 2016 and later and on Azure SQL, with READ_COMMITTED_SNAPSHOT on or off, and need no lock
+//! hints. All transactions take their locks in one order: lease, clock, intents, inbox, attempts, webhooks. Result sets
+//! come after the commit, so a client that stops reading holds no locks.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use super::webhooks;
 use crate::domain::intent::IntentId;
 use crate::store::{IdRange, ListQuery, PageCursor, RefreshRequest};
 
-/// Moves the store's clock on; the row stays locked until commit, so clock and commits agree.
+/// Advances the store's clock. Its row stays locked until the commit, so timestamps are in the order of commits.
 pub(super) const TICK: &str = "
 UPDATE submission_clock SET last_at = CASE
     WHEN SYSUTCDATETIME() > DATEADD(MICROSECOND, 1, last_at) THEN SYSUTCDATETIME()
@@ -33,13 +33,13 @@ WHERE i.open_lease_epoch < {epoch} ORDER BY i.open_lease_epoch, i.intent_seq;"
     ))
 }
 
-/// The clock as a reader has to take it: never behind a transaction that it can see. All that was written up to `@last_at` is
-/// committed, and what is written later has a later time.
+/// Reads the clock for a reader: `now_at` is never before a transaction that the reader can see. Everything written up
+/// to `@last_at` is committed, and later writes have later times.
 const READ_CLOCK: &str = "
 DECLARE @last_at DATETIME2(6) = (SELECT last_at FROM submission_clock);
 SELECT @last_at AS last_at, CASE WHEN SYSUTCDATETIME() > @last_at THEN SYSUTCDATETIME() ELSE @last_at END AS now_at;";
 
-/// What the lane of an intent is, out of its contract.
+/// The columns of a contract that determine the lane of an intent.
 const LANE_COLUMNS: &str = "c.contract_id, c.gateway_id, c.submission_target";
 
 pub(super) fn schedule_snapshot(page_limit: usize) -> Batch {
@@ -54,10 +54,12 @@ CROSS APPLY (SELECT TOP ({limit}) i.intent_seq, i.next_attempt_at, i.attempt_cou
     ))
 }
 
-/// Changes first, pages after them: a page may show more than the changes did, never less.
+/// Builds the query for changes, and after them for pages of lanes. A page is read later than the changes, so it never
+/// shows an older state.
 ///
-/// Changes are read up to the clock and no further. A scan that waits for a transaction to end would show some of its rows
-/// and not those that it had passed before they were written; the cursor would then stand behind these for good.
+/// Changes are read only up to the clock. A scan that waits for another transaction could return some rows of that
+/// transaction and miss others, which it had passed before they were written. The cursor would then be past the missed
+/// rows, and they would never be read.
 pub(super) fn refresh_schedule(request: &RefreshRequest) -> Batch {
     let mut values = Values::default();
     let (at, id) = (values.moment(request.cursor.last_modified_at), values.text(&request.cursor.intent_id));
@@ -118,7 +120,8 @@ pub(super) fn find(id: &IntentId) -> Batch {
     values.batch(find_sql(&id))
 }
 
-/// An intent, its attempts, its webhook event, the tries of that, and the intent that repeats it: five result sets.
+/// Returns the queries for an intent, its attempts, its webhook event, the tries of that event, and the intent that repeats
+/// it: five result sets.
 pub(super) fn history_sql(id: &str) -> String {
     format!(
         "{}
@@ -139,18 +142,18 @@ pub(super) fn history(id: &IntentId) -> Batch {
     values.batch(history_sql(&id))
 }
 
-/// Which intents are looked at.
+/// Which intents a query reads, and in which order.
 #[derive(Clone)]
 pub(super) enum Part<'a> {
-    /// All, in the order of arrival.
+    /// All intents, newest first.
     All,
-    /// Those that a gateway gave this id, in the order of arrival.
+    /// Intents to which a gateway gave this message id, newest first.
     ByMessage(&'a str),
-    /// Those in a range of ids that no gateway gave this id, in the order of ids.
+    /// Intents with an id in this range, in the order of ids, without those to which a gateway gave this message id.
     ById(&'a str, IdRange),
 }
 
-/// A page of intents, newest first, or by id if those begin with something.
+/// Builds the query for intents of one part that pass the filters of `query`.
 pub(super) fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
     let mut values = Values::default();
     let limit = values.count(limit);
@@ -171,7 +174,7 @@ pub(super) fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
         (Some(PageCursor::Newer { created_at, id }), Part::All)
         | (Some(PageCursor::Message { created_at, id }), Part::ByMessage(_)) => {
             let (at, id) = (values.moment(*created_at), values.text(id.as_str()));
-            // Behind an intent; if it is gone, behind all of its time.
+            // Continues after this intent. If it was deleted, all intents of its time are listed again.
             conditions.push(format!(
                 "i.intent_seq < COALESCE((SELECT b.intent_seq FROM submission_intents AS b WHERE b.intent_id = {id}),
     (SELECT TOP (1) n.intent_seq FROM submission_intents AS n WHERE n.created_at > {at}
@@ -180,7 +183,7 @@ pub(super) fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
         }
         _ => {}
     }
-    // In the order of the index that has the ids of gateways.
+    // A search by message id uses the order of the index on message ids.
     let (from, order) = match part {
         Part::All => ("submission_intents AS i", "i.intent_seq DESC"),
         Part::ByMessage(id) => {
@@ -191,7 +194,7 @@ pub(super) fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
             )
         }
         Part::ById(id, IdRange { from, excludes_from, before }) => {
-            // Those were shown already.
+            // The search by message id has shown these already.
             conditions.push(format!(
                 "NOT EXISTS (SELECT 1 FROM submission_gateway_messages AS m
     WHERE m.intent_seq = i.intent_seq AND m.gateway_message_id = {})",
@@ -213,7 +216,7 @@ JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE {condition
     ))
 }
 
-/// Moves the clock on, which every transaction that writes has to do.
+/// Builds the batch that advances the clock, as every transaction that writes does.
 pub(super) fn probe() -> Batch {
     let sql =
         format!("DECLARE @now DATETIME2(6);\nBEGIN TRANSACTION;{TICK}\nCOMMIT TRANSACTION;\nSELECT @now AS now_at;");

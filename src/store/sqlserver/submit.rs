@@ -1,4 +1,4 @@
-//! New intents in a batch of writes: inserted, and started in the same transaction where a slot is free for them.
+//! New intents in a batch of writes: they are inserted, and started in the same transaction if a slot is free.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::store::{
     StoredIntent, Submitted,
 };
 
-/// The submits of a batch, with what has to be known before they can be sent.
+/// The new intents of a batch, with their contracts and slots.
 pub(super) struct Submits<'a> {
     new: &'a [NewIntent],
     contracts: Vec<ContractRow>,
-    /// Slots for those that may be started in this transaction, by their place in the batch.
+    /// The slots of intents that may be started in this transaction, by their position in the batch.
     slots: HashMap<usize, (SlotGuard, InFlightGuard)>,
-    /// The places of those that are written. Of several with one id or key only the first is; the others are compared with it
-    /// afterwards.
+    /// The positions in `new` of the intents that are inserted. If several have the same id or key, only the first is
+    /// inserted; the others are compared with it afterwards.
     written: Vec<usize>,
 }
 
@@ -50,11 +50,11 @@ impl<'a> Submits<'a> {
         Ok(Self { new, contracts: rows, slots: HashMap::new(), written })
     }
 
-    /// Takes slots for those that may be started at `now`. A slot whose intent is not started after all is free again when
-    /// the answer has been read.
+    /// Takes slots for intents that may be started at `now`. If an intent is not started after all, its slot is
+    /// released when the answer has been read.
     pub(super) fn take_slots(&mut self, source: &dyn SlotSource, now: Timestamp) {
         for place in &self.written {
-            // A scheduled start is the scheduler's, even if its time has come.
+            // The scheduler starts an intent that has a notBefore, even if that time has passed.
             let starts_now = self.new.get(*place).is_some_and(|new| new.not_before.is_none());
             let contract = self.contracts.get(*place).filter(|_| starts_now);
             let slot = contract.and_then(|row| source.take(&row.lane, now));
@@ -62,7 +62,7 @@ impl<'a> Submits<'a> {
         }
     }
 
-    /// Whether the batch has to be fenced for some of these to be started.
+    /// Whether an intent has a slot. The batch must then be fenced.
     pub(super) fn may_start(&self) -> bool {
         !self.slots.is_empty()
     }
@@ -71,7 +71,7 @@ impl<'a> Submits<'a> {
         self.new.iter().any(|new| new.job.is_some())
     }
 
-    /// `epoch` is that of the term under which attempts are started.
+    /// Adds the statements that insert the intents. `epoch` is the epoch of the term under which attempts are started.
     pub(super) fn write(&self, script: &mut Script, epoch: Option<&str>) {
         let (jobs, traces) = (self.has_jobs(), self.new.iter().any(|new| new.trace.is_some()));
         let has_options = self.new.iter().any(options::has_any);
@@ -81,7 +81,7 @@ impl<'a> Submits<'a> {
         for place in &self.written {
             let (Some(new), Some(contract)) = (self.new.get(*place), self.contracts.get(*place)) else { continue };
             let seconds = match new.contract.contract.policy {
-                // DATEADD takes an INT: 68 years are as good as any more.
+                // DATEADD takes an INT. Its maximum is 68 years, and a longer deadline makes no difference.
                 Policy::Deadline { max_acceptance_seconds } => Some(max_acceptance_seconds.get().min(i32::MAX as u32)),
                 Policy::MaxAttempts { .. } | Policy::OneShot => None,
             };
@@ -176,8 +176,8 @@ WHERE n.place BETWEEN @first AND @last;"
         }
     }
 
-    /// Adds what became of each, and the attempts that were started, to the results. `sets` gives the result sets that
-    /// [`Self::write`] asked for; `now` is the time of the transaction.
+    /// Adds the result of each intent, and the attempts that were started, to `results`. `sets` returns the result sets
+    /// of the queries that [`Self::write`] added, one after the other; `now` is the time of the transaction.
     pub(super) fn read(
         mut self,
         mut sets: impl FnMut() -> Result<Vec<Row>, StoreError>,
@@ -198,7 +198,7 @@ WHERE n.place BETWEEN @first AND @last;"
         };
         let mut created_ids = HashSet::new();
         for (place, new) in self.new.iter().enumerate() {
-            // No two transactions share a timestamp, so this one tells what was created here.
+            // Each transaction has its own timestamp, so intents created at `now` were created by this one.
             let answer = match &new.job {
                 Some(job) => {
                     let intent = by_key.get(job.key.0.as_slice()).cloned().ok_or_else(missing)?;
@@ -242,8 +242,8 @@ WHERE n.place BETWEEN @first AND @last;"
     }
 }
 
-/// Nothing is started if the term is over, or for a target that is paused. Whoever pauses a target holds the clock too, so
-/// each start is either before that or sees it.
+/// Cancels starts if the term is over, and starts of paused targets. Pausing a target locks the clock's row too, so
+/// every start is either before the pause or sees it.
 const CHECK_STARTS: &str = "
 IF @held = 0 OR EXISTS (SELECT 1 FROM submission_target_pauses)
     UPDATE n SET starts = NULL FROM @new AS n
@@ -251,7 +251,8 @@ IF @held = 0 OR EXISTS (SELECT 1 FROM submission_target_pauses)
         JOIN submission_target_pauses AS p ON p.submission_target = c.submission_target
         WHERE c.contract_id = n.contract_id);";
 
-/// The columns `attempt_count`, `next_attempt_at`, `open_lease_epoch` and `open_started_at` of an intent that may be started.
+/// The values of the columns `attempt_count`, `next_attempt_at`, `open_lease_epoch` and `open_started_at` of a new
+/// intent that may be started.
 fn started(epoch: &str, due: &str) -> String {
     let when_starts = |value: &str| format!("CASE WHEN n.starts = 1 THEN {value} END");
     format!(
@@ -261,7 +262,7 @@ fn started(epoch: &str, due: &str) -> String {
     )
 }
 
-/// What the item of an intent has besides, if it is a job.
+/// The additional JSON fields of an intent that belongs to a job.
 fn job_fields(job: &NewJob, key_from: usize) -> impl Iterator<Item = (String, Json)> {
     let NewJob { id, facts, .. } = job;
     let fields = [
@@ -277,5 +278,5 @@ fn job_fields(job: &NewJob, key_from: usize) -> impl Iterator<Item = (String, Js
 }
 
 fn missing() -> StoreError {
-    StoreError::Unavailable("the server did not show an intent that was just written".to_owned())
+    StoreError::Unavailable("the server did not return an intent that was just inserted".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Targets on SQL Server: which there are, and which are paused.
+//! Targets on SQL Server, and whether they are paused.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::domain::intent::TargetName;
 use crate::domain::time::Timestamp;
 use crate::store::{StoreError, StoredTarget};
 
-/// Read by every look of the schedule.
+/// Returns the paused targets. Every refresh of the schedule reads them.
 pub(super) const PAUSED: &str = "
 SELECT submission_target FROM submission_target_pauses;";
 
@@ -29,7 +29,8 @@ ORDER BY submission_target;",
     )
 }
 
-/// Holds the clock as begins do, so that each of them is either before this or sees it.
+/// Builds the batch that pauses a target. It locks the clock's row, as starts do, so every start is either before the
+/// pause or sees it.
 pub(super) fn pause_batch(target: &TargetName) -> Batch {
     let mut values = Values::default();
     let target = values.text(target.as_str());
@@ -64,7 +65,7 @@ pub(super) async fn resume(database: &Database, target: TargetName) -> Result<()
     database.run(resume_batch(&target)).await.map(drop)
 }
 
-/// What [`PAUSED`] says.
+/// Reads the result of [`PAUSED`].
 pub(super) fn paused(rows: &[Row]) -> Result<BTreeSet<TargetName>, StoreError> {
     rows.iter().map(name).collect()
 }

@@ -1,5 +1,5 @@
-//! Webhook events on SQL Server: tried, recorded, and asked for again. That they are owed is
-//! written with the outcome, in `counts`.
+//! Webhook events on SQL Server: due events, their tries, and redelivery on request. The module `counts` inserts an
+//! event in the transaction that ends its intent.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use crate::store::{
     WebhookHistory, WebhookTry,
 };
 
-/// The earliest events of every receiver, as many as have a place, and no more than asked for in all.
+/// Builds the query for due events: the earliest of every receiver, within the limit of the receiver and the limit of
+/// all.
 pub(super) fn due_batch(look: &DueWebhooksQuery) -> Batch {
     let mut values = Values::default();
     let (limit, each) = (values.count(look.limit), values.count(look.per_receiver));
@@ -44,7 +45,7 @@ ORDER BY p.next_try_at, p.intent_seq;"
     ))
 }
 
-/// A script for a leader's changes of the events of a list, which is `@events`.
+/// Starts a script for writes of the leader to the events of a list, which is `@events`.
 fn fenced(term: &Term, items: Vec<Json>, columns: impl IntoIterator<Item = Column<'static>>) -> (Script, String) {
     let mut script = Script::default();
     let epoch = script.fence(term);
@@ -52,7 +53,7 @@ fn fenced(term: &Term, items: Vec<Json>, columns: impl IntoIterator<Item = Colum
     (script, epoch)
 }
 
-/// Events as items of a list.
+/// Converts events to items of a list.
 fn seqs(events: &[IntentSeq]) -> Vec<Json> {
     events.iter().map(|seq| json!({ "intent_seq": seq.0 })).collect()
 }
@@ -111,7 +112,7 @@ pub(super) fn finish_batch(term: &Term, finished: &[Arc<FinishWebhookTry>]) -> B
         Column::of("owed_since", "DATETIME2(6)"),
     ];
     let (mut script, _) = fenced(term, items.collect(), columns);
-    // An event that was asked for again meanwhile is due at once, unless it was delivered.
+    // If redelivery was requested during the try, the event is due now, unless the try has delivered it.
     script.fenced_change(
         "
 INSERT INTO submission_webhook_tries (intent_seq, try_number, lease_epoch, started_at, finished_at, http_status, error)
@@ -129,7 +130,7 @@ WHERE w.tries = e.try_number AND w.open_lease_epoch IS NOT NULL;",
     script.batch()
 }
 
-/// Closes open tries but for those of the list.
+/// Builds the batch that closes open tries as interrupted, except those of the list.
 pub(super) fn close_batch(term: &Term, under_way: &[IntentSeq]) -> Batch {
     const OTHERS: &str = "w.open_lease_epoch IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM @events AS e WHERE e.intent_seq = w.intent_seq)";
@@ -150,7 +151,8 @@ SET @changed = @@ROWCOUNT;"
     script.batch()
 }
 
-/// An event that this program cannot read must not hold up the others.
+/// Builds the batch that records that events cannot be read, and makes them due later, so that they do not delay other
+/// events.
 pub(super) fn put_off_batch(term: &Term, events: &[IntentSeq]) -> Batch {
     let (mut script, epoch) = fenced(term, seqs(events), [Column::key("intent_seq")]);
     let error = script.values.text(UNREADABLE);
@@ -190,7 +192,7 @@ LEFT JOIN submission_contract_receivers AS r ON r.contract_id = i.contract_id WH
     ))
 }
 
-/// The event of an intent, then its tries.
+/// Returns the queries for the webhook event of an intent and for its tries: two result sets.
 pub(super) fn history_sql(id: &str) -> String {
     format!(
         "
@@ -248,7 +250,7 @@ pub(super) async fn begin(
     Ok(Some(begun))
 }
 
-/// A try that was just written down.
+/// Reads a try that was just recorded as open.
 fn opened(row: &Row, known: &HashMap<i64, Arc<Contract>>, started_at: Timestamp) -> Result<OpenWebhookTry, StoreError> {
     let id: i64 = rows::need(row, "contract_id")?;
     let contract = known.get(&id).cloned();
@@ -295,7 +297,7 @@ pub(super) async fn redeliver(database: &Database, id: &IntentId) -> Result<Rede
     })
 }
 
-/// What the result sets of [`history_sql`] say.
+/// Reads the result sets of [`history_sql`].
 pub(super) fn history(event: &[Row], tries: &[Row]) -> Result<Option<WebhookHistory>, StoreError> {
     let Some(event) = event.first() else { return Ok(None) };
     let tries = all(tries, |row| {

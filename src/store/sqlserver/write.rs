@@ -1,8 +1,8 @@
-//! A batch of writes as one round trip: one transaction of set-based statements over lists.
+//! Commits a batch of writes in one round trip: one transaction of set-based statements over lists.
 //!
-//! If the server refuses a batch for what is in it, its items are done one by one, so that a bad one fails alone. That is
-//! only done while the batch has had no effect: once the server has begun to answer, the transaction is committed, and every
-//! error means that the store is unavailable and what became of the batch is in doubt.
+//! If the server refuses a batch because of its content, the items are committed one by one, so that an invalid item
+//! fails alone. That happens only if the batch has had no effect. Once the server has begun to answer, the transaction
+//! is committed, and every error means that the store is unavailable and the results of the batch are unknown.
 
 use tiberius::Row;
 
@@ -22,7 +22,7 @@ use crate::store::{
     WriteBatch,
 };
 
-/// What a commit needs of its store.
+/// The parts of the store that a commit needs.
 #[derive(Clone, Copy)]
 pub(super) struct Writer<'a> {
     pub database: &'a Database,
@@ -41,7 +41,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Every item in a transaction of its own.
+    /// Commits every item in a transaction of its own.
     async fn one_by_one(self, batch: WriteBatch) -> Result<BatchResults, StoreError> {
         let WriteBatch { submits, received, start_on_insert, fenced, .. } = batch;
         let mut all = nothing();
@@ -98,7 +98,7 @@ impl Writer<'_> {
         Ok(all)
     }
 
-    /// An error that is not `Unavailable` means that nothing was done.
+    /// Commits the batch in one transaction. An error other than `Unavailable` means that nothing was changed.
     async fn try_commit(self, batch: &WriteBatch) -> Result<BatchResults, StoreError> {
         let Self { database, contracts, time } = self;
         let mut submits = Submits::prepare(database, contracts, &batch.submits).await?;
@@ -110,7 +110,7 @@ impl Writer<'_> {
         let script = write_batch(batch, &submits, &starts);
         let asked = monotonic();
         let results = database.run(script).await?;
-        // The transaction is committed.
+        // From here on the transaction is committed.
         let (results, not_allowed) = read_batch(batch, submits, &starts, results, |now| time.observe(asked, now))
             .map_err(|error| StoreError::Unavailable(format!("the answer to a batch cannot be read: {error}")))?;
         Ok(match &batch.fenced {
@@ -119,8 +119,8 @@ impl Writer<'_> {
         })
     }
 
-    /// Ends intents that were to be started and that policy allows no attempt any more. If that cannot be done, it is they
-    /// who hear of it: what else was in the batch is committed.
+    /// Exhausts intents that should have been started but to which policy allows no further attempt. If that fails,
+    /// only these intents get the error, because the rest of the batch is committed.
     async fn end_not_allowed(
         self,
         writes: &FencedWrites,
@@ -151,7 +151,8 @@ impl Writer<'_> {
     }
 }
 
-/// The permission to start new intents, unless the batch is fenced for another term: a batch has one fence.
+/// Returns the permission to start new intents in this batch. There is none if the batch has writes of another term,
+/// because a batch has only one fence.
 fn starts_under(batch: &WriteBatch) -> Option<&StartOnInsert> {
     let same_term = |start_on_insert: &&StartOnInsert| {
         batch.fenced.as_ref().is_none_or(|writes| writes.term == start_on_insert.term)
@@ -159,7 +160,7 @@ fn starts_under(batch: &WriteBatch) -> Option<&StartOnInsert> {
     batch.start_on_insert.as_ref().filter(|_| !batch.submits.is_empty()).filter(same_term)
 }
 
-/// The batch that does all of this.
+/// Builds the SQL batch that makes all writes of `batch`.
 pub(super) fn write_batch(batch: &WriteBatch, submits: &Submits<'_>, starts: &Starts<'_>) -> Batch {
     let mut script = Script::default();
     let on_insert = starts_under(batch).filter(|_| submits.may_start());
@@ -189,7 +190,7 @@ pub(super) fn write_batch(batch: &WriteBatch, submits: &Submits<'_>, starts: &St
     script.batch()
 }
 
-/// The batch that ends intents which policy allows no attempt any more.
+/// Builds the SQL batch that exhausts intents to which policy allows no further attempt.
 pub(super) fn end_batch(term: &Term, intents: &[NotAllowed]) -> Batch {
     let mut script = Script::default();
     script.fence(term);
@@ -197,7 +198,7 @@ pub(super) fn end_batch(term: &Term, intents: &[NotAllowed]) -> Batch {
     script.batch()
 }
 
-/// What the answer to [`write_batch`] says.
+/// Reads the results of [`write_batch`].
 fn read_batch(
     batch: &WriteBatch,
     submits: Submits<'_>,
@@ -272,5 +273,5 @@ impl Results {
 }
 
 fn lost(what: &str) -> StoreError {
-    StoreError::Unavailable(format!("the server did not say the {what} of a batch"))
+    StoreError::Unavailable(format!("the server did not return the {what} of a batch"))
 }

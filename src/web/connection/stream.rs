@@ -248,7 +248,7 @@ impl AsyncWrite for ClientStream {
                     _ => Poll::Ready(Ok(buf.len())),
                 }
             }
-            // Write what stands before the error; the caller calls again with the rest.
+            // Write what precedes the error; the caller calls again with the rest.
             Some((start, _)) => self.write_transport(cx, &buf[..start]),
         }
     }

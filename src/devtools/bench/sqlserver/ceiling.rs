@@ -1,8 +1,8 @@
-//! What a server can do without the service: one connection that writes the rows of intents which are accepted at their
-//! first attempt, as fast as it goes.
+//! Measures what a server can do without the service: one connection writes the rows of intents that are accepted on
+//! their first attempt, as fast as possible.
 //!
-//! Two transactions for each batch, as the service needs at least: one takes the intents in with their attempts
-//! started, the other ends them. Both take the row of the clock first, which puts the service's transactions in order.
+//! Each batch needs two transactions, as the service needs at least: one inserts the intents with their attempts
+//! started, the other ends them. Both lock the clock's row first, as the service does.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{Server, number, run};
 use crate::platform::clock::monotonic;
 
-/// Values: the ids as JSON, the payload and its hash, which all intents share.
+/// Inserts intents. Its values are the ids as JSON, the payload, and the hash of the payload, which all intents share.
 const TAKE_IN: &str = "
 BEGIN TRANSACTION;
 UPDATE submission_clock SET last_at = SYSUTCDATETIME();
@@ -23,7 +23,7 @@ SELECT j.id, 1, 1, @P2, @P3, 'pending', 1, 1, SYSUTCDATETIME(), SYSUTCDATETIME()
 FROM OPENJSON(@P1) WITH (id NVARCHAR(400)) AS j;
 COMMIT TRANSACTION;";
 
-/// Values: the numbers of the intents and what the gateway calls them, as JSON.
+/// Ends intents. Its value is JSON with the numbers of the intents and their gateway message ids.
 const END: &str = "
 BEGIN TRANSACTION;
 UPDATE submission_clock SET last_at = SYSUTCDATETIME();
@@ -38,7 +38,7 @@ UPDATE submission_intents SET status = 'accepted', completed_at = SYSUTCDATETIME
 WHERE intent_seq IN (SELECT seq FROM OPENJSON(@P1) WITH (seq BIGINT));
 COMMIT TRANSACTION;";
 
-/// Intents a second, `rows` in a batch.
+/// Returns intents per second with `rows` intents in each batch.
 pub(crate) async fn measure(server: &Server, payload: usize, rows: usize, span: Duration) -> Result<f64, String> {
     let database = server.create().await?;
     let mut client = database.connect().await?;

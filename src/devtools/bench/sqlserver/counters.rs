@@ -1,29 +1,30 @@
-//! What the server counted while a load ran: figures that do not depend on how fast the machine is.
+//! Reads the counters of the server before and after a load. They do not depend on the speed of the machine.
 
 use super::{BenchDatabase, number, run};
 use crate::store::sqlserver::Tds;
 
-/// What a server has counted so far. It may be unable to tell, or the login may not be allowed to ask.
+/// The counters of a server. A counter is `None` if the server does not have it or the login may not read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counters {
-    /// Statements that were executed, those inside batches one by one.
+    /// Executed statements; those inside a batch are counted one by one.
     pub statements: Option<i64>,
     pub transactions: Option<i64>,
-    /// Writes of the log to disk.
+    /// Writes of the transaction log to disk.
     pub log_writes: Option<i64>,
 }
 
-/// Of plans that are cached; a server that is short of memory forgets some.
+/// Counts the statements of cached plans. A server that is short of memory drops plans, and their counts with them.
 const STATEMENTS: &str = "SELECT CAST(SUM(s.execution_count) AS BIGINT) AS value FROM sys.dm_exec_query_stats AS s
 CROSS APPLY sys.dm_exec_plan_attributes(s.plan_handle) AS a
 WHERE a.attribute = 'dbid' AND CAST(a.value AS INT) = DB_ID();";
-/// Despite its name a count since the server was started, and so is the next.
+/// Despite its name this counts transactions since the server was started. The same is true for `Log Flushes/sec`.
 const TRANSACTIONS: &str = "SELECT CAST(cntr_value AS BIGINT) AS value FROM sys.dm_os_performance_counters
 WHERE counter_name = N'Transactions/sec' AND instance_name = DB_NAME();";
 const LOG_WRITES: &str = "SELECT CAST(cntr_value AS BIGINT) AS value FROM sys.dm_os_performance_counters
 WHERE counter_name = N'Log Flushes/sec' AND instance_name = DB_NAME();";
 
-/// What Babelfish has instead. Its databases are one to PostgreSQL, so what others do on that server counts, too.
+/// The counterpart on Babelfish. All its databases are one PostgreSQL database, so the count includes other databases
+/// of that server.
 const BABELFISH_TRANSACTIONS: &str =
     "SELECT CAST(xact_commit AS BIGINT) AS value FROM pg_stat_database WHERE datname = current_database();";
 const BABELFISH_LOG_WRITES: &str = "SELECT CAST(wal_sync AS BIGINT) AS value FROM pg_stat_wal;";
@@ -46,7 +47,7 @@ impl Counters {
         })
     }
 
-    /// What was spent on each thousand intents since `before`.
+    /// Returns what was spent per thousand intents since `before`.
     pub(crate) fn since(&self, before: &Self, round_trips: usize, intents: usize) -> Spent {
         let thousands = (intents as f64 / 1000.0).max(f64::MIN_POSITIVE);
         let per_thousand = |of: fn(&Self) -> Option<i64>| {
@@ -61,7 +62,7 @@ impl Counters {
     }
 }
 
-/// `None` if the server cannot tell, or does not tell this login.
+/// Reads one counter; `None` if the server does not have it or the login may not read it.
 async fn answer(client: &mut Tds, question: &str) -> Option<i64> {
     run(client, question, &[]).await.ok()?.first().and_then(|row| number(row, "value"))
 }
@@ -70,10 +71,10 @@ async fn answer(client: &mut Tds, question: &str) -> Option<i64> {
 pub(super) const QUESTIONS: [&str; 5] =
     [STATEMENTS, TRANSACTIONS, LOG_WRITES, BABELFISH_TRANSACTIONS, BABELFISH_LOG_WRITES];
 
-/// Per thousand intents; `None` where the server cannot tell.
+/// What a thousand intents cost; `None` for a counter that could not be read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spent {
-    /// As the service counts them.
+    /// Round trips to the server, counted by the service.
     pub round_trips: f64,
     pub statements: Option<f64>,
     pub transactions: Option<f64>,

@@ -1,4 +1,4 @@
-//! Fills a database with intents that are there beforehand, as if they had come one by one.
+//! Fills a database with intents before a run, so that it looks as if they had been submitted one by one.
 
 use sha2::{Digest, Sha256};
 use tiberius::ToSql;
@@ -8,19 +8,19 @@ use super::{BenchDatabase, number, run};
 use crate::domain::contract::{ContractSnapshot, Policy};
 use crate::store::sqlserver::Tds;
 
-/// Rows in one statement: as many as five digits can number, so that its log stays small.
+/// Rows in one statement: as many numbers as five digits have, so that the log of a statement stays small.
 const STEP: u64 = 100_000;
-/// Bytes of the payload of each.
+/// Payload bytes of each intent.
 const PAYLOAD: usize = 200;
 
-/// The contract of all of them; the service finds it there under its hash.
+/// Inserts the contract of all intents. The service finds it by its hash.
 const CONTRACT: &str = "
 INSERT INTO submission_gateways (url_sha256, gateway_url) VALUES (@P1, @P2);
 INSERT INTO submission_contracts (snapshot_sha256, gateway_id, submission_target, attempt_limit, snapshot)
 SELECT @P3, gateway_id, @P4, @P5, @P6 FROM submission_gateways;
 SELECT contract_id, gateway_id FROM submission_contracts;";
 
-/// Every number of a step, from a first one on.
+/// All numbers of one step, starting at the first parameter.
 const NUMBERS: &str = "
 SELECT @P1 + a.d + 10 * b.d + 100 * c.d + 1000 * d.d + 10000 * e.d AS i
 FROM (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS a (d)
@@ -40,7 +40,8 @@ WHERE intent_seq > @P1 AND intent_seq <= @P2 AND status = 'accepted';";
 
 const LAST: &str = "SELECT COALESCE(MAX(intent_seq), 0) AS last FROM submission_intents;";
 
-/// Ids begin with eight hexadecimal digits that are spread over all there may be, in no order, as those of clients are.
+/// Builds the statement that inserts intents. Their ids begin with eight hexadecimal digits that are spread evenly and
+/// in no order, like the ids of clients.
 fn intents() -> String {
     let digit = |place: u32| {
         format!("SUBSTRING('0123456789abcdef', CAST(n.spread / {} % 16 AS INT) + 1, 1)", 16_u32.pow(place))
@@ -95,7 +96,7 @@ fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Makes the rows of a contract in an empty database: its number, and that of its gateway.
+/// Inserts a contract into an empty database. Returns its number and the number of its gateway.
 pub(super) async fn keep_contract(client: &mut Tds, snapshot: &ContractSnapshot) -> Result<(i64, i64), String> {
     let contract = &snapshot.contract;
     let hash = |text: &str| Sha256::digest(text.as_bytes()).to_vec();
@@ -108,6 +109,6 @@ pub(super) async fn keep_contract(client: &mut Tds, snapshot: &ContractSnapshot)
     let json: &str = &snapshot.json;
     let values: [&dyn ToSql; 6] = [&hash(url), &url, &hash(json), &target, &limit, &json];
     let rows = run(client, CONTRACT, &values).await?;
-    let row = rows.first().ok_or("the contract just written is not there")?;
+    let row = rows.first().ok_or("the contract that was just inserted is missing")?;
     number(row, "contract_id").zip(number(row, "gateway_id")).ok_or_else(|| "the contract has no number".to_owned())
 }

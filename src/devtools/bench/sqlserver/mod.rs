@@ -1,6 +1,6 @@
-//! `bench --store`: databases of their own on a SQL Server, what is in them beforehand, and what the server counts.
+//! `bench --store`: creates databases on a SQL Server, fills them, and reads the counters of the server.
 //!
-//! Nothing that is on the server already is touched: each run makes a database and drops it.
+//! Each run creates a database and drops it. Nothing else on the server is changed.
 
 mod ceiling;
 mod counters;
@@ -19,10 +19,10 @@ use crate::store::selection::{Credentials, StoreChoice};
 use crate::store::sqlserver::{PoolSettings, Settings, Tds, connect};
 use crate::telemetry::metrics::Metrics;
 
-/// A statement that fills a store takes a while.
+/// The timeout is long, because a statement that fills a database takes long.
 const POOL: PoolSettings = PoolSettings { size: 2, timeout: Duration::from_secs(300) };
 
-/// The server that databases are made on, and how to log in there.
+/// The server on which databases are created, and the login.
 #[derive(Clone)]
 pub(super) struct Server {
     connection_string: String,
@@ -31,7 +31,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// A server by its connection string, which names no database. An error repeats nothing of it.
+    /// Parses the connection string of a server, which must name no database. An error does not repeat the string.
     pub(super) fn new(
         connection_string: &str,
         password: Option<String>,
@@ -54,7 +54,7 @@ impl Server {
         }
     }
 
-    /// Makes a database with an up-to-date schema.
+    /// Creates a database with the current schema.
     pub(super) async fn create(&self) -> Result<BenchDatabase, String> {
         let name = format!("submission_manager_bench_{:08x}", fastrand::u32(..));
         let mut client = self.connect(MASTER).await?;
@@ -72,16 +72,16 @@ impl Server {
     }
 }
 
-/// Where databases are made and dropped.
+/// The database to connect to for creating and dropping others.
 const MASTER: &str = "master";
-/// NULL on a SQL Server, which has no such property.
+/// Returns 1 on Babelfish and NULL on SQL Server.
 const IS_BABELFISH: &str = "SELECT CAST(SERVERPROPERTY('Babelfish') AS BIGINT) AS value;";
 
-/// A database that is dropped with this.
+/// A database that exists until this value is dropped.
 pub(super) struct BenchDatabase {
     pub server: Server,
     name: String,
-    /// Speaks the protocol, and has other counters and fewer commands.
+    /// Whether the server is Babelfish, which has other counters and fewer commands.
     is_babelfish: bool,
 }
 
@@ -110,7 +110,8 @@ impl Drop for BenchDatabase {
     }
 }
 
-/// Connections of a service that was just killed take a moment to go away.
+/// Drops a database. Tries again for a while, because the connections of a service that was just killed take a moment
+/// to close.
 async fn drop_database(server: &Server, name: &str, is_babelfish: bool) -> Result<(), String> {
     const TRIES: usize = 50;
     let mut client = server.connect(MASTER).await?;
@@ -128,7 +129,7 @@ async fn drop_database(server: &Server, name: &str, is_babelfish: bool) -> Resul
     result
 }
 
-/// Runs a batch; the rows of its first result set.
+/// Runs a batch and returns the rows of its first result set.
 async fn run(client: &mut Tds, sql: &str, values: &[&dyn ToSql]) -> Result<Vec<Row>, String> {
     let results = match client.query(sql, values).await {
         Ok(stream) => stream.into_results().await,
@@ -137,7 +138,7 @@ async fn run(client: &mut Tds, sql: &str, values: &[&dyn ToSql]) -> Result<Vec<R
     results.map(|sets| sets.into_iter().next().unwrap_or_default()).map_err(|error| error.to_string())
 }
 
-/// A number in a row.
+/// Reads a number from a row.
 fn number(row: &Row, column: &str) -> Option<i64> {
     row.try_get::<i64, _>(column).ok().flatten()
 }

@@ -1,7 +1,7 @@
-//! Every statement that the store can send, made by the functions that send them.
+//! A list of every statement that the store can send, built by the functions that send them.
 //!
-//! `make tsql` writes them to files for checkers of T-SQL. Tests hold the list complete: what is sent in any test of this
-//! library must be in it.
+//! `make tsql` writes the statements to files for checkers of T-SQL. The list is complete: a test fails if the store
+//! sends a statement that is not in it.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -40,7 +40,7 @@ use crate::store::{
 
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
-/// All ways to choose from `count` things.
+/// All subsets of `count` things.
 fn choices(count: u32) -> impl Iterator<Item = Vec<bool>> {
     (0..1_u32 << count).map(move |number| (0..count).map(|place| number & (1 << place) != 0).collect())
 }
@@ -57,7 +57,7 @@ fn lane(id: i64) -> Arc<Lane> {
     Arc::new(Lane { id: LaneId(id), gateway: GatewayId(1), target: target() })
 }
 
-/// A kind of intent: a plain one, one with a webhook, one of a node.
+/// A contract for each kind of intent: without a webhook or with one, of a target or of a node.
 fn contract(webhook: bool, node: bool) -> Contract {
     let contract = if webhook { with_webhook("http://hook.test", max_attempts(3)) } else { max_attempts(3) };
     if node { Contract { gateway_type: GatewayType::Node, ..contract } } else { contract }
@@ -103,9 +103,9 @@ fn received() -> NewInboxSubmission {
     }
 }
 
-/// Batches of writes with each combination of sections.
+/// Batches of writes with every combination of sections.
 async fn writes() -> Vec<Batch> {
-    // Nothing is looked up: all contracts are known.
+    // This never connects, because all contracts are in the cache.
     let database = Database::new(&settings("Server=tcp:127.0.0.1,1;User Id=u;Password=p", "d"), "test", 1, metrics());
     let known = Contracts::default();
     known.learn(&ContractSnapshot::of(one_shot()).unwrap(), ContractRow { lane: lane(1) });
@@ -229,8 +229,8 @@ fn lists() -> Vec<Batch> {
     batches
 }
 
-/// Batches of rows of the inbox: each row is a section by itself, so that three show all ways in which they can follow one
-/// another.
+/// Batches of inbox results. Each result is a section of its own, so batches of up to three show every order in which
+/// two can follow each other.
 fn processed() -> Vec<Batch> {
     let row = |well: bool| ProcessedInboxSubmission {
         seq: InboxSubmissionSeq(1),
@@ -245,7 +245,7 @@ fn processed() -> Vec<Batch> {
 }
 
 pub(crate) fn all() -> Vec<Batch> {
-    // On a thread of its own: this may be called within a runtime.
+    // This runs on a thread of its own, because the caller may be inside a runtime.
     let writes = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(writes())
@@ -313,7 +313,8 @@ pub(crate) fn all() -> Vec<Batch> {
     all
 }
 
-/// What a text is made of, whatever its parameters are numbered and however often a transaction is repeated.
+/// The transactions of a statement without the numbers of their parameters. Two statements with the same transactions
+/// count as the same.
 fn essence(sql: &str) -> BTreeSet<String> {
     let without_numbers = |text: &str| {
         let mut kept = String::with_capacity(text.len());
@@ -327,7 +328,7 @@ fn essence(sql: &str) -> BTreeSet<String> {
     sql.split_inclusive("COMMIT TRANSACTION;").map(without_numbers).collect()
 }
 
-/// Fails the test that sends a statement which is not in the list.
+/// Panics if a statement is not in the list.
 pub(crate) fn assert_listed(sql: &str) {
     static ALL: LazyLock<HashSet<BTreeSet<String>>> =
         LazyLock::new(|| all().iter().map(|batch| essence(&batch.sql)).collect());
@@ -337,7 +338,7 @@ pub(crate) fn assert_listed(sql: &str) {
 #[test]
 fn every_statement_parses_and_has_its_values() {
     for Batch { sql, values, .. } in all() {
-        // This parser does not know arguments that are OUTPUT.
+        // This parser does not know OUTPUT arguments.
         if sql != PREPARE
             && let Err(error) = Parser::parse_sql(&MsSqlDialect {}, &sql)
         {
@@ -358,7 +359,7 @@ fn a_statement_that_is_not_listed_is_noticed() {
     assert_listed(&statements::find(&IntentId::parse("another").unwrap()).sql);
 }
 
-/// What `make tsql` runs.
+/// Writes every statement to a file. `make tsql` runs this.
 #[test]
 #[ignore = "writes files: run it with 'make tsql'"]
 fn write_all_to_files() {

@@ -1,8 +1,8 @@
-//! Faults while an answer arrives: the connection is cut, the server reports an error, or it sends garbage, at each result set
-//! of a batch that starts attempts.
+//! Faults while the answer to a batch arrives: the connection is cut, the server reports an error, or it sends garbage,
+//! at each result set of a batch that starts attempts.
 //!
-//! By then the batch is committed. Repeated, it would find its attempts started and say that they are stale; they would stay
-//! open under a living term, and nobody would make them.
+//! At that time the batch is committed. If it were repeated, it would find its attempts already started and report them
+//! as stale, so they would stay open in the current term and never be made.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -17,20 +17,21 @@ use crate::store::conformance::attempts::OneSlot;
 use crate::store::conformance::{intent_id, writes};
 use crate::store::{FencedWrites, StartOnInsert, StartResult};
 
-/// What happens instead of a result set.
+/// What the proxy does instead of sending a result set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The connection ends.
+    /// It closes the connection.
     Cut,
-    /// The server reports an error of this number.
+    /// It sends a server error with this number.
     Error(u32),
-    /// A token of no meaning.
+    /// It sends a token that does not exist.
     UnknownToken,
-    /// A column has another name, so that rows cannot be read.
+    /// It renames a column, so that the rows cannot be read.
     UnknownColumn,
 }
 
-/// A fault, the number of the result set that it comes at, and how many the answer has: others are let through.
+/// A fault, the index of the result set at which it happens, and the number of result sets in the answer. Answers with
+/// another number pass unchanged.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     fault: Fault,
@@ -38,7 +39,7 @@ struct Plan {
     of: usize,
 }
 
-/// Carries TDS between the store and the server, and makes one fault when told to.
+/// Forwards TDS between the store and the server, and injects one fault on request.
 #[derive(Clone)]
 struct Proxy {
     address: SocketAddr,
@@ -71,7 +72,7 @@ impl Proxy {
         proxy
     }
 
-    /// Carries the server's messages to the client, until one of them is to end the connection.
+    /// Forwards the server's messages to the client until a fault closes the connection.
     async fn answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
         let mut message = Vec::new();
         loop {
@@ -95,7 +96,7 @@ impl Proxy {
         }
     }
 
-    /// Makes the fault that is planned for such an answer, if there is one. False if the connection ends with it.
+    /// Injects the planned fault if it is for this message. Returns false if the connection must be closed after it.
     fn spoil(&self, message: &mut Vec<u8>) -> bool {
         let sets = result_sets(message);
         let mut plan = self.plan.lock().unwrap();
@@ -114,11 +115,12 @@ impl Proxy {
     }
 }
 
-/// Where the name of the first column stands behind a result set's token: count, user type, flags and type before it.
+/// The offset of the first column's name in a result set: token, column count, user type, flags and type come before
+/// it.
 const NAME: usize = 1 + 2 + 4 + 2 + 2;
 
-/// Where the result sets of an answer begin. All of ours begin with a number or a time, whose types have two bytes, and have
-/// names in lower case.
+/// Returns the offsets of the result sets in an answer. Every result set of the store begins with a number or a time,
+/// whose types take two bytes, and has column names in lower case.
 fn result_sets(message: &[u8]) -> Vec<usize> {
     const NUMBER_OR_TIME: [u8; 2] = [0x26, 0x2a];
     let is_set = |place: &usize| {
@@ -134,7 +136,7 @@ fn result_sets(message: &[u8]) -> Vec<usize> {
     (0..message.len()).filter(is_set).collect()
 }
 
-/// ERROR and DONE, as a server ends an answer with them.
+/// The tokens ERROR and DONE, with which a server ends an answer.
 fn error_tokens(number: u32) -> Vec<u8> {
     let text: Vec<u8> = "injected".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let mut error = number.to_le_bytes().to_vec();
@@ -151,7 +153,7 @@ fn error_tokens(number: u32) -> Vec<u8> {
     tokens
 }
 
-/// Sends a message in packets; without its end if the connection is to end first.
+/// Sends a message in packets, without the end mark if `whole` is false.
 async fn send(to: &mut OwnedWriteHalf, kind: u8, message: &[u8], whole: bool) -> std::io::Result<()> {
     const PACKET: usize = 4096 - HEADER;
     let packets = message.chunks(PACKET).count();
@@ -165,7 +167,8 @@ async fn send(to: &mut OwnedWriteHalf, kind: u8, message: &[u8], whole: bool) ->
     to.flush().await
 }
 
-/// The same connection string for another address, and without encryption, so that the proxy can read along.
+/// The same connection string for the address of the proxy, and without encryption, so that the proxy can read the
+/// messages.
 fn via(server: &str, address: SocketAddr) -> String {
     let rest = server.split(';').filter(|pair| !pair.to_ascii_lowercase().starts_with("server="));
     format!(
@@ -184,7 +187,7 @@ async fn an_answer_that_is_lost_is_in_doubt_and_its_batch_is_not_repeated() {
     let store = SqlServerStore::new(&settings(&via(&test.server, proxy.address), &test.name), true, metrics());
     store.prepare().await.unwrap();
     let term = store.acquire_lease("lease".into(), "me".into(), Duration::from_secs(600)).await.unwrap().unwrap().term;
-    // The time, the new intent, the started attempt.
+    // The answer has three result sets: the time, the new intent, and the started attempt.
     const SETS: usize = 3;
     let passing = [1205, 1222, 3960, 40_197, 40_613, 50_000].map(Fault::Error);
     let faults = [Fault::Cut, Fault::UnknownToken, Fault::UnknownColumn].into_iter().chain(passing);
@@ -213,7 +216,7 @@ async fn an_answer_that_is_lost_is_in_doubt_and_its_batch_is_not_repeated() {
             assert!(found.intent.attempt_open, "{id} was started, once");
             assert_eq!(found.intent.attempt_count, 1);
         }
-        // The store goes on: what was started is seen as such, by whoever asks again.
+        // The store still works, and reports the started attempt as stale when it is started again.
         let again = FencedWrites { starts: vec![waiting], ..writes(&term) };
         let receipt = store.commit(WriteBatch { fenced: Some(again), ..WriteBatch::default() }).await.unwrap();
         assert!(matches!(receipt.fenced.unwrap().starts[0], Ok(StartResult::Stale)));

@@ -1,5 +1,5 @@
-//! The conformance suite on the server that `SM_TEST_SQLSERVER` names, each case in a database of
-//! its own.
+//! The conformance suite on the server that `SM_TEST_SQLSERVER` names, each case in a database of its own, and tests of
+//! what is specific to SQL Server.
 
 pub(super) mod catalogue;
 mod faults;
@@ -16,7 +16,7 @@ use crate::store::{FailedInboxTry, FencedWrites, InboxSubmissionSeq, Submitted};
 
 const POOL: PoolSettings = PoolSettings { size: 4, timeout: Duration::from_secs(20) };
 
-/// The connection string of the test server; says in one line when there is none.
+/// The connection string of the test server. Prints a line and returns `None` if there is none.
 fn server() -> Option<String> {
     let server = std::env::var("SM_TEST_SQLSERVER").ok().filter(|text| !text.is_empty());
     if server.is_none() {
@@ -37,7 +37,7 @@ fn settings(server: &str, database: &str) -> Settings {
     Settings::parse(&format!("{server};Database={database}"), None, POOL).unwrap()
 }
 
-/// A statement of a test, which is none of the store.
+/// A statement that only tests send, so it is not in the list of the store's statements.
 fn unlisted(sql: impl Into<std::borrow::Cow<'static, str>>) -> Batch {
     Batch { of_test: true, ..Batch::new(sql, Vec::new()) }
 }
@@ -47,8 +47,8 @@ async fn administer(server: &str, sql: String) -> Result<(), StoreError> {
     master.run(unlisted(sql)).await.map(drop)
 }
 
-/// Makes or drops a database, one at a time and with patience: servers differ in how they take
-/// several at once, and connections of a test may take a moment to go away.
+/// Creates or drops databases one at a time, and tries again for a while: some servers cannot do several at once, and
+/// connections of a test may take a moment to close.
 async fn administer_alone(server: &str, sql: String) -> Result<(), StoreError> {
     static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     const TRIES: usize = 50;
@@ -63,7 +63,7 @@ async fn administer_alone(server: &str, sql: String) -> Result<(), StoreError> {
     administer(server, sql).await
 }
 
-/// A database that is dropped with this.
+/// A database that exists until this value is dropped.
 struct TestDatabase {
     server: String,
     name: String,
@@ -189,7 +189,7 @@ async fn a_clock_that_is_ahead_is_found_at_start_and_the_rest_is_fine() {
     assert_eq!(store.prepare().await, Ok(()), "a warning is no error");
 }
 
-/// Not every server that speaks the protocol has these settings; the real product does.
+/// Only SQL Server itself has these settings; on other servers that speak its protocol the test ends early.
 #[tokio::test]
 async fn a_database_with_the_wrong_settings_is_refused_or_warned_of() {
     let Some(test) = TestDatabase::create().await else { return };
@@ -208,7 +208,7 @@ async fn a_database_with_the_wrong_settings_is_refused_or_warned_of() {
     set("COMPATIBILITY_LEVEL = 130").await.unwrap();
     for (setting, warned) in [("OFF", true), ("ON", false)] {
         set(&format!("READ_COMMITTED_SNAPSHOT {setting} WITH ROLLBACK IMMEDIATE")).await.unwrap();
-        // Its connections were cut, which the first call on each may notice.
+        // The change has closed the connections of the store, so its next call may fail once.
         let examined = match store.examine().await {
             Err(StoreError::Unavailable(_)) => store.examine().await,
             examined => examined,
@@ -219,8 +219,8 @@ async fn a_database_with_the_wrong_settings_is_refused_or_warned_of() {
     }
 }
 
-/// A lock that is not granted is the server's own error, which says that nothing was done, and not a timeout of the
-/// command, which leaves that unknown.
+/// A statement that waits too long for a lock ends with the server's own error, after which nothing was changed. A
+/// timeout of the command would leave that unknown.
 #[tokio::test]
 async fn a_lock_that_is_not_granted_ends_before_the_command_times_out() {
     let Some(test) = TestDatabase::create().await else { return };
@@ -238,7 +238,8 @@ async fn a_lock_that_is_not_granted_ends_before_the_command_times_out() {
     run("UPDATE t SET n = 3").await.unwrap();
 }
 
-/// A future dropped in the middle of a transaction must not hand it, or its answer, to the next user.
+/// If the future of a call is dropped during a transaction, the next user of the connection gets neither its
+/// transaction nor its answer.
 #[tokio::test]
 async fn a_call_that_is_given_up_leaves_nothing_behind() {
     let Some(test) = TestDatabase::create().await else { return };
@@ -273,7 +274,7 @@ async fn an_unreachable_server_is_unavailable_and_says_no_password() {
     assert!(matches!(submit, Err(StoreError::Unavailable(_))));
 }
 
-/// The clock bounds what a look at changes shows: a transaction that is later than it may be seen in part.
+/// A refresh returns changes up to the clock only, because it could see a later transaction in part.
 #[tokio::test]
 async fn changes_are_shown_up_to_the_clock_and_the_rest_later() {
     let Some(test) = TestDatabase::create().await else { return };
@@ -293,7 +294,7 @@ async fn changes_are_shown_up_to_the_clock_and_the_rest_later() {
     assert_eq!(set_clock("DATEADD(MICROSECOND, 1, last_at)").await, 1);
 }
 
-/// A row whose update changes nothing need not be locked; a fence has to be.
+/// A server need not lock a row whose update changes nothing, so the fence must change the lease's row.
 #[tokio::test]
 async fn every_write_of_a_leader_changes_the_row_of_its_lease() {
     let Some(test) = TestDatabase::create().await else { return };
@@ -329,7 +330,7 @@ async fn every_write_of_a_leader_changes_the_row_of_its_lease() {
     }
 }
 
-/// Every request to the server waits for a connection first, so the count of these waits is the count of requests.
+/// Counts the requests to the server. Each waits for a connection first, and the metrics count these waits.
 fn requests(metrics: &Metrics) -> u64 {
     let text = String::from_utf8(metrics.text().unwrap()).unwrap();
     let count = text.lines().find_map(|line| line.strip_prefix("submission_store_connection_wait_seconds_count "));
