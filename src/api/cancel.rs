@@ -6,7 +6,7 @@ use super::intents::{no_such_intent, parse_id};
 use super::json::{CancelledIntentJson, CommonErrors, ErrorJson};
 use crate::domain::client::Scope;
 use crate::domain::intent::{Intent, IntentId};
-use crate::store::Cancellation;
+use crate::store::{Cancellation, StoreError};
 use crate::web::error::ApiError;
 use crate::web::query::Query;
 use crate::web::{WebDeps, auth};
@@ -38,7 +38,7 @@ pub(super) async fn cancel_intent(
     auth::authorize(&request, &deps, Scope::IntentsWrite)?;
     let id = parse_id(&path)?;
     let after_attempt = after_attempt(request.query_string())?;
-    let cancelled = cancel(&deps, id, after_attempt).await?.ok_or_else(|| no_such_intent(&path))?;
+    let cancelled = Cancelled::of(cancel(&deps, id, after_attempt).await?)?.ok_or_else(|| no_such_intent(&path))?;
     Ok(cancelled.status().json(CancelledIntentJson::from(cancelled.intent())))
 }
 
@@ -49,6 +49,19 @@ pub enum Cancelled {
 }
 
 impl Cancelled {
+    /// What a client is told about a cancellation; `None` if there is no such intent.
+    pub fn of(cancellation: Cancellation) -> Result<Option<Self>, ApiError> {
+        match cancellation {
+            Cancellation::Cancelled(intent) | Cancellation::CancelledBefore(intent) => Ok(Some(Self::Now(intent))),
+            Cancellation::AfterAttempt(intent) => Ok(Some(Self::AfterAttempt(intent))),
+            Cancellation::AttemptInProgress(intent) => {
+                Err(ApiError::AttemptInProgress { attempt: intent.attempt_count })
+            }
+            Cancellation::AlreadyTerminal(intent) => Err(ApiError::AlreadyTerminal { status: intent.state.status() }),
+            Cancellation::NotFound => Ok(None),
+        }
+    }
+
     pub fn intent(&self) -> &Intent {
         match self {
             Self::Now(intent) | Self::AfterAttempt(intent) => intent,
@@ -70,22 +83,19 @@ pub fn after_attempt(text: &str) -> Result<bool, ApiError> {
     Ok(query.get("afterAttempt", "true or false", |text| text.parse().ok())?.unwrap_or(false))
 }
 
-/// Cancels an intent, and counts and logs it; `None` if there is no such intent.
-pub async fn cancel(deps: &WebDeps, id: IntentId, after_attempt: bool) -> Result<Option<Cancelled>, ApiError> {
-    match deps.store.cancel(id.clone(), after_attempt).await? {
+/// Cancels an intent, and counts and logs it.
+pub async fn cancel(deps: &WebDeps, id: IntentId, after_attempt: bool) -> Result<Cancellation, StoreError> {
+    let cancellation = deps.store.cancel(id.clone(), after_attempt).await?;
+    match &cancellation {
         Cancellation::Cancelled(intent) => {
             log::info!("intent_cancelled intent_id={id:?} attempts={}", intent.attempt_count);
-            deps.metrics.intent_ended(&intent);
+            deps.metrics.intent_ended(intent);
             deps.watchers.publish(&id);
-            Ok(Some(Cancelled::Now(intent)))
         }
-        Cancellation::CancelledBefore(intent) => Ok(Some(Cancelled::Now(intent))),
         Cancellation::AfterAttempt(intent) => {
             log::info!("intent_cancel_requested intent_id={id:?} attempt={}", intent.attempt_count);
-            Ok(Some(Cancelled::AfterAttempt(intent)))
         }
-        Cancellation::AttemptInProgress(intent) => Err(ApiError::AttemptInProgress { attempt: intent.attempt_count }),
-        Cancellation::AlreadyTerminal(intent) => Err(ApiError::AlreadyTerminal { status: intent.state.status() }),
-        Cancellation::NotFound => Ok(None),
+        _ => {}
     }
+    Ok(cancellation)
 }

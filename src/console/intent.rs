@@ -8,10 +8,11 @@ use askama::Template;
 use super::timeline::{self, Timeline};
 use super::wording::{self, duration_text, intent_href};
 use super::{Console, PageError, page, payload};
+use crate::api::cancel;
 use crate::domain::intent::{Intent, IntentId};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{EventStatus, event_id};
-use crate::store::{IntentDetail, Job, JobLookup};
+use crate::store::{Cancellation, IntentDetail, Job, JobLookup};
 use crate::web::WebDeps;
 
 #[derive(Template)]
@@ -24,6 +25,9 @@ struct IntentPage<'a> {
     why_pending: Option<String>,
     contract: String,
     duration: String,
+    /// The intent that this one repeats, and the one that repeats it, each with the path of its page.
+    redrive_of: Option<(&'a IntentId, String)>,
+    redriven_as: Option<(&'a IntentId, String)>,
     job: Option<Job>,
     timeline: Timeline,
     attempts: Vec<AttemptRow<'a>>,
@@ -74,6 +78,8 @@ pub(super) async fn show(
     let completed_at = intent.state.completed_at();
     let event_pending = history.webhook.as_ref().is_some_and(|webhook| webhook.status == EventStatus::Pending);
     page(&IntentPage {
+        redrive_of: intent.redrive_of.as_ref().map(|id| (id, intent_href(id))),
+        redriven_as: history.redriven_as.as_ref().map(|id| (id, intent_href(id))),
         href: intent_href(&intent.id),
         sentence: wording::status_sentence(&detail),
         why_pending: wording::why_pending(&detail),
@@ -137,6 +143,17 @@ pub(super) async fn redeliver(path: web::Path<String>, deps: web::Data<WebDeps>)
     let id = parse_id(&path)?;
     deps.store.redeliver_webhook(id.clone()).await?;
     log::info!("webhook_redelivered intent_id={id:?}");
+    let location = (header::LOCATION, intent_href(&id));
+    Ok(HttpResponse::build(StatusCode::SEE_OTHER).insert_header(location).finish())
+}
+
+/// Handles the button that cancels the intent, after its attempt if one is in progress, and redirects to its page. The page
+/// shows the result, also if the intent has ended in the meantime.
+pub(super) async fn cancel(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+    let id = parse_id(&path)?;
+    if cancel::cancel(&deps, id.clone(), true).await? == Cancellation::NotFound {
+        return Err(no_such(&path));
+    }
     let location = (header::LOCATION, intent_href(&id));
     Ok(HttpResponse::build(StatusCode::SEE_OTHER).insert_header(location).finish())
 }

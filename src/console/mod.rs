@@ -1,8 +1,8 @@
 //! The operator console: HTML pages under `/ui`.
 //!
 //! The server renders all pages, and the templates escape everything. htmx polls the live part of a page and replaces it.
-//! All assets come from the binary. Operators can read everything here; the only actions are to redeliver a webhook, to
-//! reprocess inbox submissions, and to pause and resume targets.
+//! All assets come from the binary. Operators can read everything here; the only actions are to cancel an intent, to
+//! redeliver a webhook, to reprocess inbox submissions, and to pause and resume targets.
 
 pub mod access;
 mod assets;
@@ -66,6 +66,7 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
             .service(resource("/intents/{intentId}", "GET, HEAD").route(get_or_head().to(intent::show)))
             .service(resource("/intents/{intentId}/payload", "GET, HEAD").route(get_or_head().to(intent::payload)))
             .service(resource("/intents/{intentId}/redeliver", "POST").route(web::post().to(intent::redeliver)))
+            .service(resource("/intents/{intentId}/cancel", "POST").route(web::post().to(intent::cancel)))
             .service(resource("/jobs", "GET, HEAD").route(get_or_head().to(jobs::show)))
             .service(resource("/inbox", "GET, HEAD").route(get_or_head().to(inbox::submissions)))
             .service(resource("/inbox/submissions/{id}", "GET, HEAD").route(get_or_head().to(inbox::submission)))

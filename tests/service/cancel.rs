@@ -119,6 +119,27 @@ async fn bad_requests_to_cancel_are_refused() {
     assert_eq!(api.get("/v1/intents/a/cancel").await.status, 405);
 }
 
+#[actix::test]
+async fn the_console_cancels_and_shows_the_start() {
+    let (site, _gateway) = site();
+    let instance = site.start();
+    let api = instance.api();
+    let start = in_ten_days(&api).await;
+    schedule(&api, "a", "once", json!(start)).await;
+    let page = api.get("/ui/intents/a").await.text();
+    assert!(page.contains("Cancel intent") && page.contains("Not before") && page.contains(&start), "{page}");
+    let press = async |id: &str, from: &str| {
+        api.call_with("POST", &format!("/ui/intents/{id}/cancel"), &[("Sec-Fetch-Site", from)], "").await
+    };
+    assert_eq!(press("a", "cross-site").await.status, 403);
+    assert_eq!(press("unknown", "same-origin").await.status, 404);
+    press("a", "same-origin").await;
+    // The client follows the redirect to the page.
+    let page = press("a", "same-origin").await.text();
+    assert!(page.contains("Cancelled before the first attempt.") && !page.contains("Cancel intent"), "{page}");
+    assert_eq!(api.get("/v1/intents/a").await.json()["exhaustedReason"], "cancelled");
+}
+
 /// Runs a command of the client against an instance; returns its exit code and what it printed.
 fn client(instance: &Instance, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(BINARY).args(arguments).env("SM_URL", &instance.url).output().unwrap();

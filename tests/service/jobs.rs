@@ -50,6 +50,7 @@ impl Jobs {
             client("globex", &all, &json!([{ "tenantId": "globex", "workspaceIds": ["*"] }])),
             client("reader", &["jobs:read"], &json!([{ "tenantId": "acme", "workspaceIds": ["*"] }])),
             client("intents", &["intents:read"], &Value::Null),
+            client("operator", &["admin"], &Value::Null),
         ]});
         std::fs::write(jobs.path("clients.json"), clients.to_string()).unwrap();
         jobs
@@ -349,6 +350,33 @@ async fn a_hundred_racing_submissions_of_one_key_are_one_job() {
 
 /// Every answer to a client of one tenant is the same as if the other tenants did not exist.
 #[actix::test]
+async fn a_tenant_cancels_its_own_jobs_only() {
+    let jobs = Jobs::new();
+    let instance = jobs.start();
+    let api = instance.api();
+    // No attempt of the node's target starts, so the job waits.
+    let node = send(&api, "operator", "POST", "/v1/targets/node:node-a/pause", &Value::Null).await;
+    assert_eq!(node.status, StatusCode::OK, "{}", node.text());
+    let id = post(&api, "acme", &command()).await.json()["submission_id"].as_str().unwrap().to_owned();
+    let cancel = format!("/v1/jobs/{id}/cancel");
+    for (token, expected) in [("globex", "404 not_found"), ("reader", "403 forbidden"), ("", "401 unauthorized")] {
+        assert_eq!(code(&send(&api, token, "POST", &cancel, &Value::Null).await), expected, "{token}");
+    }
+    let intent = send(&api, "acme", "POST", &format!("/v1/intents/sm-job:{id}/cancel"), &Value::Null).await;
+    assert_eq!(intent.status, StatusCode::NOT_FOUND, "a job is not cancelled as an intent");
+    for _ in 0..2 {
+        let cancelled = send(&api, "acme", "POST", &cancel, &Value::Null).await;
+        let job = cancelled.json();
+        assert_eq!((cancelled.status, &job["submission_id"]), (StatusCode::OK, &json!(id)), "{job}");
+        assert_eq!((&job["status"], &job["exhausted_reason"]), (&json!("exhausted"), &json!("cancelled")));
+        assert_eq!(job["may_have_been_sent"], false);
+    }
+    let shown = get(&api, "acme", &format!("/v1/jobs/{id}")).await.json();
+    assert_eq!(shown["exhausted_reason"], "cancelled");
+    assert!(jobs.node.ledger.is_empty());
+}
+
+#[actix::test]
 async fn answers_reveal_nothing_about_other_tenants() {
     let (busy, empty) = (Jobs::new(), Jobs::new());
     let (busy_instance, empty_instance) = (busy.start(), empty.start());
@@ -377,13 +405,14 @@ async fn answers_reveal_nothing_about_other_tenants() {
             ("/management_node_id", json!(node)),
             ("/idempotency_key", json!(key)),
         ];
-        let (method, path, body) = match random.u8(0..8) {
+        let (method, path, body) = match random.u8(0..9) {
             0 | 1 => ("POST", "/v1/jobs".to_owned(), with(&changes)),
             2 => ("GET", format!("/v1/jobs/{id}"), Value::Null),
             3 => ("GET", format!("/v1/jobs/{id}/history"), Value::Null),
             4 => ("GET", format!("/v1/jobs?tenant_id={tenant}"), Value::Null),
             5 => ("GET", format!("/v1/jobs?tenant_id={tenant}&workspace_id={workspace}&job_id=job-1"), Value::Null),
             6 => ("GET", format!("/v1/intents/sm-job:{id}"), Value::Null),
+            7 => ("POST", format!("/v1/jobs/{id}/cancel?afterAttempt=true"), Value::Null),
             _ => ("GET", "/v1/intents?q=s".to_owned(), Value::Null),
         };
         // Ids of jobs differ between the services, so they are left out of the comparison.

@@ -34,10 +34,10 @@ class Error(TypedDict):
 class _ErrorBody(TypedDict):
     # A stable code for programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`,
     # `management_node_not_found`, `method_not_allowed`, `request_timeout`, `idempotency_conflict`,
-    # `already_processed`, `not_terminal`, `payload_too_large`, `headers_too_large`, `policy_rejected`,
-    # `overloaded`, `store_unavailable`, `execution_unavailable` or `internal_error`. A proxy in front of the
-    # service may have codes of its own: the one in `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code
-    # `unavailable`.
+    # `already_processed`, `not_terminal`, `already_terminal`, `attempt_in_progress`, `payload_too_large`,
+    # `headers_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`, `execution_unavailable` or
+    # `internal_error`. A proxy in front of the service may have codes of its own: the one in `deploy/haproxy.cfg`
+    # responds with 502, 503 and 504 and the code `unavailable`.
     code: str
     # A message for people. It may change between versions.
     message: str
@@ -62,7 +62,7 @@ class ExecutionProfile(_ExecutionProfile, total=False):
 
 
 # The values of `exhaustedReason`.
-ExhaustedReasonName = Literal["deadline_exceeded", "max_attempts", "one_shot"]
+ExhaustedReasonName = Literal["deadline_exceeded", "max_attempts", "one_shot", "cancelled"]
 
 
 class _History(TypedDict):
@@ -203,6 +203,12 @@ class Intent(_Intent, total=False):
     # When the intent ended; absent while it is pending.
     completedAt: Union[str, None]
     exhaustedReason: Union[ExhaustedReasonName, None]
+    # When the first attempt may start; only while the intent waits for it.
+    notBefore: Union[str, None]
+    # The intent that this one repeats, if a redrive created it.
+    redriveOf: Union[str, None]
+    # The intent that repeats this one, if it was redriven; only in histories.
+    redrivenAs: Union[str, None]
     # The reason that the gateway gave; only if the status is `rejected`.
     rejectedReason: Union[str, None]
 
@@ -335,6 +341,9 @@ class _SubmitRequest(TypedDict):
 class SubmitRequest(_SubmitRequest, total=False):
     """A submission of an intent."""
 
+    # When the first attempt may start: at most 30 days ahead. A time in the past means now. The deadline of a
+    # contract with the policy `deadline` counts from it.
+    notBefore: Union[str, None]
     # Any JSON. The gateway gets exactly the bytes of the request.
     payload: Any
 
@@ -400,6 +409,13 @@ class WebhookTry(TypedDict):
     tryNumber: int
 
 
+class CancelledIntent(Intent):
+    """An intent that is cancelled, or will be after its attempt."""
+
+    # `false` if no attempt of the intent was ever started, so that its gateway cannot have received it.
+    mayHaveBeenSent: bool
+
+
 class _InboxSubmissionDetail(InboxSubmission):
     # The payload, if it is JSON.
     payload: Any
@@ -428,3 +444,10 @@ class Job(_Job, total=False):
     exhausted_reason: Union[ExhaustedReasonName, None]
     # The node's reason, if the job was rejected.
     rejected_reason: Union[str, None]
+
+
+class CancelledJob(Job):
+    """A job that is cancelled, or will be after its attempt."""
+
+    # `false` if no attempt of the job was ever started, so that its node cannot have received it.
+    may_have_been_sent: bool

@@ -221,7 +221,7 @@ class Operations(Transport):
         """Submit an intent
 
         Responds as soon as the intent is stored durably. The first attempt starts as soon as a slot is free.
-        Submitting the same id, target and payload again is safe and returns the existing intent.
+        Submitting the same id, target, payload and `notBefore` again is safe and returns the existing intent.
 
         wait_seconds: Wait until the first attempt has finished, but at most this many seconds; values above 30
         count as 30
@@ -244,6 +244,23 @@ class Operations(Transport):
             "/v1/intents/{intentId}",
             "json",
             path={"intentId": intent_id},
+        ))
+
+    def cancel_intent(self, intent_id: str, *, after_attempt: Union[bool, None] = None) -> models.CancelledIntent:
+        """Cancel an intent
+
+        Ends an intent that waits for an attempt: its status becomes `exhausted` with the reason `cancelled`.
+        Cancelling it again returns the same response. If an attempt is in progress, `afterAttempt=true` lets it
+        finish: if it is accepted, the intent is accepted, and if not, no further attempt starts.
+
+        after_attempt: If an attempt is in progress, cancel the intent after it
+        """
+        return cast(models.CancelledIntent, self._call(
+            "POST",
+            "/v1/intents/{intentId}/cancel",
+            "json",
+            path={"intentId": intent_id},
+            query={"afterAttempt": after_attempt},
         ))
 
     def get_intent_history(self, intent_id: str) -> models.History:
@@ -319,6 +336,23 @@ class Operations(Transport):
             "/v1/jobs/{submission_id}",
             "json",
             path={"submission_id": submission_id},
+        ))
+
+    def cancel_job(self, submission_id: str, *, after_attempt: Union[bool, None] = None) -> models.CancelledJob:
+        """Cancel a job
+
+        Ends a job that waits for an attempt: its status becomes `exhausted` with the reason `cancelled`. Cancelling
+        it again returns the same response. If an attempt is in progress, `afterAttempt=true` lets it finish: if the
+        node accepts the job, it is accepted, and if not, no further attempt starts.
+
+        after_attempt: If an attempt is in progress, cancel the job after it
+        """
+        return cast(models.CancelledJob, self._call(
+            "POST",
+            "/v1/jobs/{submission_id}/cancel",
+            "json",
+            path={"submission_id": submission_id},
+            query={"afterAttempt": after_attempt},
         ))
 
     def get_job_history(self, submission_id: str) -> models.JobHistory:

@@ -28,9 +28,10 @@ export interface ErrorBody {
   /**
    * A stable code for programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`,
    * `management_node_not_found`, `method_not_allowed`, `request_timeout`, `idempotency_conflict`,
-   * `already_processed`, `not_terminal`, `payload_too_large`, `headers_too_large`, `policy_rejected`, `overloaded`,
-   * `store_unavailable`, `execution_unavailable` or `internal_error`. A proxy in front of the service may have
-   * codes of its own: the one in `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code `unavailable`.
+   * `already_processed`, `not_terminal`, `already_terminal`, `attempt_in_progress`, `payload_too_large`,
+   * `headers_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`, `execution_unavailable` or
+   * `internal_error`. A proxy in front of the service may have codes of its own: the one in `deploy/haproxy.cfg`
+   * responds with 502, 503 and 504 and the code `unavailable`.
    */
   code: string;
   /** Further details for programs, depending on the code. */
@@ -47,7 +48,7 @@ export interface ExecutionProfile {
 }
 
 /** The values of `exhaustedReason`. */
-export type ExhaustedReasonName = "deadline_exceeded" | "max_attempts" | "one_shot";
+export type ExhaustedReasonName = "deadline_exceeded" | "max_attempts" | "one_shot" | "cancelled";
 
 /**
  * An intent with its attempts in order. Once the intent has ended, `webhook` has its webhook event, if its contract
@@ -162,6 +163,12 @@ export interface Intent {
   createdAt: string;
   exhaustedReason?: ExhaustedReasonName | null;
   intentId: string;
+  /** When the first attempt may start; only while the intent waits for it. */
+  notBefore?: string | null;
+  /** The intent that this one repeats, if a redrive created it. */
+  redriveOf?: string | null;
+  /** The intent that repeats this one, if it was redriven; only in histories. */
+  redrivenAs?: string | null;
   /** The reason that the gateway gave; only if the status is `rejected`. */
   rejectedReason?: string | null;
   status: StatusName;
@@ -276,6 +283,11 @@ export interface SubmitRequest {
    * the existing intent.
    */
   intentId: string;
+  /**
+   * When the first attempt may start: at most 30 days ahead. A time in the past means now. The deadline of a
+   * contract with the policy `deadline` counts from it.
+   */
+  notBefore?: string | null;
   /** Any JSON. The gateway gets exactly the bytes of the request. */
   payload?: unknown;
   /** The name of a target in the registry. */
@@ -331,6 +343,12 @@ export interface WebhookTry {
   tryNumber: number;
 }
 
+/** An intent that is cancelled, or will be after its attempt. */
+export interface CancelledIntent extends Intent {
+  /** `false` if no attempt of the intent was ever started, so that its gateway cannot have received it. */
+  mayHaveBeenSent: boolean;
+}
+
 /** An inbox submission with its payload. */
 export interface InboxSubmissionDetail extends InboxSubmission {
   /** The payload, if it is JSON. */
@@ -353,4 +371,10 @@ export interface Job extends JobAccepted {
   status: StatusName;
   tenant_id: string;
   workspace_id: string;
+}
+
+/** A job that is cancelled, or will be after its attempt. */
+export interface CancelledJob extends Job {
+  /** `false` if no attempt of the job was ever started, so that its node cannot have received it. */
+  may_have_been_sent: boolean;
 }

@@ -188,7 +188,7 @@ export class Operations extends Transport {
    * Submit an intent
    *
    * Responds as soon as the intent is stored durably. The first attempt starts as soon as a slot is free.
-   * Submitting the same id, target and payload again is safe and returns the existing intent.
+   * Submitting the same id, target, payload and `notBefore` again is safe and returns the existing intent.
    */
   submitIntent(
     body: models.SubmitRequest,
@@ -210,6 +210,26 @@ export class Operations extends Transport {
   /** Get an intent */
   getIntent(intentId: string, options: CallOptions = {}): Promise<models.Intent> {
     return this.call("GET", "/v1/intents/{intentId}", "json", options, {path: { "intentId": intentId }});
+  }
+
+  /**
+   * Cancel an intent
+   *
+   * Ends an intent that waits for an attempt: its status becomes `exhausted` with the reason `cancelled`.
+   * Cancelling it again returns the same response. If an attempt is in progress, `afterAttempt=true` lets it
+   * finish: if it is accepted, the intent is accepted, and if not, no further attempt starts.
+   */
+  cancelIntent(
+    intentId: string,
+    options: CallOptions & {
+      /** If an attempt is in progress, cancel the intent after it */
+      afterAttempt?: boolean;
+    } = {},
+  ): Promise<models.CancelledIntent> {
+    return this.call("POST", "/v1/intents/{intentId}/cancel", "json", options, {
+      path: { "intentId": intentId },
+      query: { "afterAttempt": options.afterAttempt },
+    });
   }
 
   /** Get an intent with all its attempts */
@@ -275,6 +295,26 @@ export class Operations extends Transport {
   /** Get a job */
   getJob(submissionId: string, options: CallOptions = {}): Promise<models.Job> {
     return this.call("GET", "/v1/jobs/{submission_id}", "json", options, {path: { "submission_id": submissionId }});
+  }
+
+  /**
+   * Cancel a job
+   *
+   * Ends a job that waits for an attempt: its status becomes `exhausted` with the reason `cancelled`. Cancelling it
+   * again returns the same response. If an attempt is in progress, `afterAttempt=true` lets it finish: if the node
+   * accepts the job, it is accepted, and if not, no further attempt starts.
+   */
+  cancelJob(
+    submissionId: string,
+    options: CallOptions & {
+      /** If an attempt is in progress, cancel the job after it */
+      afterAttempt?: boolean;
+    } = {},
+  ): Promise<models.CancelledJob> {
+    return this.call("POST", "/v1/jobs/{submission_id}/cancel", "json", options, {
+      path: { "submission_id": submissionId },
+      query: { "afterAttempt": options.afterAttempt },
+    });
   }
 
   /** Get a job with all its attempts */

@@ -5,7 +5,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use super::json::{CancelledJobJson, CommonJobErrors, JobErrorJson, JobJson};
 use super::queries::{no_such_job, own_job};
 use super::{JobError, with_trace};
-use crate::api::cancel::{after_attempt, cancel};
+use crate::api::cancel::{Cancelled, after_attempt, cancel};
 use crate::domain::client::Scope;
 use crate::domain::intent::IntentId;
 use crate::store::Job;
@@ -43,7 +43,8 @@ pub(crate) async fn cancel_job(
 async fn cancel_own(request: &HttpRequest, deps: &WebDeps, id: &str) -> Result<HttpResponse, ApiError> {
     let job = own_job(request, deps, id, Scope::JobsSubmit).await?;
     let after_attempt = after_attempt(request.query_string())?;
-    let cancelled = cancel(deps, IntentId::of_job(job.id), after_attempt).await?.ok_or_else(|| no_such_job(id))?;
+    let cancellation = cancel(deps, IntentId::of_job(job.id), after_attempt).await?;
+    let cancelled = Cancelled::of(cancellation)?.ok_or_else(|| no_such_job(id))?;
     let intent = cancelled.intent().clone();
     let may_have_been_sent = intent.attempt_count > 0;
     let job = Job { intent, ..job };
