@@ -69,10 +69,7 @@ pub async fn submit(
         Submitted::Conflict(conflict) => {
             return Err(ApiError::IdempotencyConflict { conflict: Box::new(conflict) });
         }
-        Submitted::TooFarAhead => {
-            let days = MAX_AHEAD.as_secs() / (24 * 60 * 60);
-            return Err(ApiError::InvalidRequest(format!("notBefore must be at most {days} days ahead")));
-        }
+        Submitted::TooFarAhead => return Err(too_far_ahead()),
         Submitted::AlreadyRedriven => return Err(ApiError::Internal),
     };
     if let (Some(seconds), Some(watch)) = (wait_seconds, watch) {
@@ -83,6 +80,12 @@ pub async fn submit(
         response.insert_header(("Idempotent-Replayed", "true"));
     }
     Ok(response.json(IntentJson::from(&intent)))
+}
+
+/// The error of a submission whose `notBefore` is too late.
+pub(super) fn too_far_ahead() -> ApiError {
+    let days = MAX_AHEAD.as_secs() / (24 * 60 * 60);
+    ApiError::InvalidRequest(format!("notBefore must be at most {days} days ahead"))
 }
 
 /// What a client submits.
@@ -120,7 +123,7 @@ pub fn parse_submission(body: &web::Bytes, max_payload: usize) -> Result<Submiss
 
 /// Handles a submission for a target that is not in the registry. New intents are refused, but an intent that was accepted
 /// while the target was registered is still returned.
-async fn replay_for_unregistered_target(
+pub(super) async fn replay_for_unregistered_target(
     deps: &WebDeps,
     id: IntentId,
     target: &TargetName,

@@ -190,6 +190,42 @@ impl<'a> From<&'a Intent> for CancelledIntentJson<'a> {
     }
 }
 
+/// The results of a batch, in the order of its items.
+#[derive(Serialize, ToSchema)]
+#[schema(as = BatchResults)]
+pub struct BatchResultsJson<'a> {
+    pub results: Vec<BatchItemJson<'a>>,
+}
+
+/// The result of one submission of a batch: what the submission alone would have been answered.
+#[derive(Serialize, ToSchema)]
+#[schema(as = BatchItem)]
+pub struct BatchItemJson<'a> {
+    /// The HTTP status: 200 if the intent is stored.
+    status: u16,
+    /// The intent, new or existing; only if the status is 200.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    intent: Option<IntentJson<'a>>,
+    /// `true` if the intent already existed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replayed: Option<bool>,
+    /// What went wrong; only if the status is not 200.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ErrorBody>)]
+    error: Option<serde_json::Value>,
+}
+
+impl<'a> BatchItemJson<'a> {
+    pub fn stored(intent: &'a Intent, replayed: bool) -> Self {
+        Self { status: 200, intent: Some(intent.into()), replayed: replayed.then_some(true), error: None }
+    }
+
+    /// `body` is that of the response which the submission alone would have got.
+    pub fn failed(status: u16, mut body: serde_json::Value) -> Self {
+        Self { status, intent: None, replayed: None, error: Some(body["error"].take()) }
+    }
+}
+
 /// A page of intents.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

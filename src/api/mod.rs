@@ -4,6 +4,7 @@
 //! [`crate::domain`]. [`json`] has the JSON types that several resources share, and `openapi.rs` serves the description of
 //! all of them.
 
+mod batch;
 pub mod cancel;
 pub mod history_fragment;
 pub mod inbox;
@@ -16,10 +17,10 @@ pub mod targets;
 mod wait;
 mod webhooks;
 
-use actix_web::web;
+use actix_web::{guard, web};
 
 use crate::web::error::ApiError;
-use crate::web::{get_or_head, resource};
+use crate::web::{get_or_head, resource, with_and_without_slash};
 
 /// Registers all routes of the API, and the 404 for paths that do not exist.
 pub fn routes(config: &mut web::ServiceConfig) {
@@ -28,6 +29,12 @@ pub fn routes(config: &mut web::ServiceConfig) {
             resource("/v1/intents", "GET, HEAD, POST")
                 .route(get_or_head().to(intents::list))
                 .route(web::post().to(intents::submit)),
+        )
+        // An intent may have the id `batch`, so other methods are for that intent.
+        .service(
+            web::resource(with_and_without_slash("/v1/intents/batch"))
+                .guard(guard::Post())
+                .route(web::post().to(batch::submit_batch)),
         )
         .service(resource("/v1/intents/{intentId}", "GET, HEAD").route(get_or_head().to(intents::get)))
         .service(resource("/v1/intents/{intentId}/history", "GET, HEAD").route(get_or_head().to(intents::history)))

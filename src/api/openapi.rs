@@ -10,7 +10,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
-use super::{cancel, history_fragment, inbox, intents, jobs, ops, targets, webhooks};
+use super::{batch, cancel, history_fragment, inbox, intents, jobs, ops, targets, webhooks};
 use crate::web::error::ApiError;
 use crate::web::{exact_resource, get_or_head, resource};
 
@@ -25,6 +25,7 @@ use crate::web::{exact_resource, get_or_head, resource};
     modifiers(&BearerScheme, &NoUnknownFields),
     paths(
         intents::submit,
+        batch::submit_batch,
         intents::list,
         intents::get,
         intents::history,

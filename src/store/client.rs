@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::actor::{StoreActor, StoreDeps};
 use super::health::WriteHealth;
-use super::messages::{CallKind, Fenced, Receive, Reply, StoreCall, Submit};
+use super::messages::{CallKind, Fenced, Receive, Reply, StoreCall, Submit, SubmitAll};
 use super::{
     FencedError, FencedResult, FencedResults, FencedWrites, NewInboxSubmission, NewIntent, PROBE_BUDGET, Received,
     Store, StoreError, StoreFailure, StoreFuture, StoredIntent, Submitted, TermSubscriber, TermSubscription,
@@ -85,6 +85,25 @@ impl StoreClient {
     pub async fn submit(&self, new: NewIntent) -> Result<Submitted, StoreError> {
         let give_up_at = self.give_up_at();
         self.within(give_up_at, self.call(|reply| Submit { new, reply, give_up_at })).await?
+    }
+
+    /// Stores several intents, in as few commits as possible; resolves when all are durable or have failed. Each has a result of
+    /// its own. If the queue cannot take all of them, none is stored and the error is `Overloaded`.
+    pub async fn submit_all(&self, new: Vec<NewIntent>) -> Result<Vec<Result<Submitted, StoreError>>, StoreError> {
+        let give_up_at = self.give_up_at();
+        let (mut submits, mut answers) = (Vec::with_capacity(new.len()), Vec::with_capacity(new.len()));
+        for new in new {
+            let (reply, answer) = oneshot::channel();
+            submits.push(Submit { new, reply, give_up_at });
+            answers.push(answer);
+        }
+        self.within(give_up_at, self.call(|reply| SubmitAll { submits, reply })).await??;
+        let mut results = Vec::with_capacity(answers.len());
+        for answer in answers {
+            let answer = async { answer.await.map_err(|_| StoreError::Unavailable("the store restarted".to_owned())) };
+            results.push(self.within(give_up_at, answer).await.and_then(|result| result));
+        }
+        Ok(results)
     }
 
     /// Stores an inbox submission; resolves when it is durable.

@@ -28,6 +28,15 @@ pub struct Submit {
     pub give_up_at: Instant,
 }
 
+/// Stores several intents, with the next commit. They are taken into the queue together or not at all.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct SubmitAll {
+    pub submits: Vec<Submit>,
+    /// Gets `Overloaded` if the queue cannot take all of them.
+    pub reply: Reply<Result<(), StoreError>>,
+}
+
 /// Stores an inbox submission, with the next commit.
 #[derive(Message)]
 #[rtype(result = "()")]

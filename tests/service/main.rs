@@ -6,6 +6,7 @@ mod access;
 mod api;
 mod attack;
 mod backup;
+mod batch;
 mod browser;
 mod cancel;
 mod cli;

@@ -116,7 +116,7 @@ async fn http_in(payload: usize, clients: usize) -> Result<f64, String> {
     let handle = server.handle();
     actix::spawn(server);
     let targets = vec!["ceiling".to_owned()];
-    let load = Load { url, targets, pace: Pace::Closed { clients }, payload, duration: DURATION };
+    let load = Load { url, targets, pace: Pace::Closed { clients }, payload, batch: 1, duration: DURATION };
     let submitted = clients::drive(load, |_| ()).await?;
     handle.stop(false).await;
     Ok(submitted.rate())

@@ -26,12 +26,19 @@ pub(super) enum Pace {
 /// latency.
 const MAX_OUTSTANDING: u32 = 4096;
 
+/// More than the results of the largest batch.
+const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
+/// What the response to a batch has if an item was refused.
+const REFUSED: &[u8] = b"\"error\":";
+
 /// What to submit, where and for how long.
 pub(super) struct Load {
     pub url: String,
     pub targets: Vec<String>,
     pub pace: Pace,
     pub payload: usize,
+    /// How many intents each request has. More than one makes it a batch submission.
+    pub batch: usize,
     pub duration: Duration,
 }
 
@@ -84,7 +91,7 @@ impl Submitted {
 pub(super) async fn drive(load: Load, mut progress: impl FnMut(&dyn Fn() -> String)) -> Result<Submitted, String> {
     let run = format!("{:08x}", fastrand::u32(..));
     let client = Rc::new(Client::new(&load, &run));
-    client.submit(0).await.map_err(|error| format!("the service does not take a first intent: {error}"))?;
+    client.submit(&[0]).await.map_err(|error| format!("the service does not take a first intent: {error}"))?;
     let began = monotonic();
     let shared = Rc::new(Shared { entries: RefCell::default(), next: RefCell::new(1) });
     let until = began + load.duration;
@@ -116,14 +123,11 @@ struct Shared {
 }
 
 impl Shared {
-    fn number(&self) -> usize {
-        self.next.replace_with(|number| *number + 1)
-    }
-
     async fn submit(&self, client: &Client, due: Instant) {
-        let number = self.number();
-        let answered = client.submit(number).await.is_ok().then(monotonic);
-        self.entries.borrow_mut().push(Entry { number, due, answered });
+        let first = self.next.replace_with(|number| *number + client.batch);
+        let numbers: Vec<usize> = (first..first + client.batch).collect();
+        let answered = client.submit(&numbers).await.is_ok().then(monotonic);
+        self.entries.borrow_mut().extend(numbers.into_iter().map(|number| Entry { number, due, answered }));
     }
 }
 
@@ -164,6 +168,7 @@ struct Client {
     targets: Vec<String>,
     run: String,
     padding: String,
+    batch: usize,
 }
 
 impl Client {
@@ -172,24 +177,33 @@ impl Client {
         let http = awc::Client::builder().connector(connector).timeout(Duration::from_secs(60)).finish();
         let padding = "x".repeat(load.payload.saturating_sub(r#"{"to":"+46700000001","message":""}"#.len()));
         let url = format!("{}/v1/intents", load.url);
-        Self { http, url, targets: load.targets.clone(), run: run.to_owned(), padding }
+        Self { http, url, targets: load.targets.clone(), run: run.to_owned(), padding, batch: load.batch }
     }
 
-    async fn submit(&self, number: usize) -> Result<(), String> {
+    fn submission(&self, number: usize) -> String {
         // Ids begin with random digits, so that they are spread over the index as those of real clients are.
         let id = format!("{:016x}-{}-{number}", fastrand::u64(..), self.run);
         let target = &self.targets[number % self.targets.len()];
-        let body = format!(
+        format!(
             r#"{{"intentId":"{id}","submissionTarget":"{target}","payload":{{"to":"+46700000001","message":"{}"}}}}"#,
             self.padding
-        );
-        let request = self.http.post(&self.url).content_type("application/json");
-        let mut response = request.send_body(body).await.map_err(|error| error.to_string())?;
-        let body = response.body().await.map_err(|error| error.to_string())?;
-        if response.status().is_success() {
-            Ok(())
-        } else {
-            Err(format!("{}: {}", response.status(), String::from_utf8_lossy(&body)))
-        }
+        )
     }
+
+    /// Submits these intents, together if there are several. Fails if any of them is refused.
+    async fn submit(&self, numbers: &[usize]) -> Result<(), String> {
+        let items: Vec<String> = numbers.iter().map(|number| self.submission(*number)).collect();
+        let (url, kind) = match items.len() {
+            1 => (self.url.clone(), "application/json"),
+            _ => (format!("{}/batch", self.url), "application/x-ndjson"),
+        };
+        let mut response = self.http.post(url).content_type(kind).send_body(items.join("\n")).await.map_err(text)?;
+        let body = response.body().limit(MAX_RESPONSE_BYTES).await.map_err(text)?;
+        let refused = response.status() != 200 || body.windows(REFUSED.len()).any(|found| found == REFUSED);
+        if refused { Err(format!("{}: {}", response.status(), String::from_utf8_lossy(&body))) } else { Ok(()) }
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
 }

@@ -36,6 +36,8 @@ const MOST_DURATION: Duration = Duration::from_secs(24 * 3600);
 const MOST_CLIENTS: usize = 10_000;
 /// Far more than the service can accept.
 const MOST_PER_SECOND: u32 = 1_000_000;
+/// What one request may have.
+const MOST_IN_A_BATCH: usize = 1000;
 /// The largest value of `SM_MAX_PAYLOAD_BYTES`.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 /// Longer than any timeout of an attempt.
@@ -71,6 +73,9 @@ pub struct BenchArgs {
     /// Open loop: submit this many intents a second, without waiting for responses; latency counts from when each was due
     #[arg(long, value_parser = whole(1, MOST_PER_SECOND), value_name = "PER-SECOND")]
     rate: Option<u32>,
+    /// Submit this many intents with each request
+    #[arg(long, default_value = "1", value_parser = whole(1, MOST_IN_A_BATCH), value_name = "INTENTS")]
+    batch: usize,
     /// Size of each payload in bytes
     #[arg(long, default_value = "200", value_parser = whole(0, MOST_BYTES), value_name = "BYTES")]
     payload: usize,
@@ -189,6 +194,7 @@ impl Case {
             name: "as requested".to_owned(),
             pace: args.rate.map_or(Pace::Closed { clients: args.connections }, |rate| Pace::Open { rate }),
             payload: args.payload,
+            batch: args.batch,
             gateway_millis: args.gateway_millis,
             retried: args.retried,
             webhook: args.webhook,
@@ -213,7 +219,12 @@ fn suite(args: &BenchArgs) -> Vec<Case> {
     };
     vec![
         case("all accepted", &|_| {}),
+        case("in batches of 100", &|case| case.batch = 100),
         case("one client", &|case| case.pace = Pace::Closed { clients: 1 }),
+        case("one client, in batches of 100", &|case| {
+            case.pace = Pace::Closed { clients: 1 };
+            case.batch = 100;
+        }),
         case("10% retried", &|case| case.retried = 10),
         case("gateways at 50 ms", &|case| slow(case, 50)),
         case("gateways at 500 ms", &|case| slow(case, 500)),
@@ -247,6 +258,7 @@ async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Res
         targets: deployment.targets.clone(),
         pace: case.pace,
         payload: case.payload,
+        batch: case.batch,
         duration: args.duration,
     };
     let submitted = clients::drive(load, progress()).await?;

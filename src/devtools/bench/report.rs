@@ -16,6 +16,8 @@ pub(super) struct Case {
     pub name: String,
     pub pace: Pace,
     pub payload: usize,
+    /// How many intents each request has.
+    pub batch: usize,
     pub gateway_millis: u64,
     pub retried: u32,
     pub webhook: Option<Receiver>,
@@ -40,6 +42,9 @@ impl Case {
             Some(Receiver::Alive) => ", a webhook each",
             Some(Receiver::Dead) => ", a webhook each to a dead receiver",
         };
+        if self.batch > 1 {
+            text += &format!(", {} intents in each request", self.batch);
+        }
         if self.hung > 0 {
             text += &format!(", with {} gateways that never respond", self.hung);
         }
@@ -177,13 +182,13 @@ impl Held {
     }
 
     fn json(&self) -> Value {
-        let Case { name, pace, payload, gateway_millis, retried, webhook, hung, fill } = &self.case;
+        let Case { name, pace, payload, batch, gateway_millis, retried, webhook, hung, fill } = &self.case;
         let pace = match pace {
             Pace::Closed { clients } => json!({ "clients": clients }),
             Pace::Open { rate } => json!({ "perSecond": rate }),
         };
         json!({
-            "name": name, "pace": pace, "payloadBytes": payload, "gatewayMillis": gateway_millis,
+            "name": name, "pace": pace, "payloadBytes": payload, "batch": batch, "gatewayMillis": gateway_millis,
             "retriedPercent": retried, "hungGateways": hung, "webhook": webhook.map(|receiver| format!("{receiver:?}").to_lowercase()),
             "finishedBefore": fill.finished, "waitingBefore": fill.waiting,
             "targets": fill.targets, "submitted": self.submitted, "errors": self.errors,

@@ -82,6 +82,7 @@ async fn phase(args: &BenchArgs, case: &Case, deployment: &Deployment) -> Result
         targets: deployment.targets.clone(),
         pace: case.pace,
         payload: case.payload,
+        batch: case.batch,
         duration: args.duration,
     };
     const PURGED: &str = "submission_intents_purged_total";

@@ -1,8 +1,8 @@
 //! Which waiting writes go into the next transaction, and who waits for each of them.
 //!
-//! A batch has at most [`MAX_BATCH`] new intents (fewer if the store asks for that), as many inbox submissions, and writes of the leader. The leader's writes
-//! come in messages that are taken as a whole: further messages are taken until there are 2 × [`MAX_BATCH`] of these
-//! writes, so the last message may exceed that number. A batch can therefore hold more than 2,048 writes.
+//! A batch has at most [`MAX_BATCH`] new intents (fewer if the store asks for that), as many inbox submissions, and writes of
+//! the leader. The leader's writes come in messages that are taken as a whole: further messages are taken until there are 2 × [`MAX_BATCH`] of these
+//! writes, so the last message may exceed that number. A batch can therefore hold more than 4,096 writes.
 
 use std::sync::Arc;
 
@@ -13,8 +13,9 @@ use super::super::{
 use super::StoreActor;
 
 /// New intents in one transaction, and inbox submissions in one transaction. The number bounds how long a transaction takes
-/// and how many callers a failed one affects. It is an estimate and not the result of a measurement.
-const MAX_BATCH: usize = 512;
+/// and how many callers a failed one affects. It is an estimate and not the result of a measurement; a batch submission of a
+/// thousand intents fits into it.
+const MAX_BATCH: usize = 1024;
 /// Payload bytes of new intents in one transaction, so that a slow server can store them well before its timeout.
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Payload bytes of inbox submissions in one transaction. They have a limit of their own, so that neither intents nor inbox

@@ -3,7 +3,7 @@
 //! State: the writes that wait for the next transaction, and whether one is being committed.
 //!
 //! Messages that it receives:
-//! - `Submit` (a new intent) and `Receive` (a new inbox submission), from request handlers through the store client.
+//! - `Submit` (a new intent), `SubmitAll` (several) and `Receive` (a new inbox submission), from request handlers through the store client.
 //! - `Fenced` (writes of the leader), from the executor, the scheduler and the preparation of a term.
 //! - `StoreCall` (any other call), from everyone. It is not batched.
 //!
@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 
 use super::health::WriteHealth;
 use super::job_log::JobLog;
-use super::messages::{AttemptsInDoubt, CallKind, Fenced, ReadGuard, Receive, StoreCall, Submit};
+use super::messages::{AttemptsInDoubt, CallKind, Fenced, ReadGuard, Receive, StoreCall, Submit, SubmitAll};
 use super::{Store, StoreError, TermSubscription};
 use crate::platform::clock::monotonic;
 use crate::platform::supervision::Alive;
@@ -180,6 +180,23 @@ impl Handler<Submit> for StoreActor {
         }
         self.waiting_bytes += bytes;
         self.submits.push_back(submit);
+        self.show_queue();
+        self.commit_next(ctx);
+    }
+}
+
+impl Handler<SubmitAll> for StoreActor {
+    type Result = ();
+
+    fn handle(&mut self, SubmitAll { submits, reply }: SubmitAll, ctx: &mut Self::Context) {
+        let bytes = submits.iter().map(|submit| submit.new.payload.bytes().len()).sum();
+        let full = self.is_full(self.submits.len() + submits.len().saturating_sub(1), bytes);
+        let _caller_may_be_gone = reply.send(if full { Err(StoreError::Overloaded) } else { Ok(()) });
+        if full {
+            return;
+        }
+        self.waiting_bytes += bytes;
+        self.submits.extend(submits);
         self.show_queue();
         self.commit_next(ctx);
     }
