@@ -1,6 +1,6 @@
 # 'make' without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint test test-sqlserver tsql model chaos attack accessibility conformance deny fuzz book run demo
+.PHONY: help check quick fmt lint test test-sqlserver tsql model chaos attack accessibility conformance deny fuzz book run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -14,8 +14,12 @@ lint: ## Run clippy and rustdoc, with warnings as errors
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet
 
-test: ## Run all tests
-	cargo test --locked
+test: ## Run all tests; installs the programs that they start, or lists what was not run
+	tests/run.sh
+
+quick: fmt ## Check formatting, lints and unit tests: under a minute after a small change
+	cargo clippy --locked --lib --bins --tests -- -D warnings
+	cargo test --locked --lib
 
 test-sqlserver: ## Run the store and service tests on the server that SM_TEST_SQLSERVER names
 	@test -n "$$SM_TEST_SQLSERVER" || { echo 'set SM_TEST_SQLSERVER to a connection string without a database, such as'; \
