@@ -9,6 +9,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::submit_file;
+use crate::config::settings::whole;
+
 #[derive(Args)]
 pub(super) struct ServiceArgs {
     /// Base URL of the service
@@ -21,11 +24,11 @@ pub(super) struct ServiceArgs {
 }
 
 impl ServiceArgs {
-    fn url(&self, path: &str) -> String {
+    pub(super) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.url.trim_end_matches('/'))
     }
 
-    fn client(&self) -> Client {
+    pub(super) fn client(&self) -> Client {
         let builder = Client::builder().timeout(TIMEOUT);
         match &self.token {
             Some(token) => builder.bearer_auth(token).finish(),
@@ -39,11 +42,18 @@ pub(super) struct SubmitArgs {
     #[command(flatten)]
     service: ServiceArgs,
     /// Your id for this intent; a repeated request with the same id does not submit it again
-    #[arg(long, value_name = "INTENT-ID")]
-    id: String,
+    #[arg(long, value_name = "INTENT-ID", required_unless_present = "file")]
+    id: Option<String>,
     /// The name of a target in the registry
-    #[arg(long, value_name = "TARGET")]
-    target: String,
+    #[arg(long, value_name = "TARGET", required_unless_present = "file")]
+    target: Option<String>,
+    /// Submit every line of this file, each a submission as JSON; - reads standard input. To go on after an interruption, run the
+    /// same command again
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "target", "payload", "not_before", "wait"])]
+    file: Option<String>,
+    /// With --file: how many lines each request has
+    #[arg(long, default_value = "500", value_parser = whole(1, MOST_LINES), value_name = "LINES", requires = "file")]
+    batch: usize,
     /// JSON to send to the gateway; @FILE reads it from a file, - from standard input
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
@@ -79,6 +89,8 @@ pub(super) struct CancelArgs {
     after_attempt: bool,
 }
 
+/// What one request may have.
+const MOST_LINES: usize = 1000;
 /// Longer than the service waits for a first attempt at most.
 const TIMEOUT: Duration = Duration::from_secs(40);
 /// The history of an intent with many attempts is long.
@@ -86,6 +98,9 @@ const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Runs `submit`.
 pub(super) async fn submit(args: SubmitArgs) -> Result<(), String> {
+    if let Some(file) = &args.file {
+        return submit_file::run(&args.service, file, args.batch).await;
+    }
     let payload = match args.payload.as_deref() {
         Some("-") => Some(
             std::io::read_to_string(std::io::stdin())
@@ -209,7 +224,7 @@ fn summary(history: &Value) -> String {
 }
 
 /// The body of a successful response. Anything else becomes an error message.
-async fn call(request: awc::SendClientRequest) -> Result<Vec<u8>, String> {
+pub(super) async fn call(request: awc::SendClientRequest) -> Result<Vec<u8>, String> {
     let mut response = request.await.map_err(|error| {
         format!("cannot reach the service: {error}; check that it runs, and set its URL with --url or SM_URL")
     })?;

@@ -8,6 +8,7 @@ mod health;
 mod lease;
 mod settings;
 mod stand_in;
+mod submit_file;
 mod token;
 
 use std::ffi::OsString;
@@ -57,9 +58,10 @@ enum Command {
     /// Manage the lease that decides which instance executes
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
-    /// Submit an intent to a running service and print the response
-    #[command(after_help = "Example:\n  submission-manager submit --id order-1001 --target sms.realtime \\\n    \
-        --payload '{\"to\":\"+46700000001\",\"message\":\"Hello\"}' --wait 10")]
+    /// Submit an intent, or all lines of a file, to a running service
+    #[command(after_help = "Examples:\n  submission-manager submit --id order-1001 --target sms.realtime \\\n    \
+        --payload '{\"to\":\"+46700000001\",\"message\":\"Hello\"}' --wait 10\n  \
+        submission-manager submit --file intents.ndjson")]
     Submit(client::SubmitArgs),
     /// Measure the throughput and latency of a deployment, or of one that it starts itself
     #[command(

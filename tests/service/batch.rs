@@ -97,6 +97,36 @@ async fn a_thousand_lines_are_one_commit_and_all_are_sent() {
 }
 
 #[actix::test]
+async fn the_command_line_submits_a_file_and_can_be_repeated() {
+    let (site, _gateway) = site();
+    let instance = site.start();
+    let file = site.directory.path().join("intents.ndjson");
+    let mut lines: Vec<String> = (0..25).map(|number| item(&format!("n-{number}"), "once")).collect();
+    lines[7] = item("bad", "nowhere");
+    lines.insert(20, String::new());
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    let run = |url: &str| {
+        let mut command = std::process::Command::new(crate::support::BINARY);
+        command.args(["submit", "--batch", "10", "--file"]).arg(&file).env("SM_URL", url);
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    for summary in ["created 24, existed 0", "created 0, existed 24"] {
+        let (code, printed) = run(&instance.url);
+        assert!(code == Some(1) && printed.contains(summary), "{printed}");
+        assert!(
+            printed.contains("line 8: ") && printed.contains("refused lines by code: invalid_request 1"),
+            "{printed}"
+        );
+    }
+    std::fs::write(&file, item("n-1", "once")).unwrap();
+    assert_eq!(run(&instance.url).0, Some(0));
+    std::fs::remove_file(&file).unwrap();
+    let (code, printed) = run(&instance.url);
+    assert!(code == Some(1) && printed.contains("cannot read"), "{printed}");
+}
+
+#[actix::test]
 async fn bad_batches_are_refused_and_a_bad_line_fails_alone() {
     let (site, _gateway) = site();
     let instance = site.start();

@@ -239,9 +239,10 @@ async fn submit_and_history_talk_to_a_service() {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for command in ["serve", "demo", "check", "migrate", "backup", "submit", "history"] {
+    for command in ["serve", "demo", "check", "migrate", "backup", "submit", "history", "cancel", "bench"] {
         let (code, stdout, _) = run(Command::new(BINARY).args([command, "--help"]));
-        assert!(code == 0 && stdout.contains("Example:\n  "), "{command}: {stdout}");
+        let example = ["Example:\n  ", "Examples:\n  "].iter().any(|heading| stdout.contains(heading));
+        assert!(code == 0 && example, "{command}: {stdout}");
     }
     let (code, stdout, _) = run(Command::new(BINARY).args(["serve", "--help"]));
     assert_eq!(code, 0);

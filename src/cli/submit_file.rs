@@ -1,0 +1,217 @@
+//! `submit --file`: submits the lines of an NDJSON file in batches, with progress and a summary by result.
+//!
+//! An interrupted run is repeated with the same command: the ids make that safe, and intents that exist already are counted as
+//! such.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::client::{ServiceArgs, call};
+use crate::platform::clock::monotonic;
+
+/// Bytes of one request: half of what the service takes, so that a last line always fits.
+const MAX_BYTES: usize = 4 * 1024 * 1024;
+/// A request that fails for lack of capacity or connection is repeated this often before the command gives up.
+const TRIES: u32 = 6;
+/// The pause before the first repetition; it doubles with each one.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Refused lines that are printed; the others are counted only.
+const MOST_PRINTED: usize = 20;
+
+/// Runs `submit --file`. `-` is standard input.
+pub(super) async fn run(service: &ServiceArgs, path: &str, batch: usize) -> Result<(), String> {
+    let cannot_read = |error: std::io::Error| format!("cannot read {path}: {error}");
+    let (mut lines, size): (Box<dyn BufRead>, Option<u64>) = match path {
+        "-" => (Box::new(BufReader::new(std::io::stdin())), None),
+        _ => {
+            let file = std::fs::File::open(path).map_err(cannot_read)?;
+            let size = file.metadata().map(|metadata| metadata.len()).ok();
+            (Box::new(BufReader::new(file)), size)
+        }
+    };
+    let mut run = Run::new(size);
+    loop {
+        let taken = next_batch(&mut *lines, batch, &mut run.line).map_err(cannot_read)?;
+        if taken.numbers.is_empty() {
+            break;
+        }
+        let sent = send(service, &taken.body).await;
+        let results = sent.map_err(|error| run.given_up(&taken, &error))?;
+        run.count(&taken, &results)?;
+        run.show();
+    }
+    run.finish()
+}
+
+/// Lines that are sent together, with their numbers in the file.
+struct Batch {
+    body: Vec<u8>,
+    numbers: Vec<u64>,
+    /// How many bytes of the file they take, with blank lines.
+    read: u64,
+}
+
+/// Reads the next lines, without blank ones. `line` is the number of the last line that was read.
+fn next_batch(lines: &mut dyn BufRead, most: usize, line: &mut u64) -> Result<Batch, std::io::Error> {
+    let mut batch = Batch { body: Vec::new(), numbers: Vec::new(), read: 0 };
+    let mut text = Vec::new();
+    while batch.numbers.len() < most && batch.body.len() < MAX_BYTES {
+        text.clear();
+        let read = lines.read_until(b'\n', &mut text)?;
+        if read == 0 {
+            break;
+        }
+        *line += 1;
+        batch.read += read as u64;
+        let trimmed = text.trim_ascii();
+        if !trimmed.is_empty() {
+            batch.body.extend_from_slice(trimmed);
+            batch.body.push(b'\n');
+            batch.numbers.push(*line);
+        }
+    }
+    Ok(batch)
+}
+
+/// Sends a batch. Repeats it while the service has no capacity or cannot be reached; that is safe, because the ids make it so.
+async fn send(service: &ServiceArgs, body: &[u8]) -> Result<Vec<Value>, String> {
+    let mut pause = FIRST_PAUSE;
+    for tries in 1.. {
+        let request = service.client().post(service.url("/v1/intents/batch"));
+        let request = request.insert_header(("Content-Type", "application/x-ndjson"));
+        match call(request.send_body(body.to_vec())).await {
+            Ok(response) => {
+                let mut json: Value =
+                    serde_json::from_slice(&response).map_err(|error| format!("the response is not JSON: {error}"))?;
+                let results = json["results"].take();
+                return serde_json::from_value(results)
+                    .map_err(|error| format!("the response has no results: {error}"));
+            }
+            Err(error) if tries < TRIES && may_pass(&error) => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err("no try was made".to_owned())
+}
+
+/// Whether a failed request may succeed later.
+fn may_pass(error: &str) -> bool {
+    [
+        "cannot reach the service",
+        "cannot read the response",
+        "responded with 503",
+        "responded with 502",
+        "responded with 504",
+    ]
+    .iter()
+    .any(|start| error.contains(start))
+}
+
+/// What has been sent so far.
+struct Run {
+    began: tokio::time::Instant,
+    /// The bytes of the file, if it is one.
+    size: Option<u64>,
+    read: u64,
+    /// The last line that was read.
+    line: u64,
+    created: u64,
+    existing: u64,
+    /// Refused lines by error code.
+    refused: BTreeMap<String, u64>,
+    printed: usize,
+    on_terminal: bool,
+}
+
+impl Run {
+    fn new(size: Option<u64>) -> Self {
+        Self {
+            began: monotonic(),
+            size,
+            read: 0,
+            line: 0,
+            created: 0,
+            existing: 0,
+            refused: BTreeMap::new(),
+            printed: 0,
+            on_terminal: std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn stored(&self) -> u64 {
+        self.created + self.existing
+    }
+
+    fn count(&mut self, batch: &Batch, results: &[Value]) -> Result<(), String> {
+        if results.len() != batch.numbers.len() {
+            return Err(format!("the response has {} results for {} lines", results.len(), batch.numbers.len()));
+        }
+        self.read += batch.read;
+        for (line, result) in batch.numbers.iter().zip(results) {
+            match (result["status"].as_u64(), result["replayed"].as_bool()) {
+                (Some(200), Some(true)) => self.existing += 1,
+                (Some(200), _) => self.created += 1,
+                _ => self.refuse(*line, &result["error"]),
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, line: u64, error: &Value) {
+        let code = error["code"].as_str().unwrap_or("unknown").to_owned();
+        if self.printed < MOST_PRINTED {
+            self.printed += 1;
+            let clear = if self.on_terminal { "\r\x1b[K" } else { "" };
+            eprintln!("{clear}line {line}: {} ({code})", error["message"].as_str().unwrap_or("no message"));
+        }
+        *self.refused.entry(code).or_default() += 1;
+    }
+
+    fn per_second(&self) -> f64 {
+        self.stored() as f64 / monotonic().duration_since(self.began).as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// Shows the progress, if standard error is a terminal.
+    fn show(&self) {
+        if !self.on_terminal {
+            return;
+        }
+        const WIDTH: usize = 30;
+        let share = self.size.filter(|size| *size > 0).map(|size| (self.read as f64 / size as f64).min(1.0));
+        let bar = share.map(|share| {
+            let full = (share * WIDTH as f64) as usize;
+            format!("[{}{}] {:3.0}%  ", "#".repeat(full), " ".repeat(WIDTH - full), share * 100.0)
+        });
+        eprint!("\r\x1b[K{}{} intents, {:.0}/s", bar.unwrap_or_default(), self.stored(), self.per_second());
+        let _ignored = std::io::stderr().flush();
+    }
+
+    /// The error of a run that ends early, with how to go on.
+    fn given_up(&self, batch: &Batch, error: &str) -> String {
+        let line = batch.numbers.first().copied().unwrap_or_default();
+        format!(
+            "{error}; {} intents are stored, and those from line {line} on may not be: run the same command again, which \
+             submits no intent twice",
+            self.stored()
+        )
+    }
+
+    fn finish(self) -> Result<(), String> {
+        if self.on_terminal {
+            eprint!("\r\x1b[K");
+        }
+        let (created, existing, rate) = (self.created, self.existing, self.per_second());
+        println!("created {created}, existed {existing}, {rate:.0}/s");
+        if self.refused.is_empty() {
+            return Ok(());
+        }
+        let by_code = self.refused.iter().map(|(code, count)| format!("{code} {count}"));
+        Err(format!("refused lines by code: {}", by_code.collect::<Vec<_>>().join(", ")))
+    }
+}
