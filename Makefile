@@ -1,6 +1,6 @@
 # 'make' without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help check quick fmt lint test test-sqlserver tsql model chaos attack accessibility conformance deny fuzz book run demo
+.PHONY: help check quick fmt lint test test-sqlserver tsql model simulate simulate-bugs chaos attack accessibility conformance deny fuzz book run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -41,6 +41,15 @@ attack: ## Run an instance with malicious gateways and clients: SECONDS_EACH=60 
 
 model: ## Explore the model of lease and attempt further than the tests do
 	cargo test --locked --release --lib domain::model -- --include-ignored --nocapture
+
+simulate: ## Simulate fleets with faults: SEEDS=10000 FIRST=0, or repeat one: SEED=<number>
+	SM_SIMULATION_SEEDS=$(or $(SEEDS),10000) SM_SIMULATION_FIRST=$(or $(FIRST),0) SM_SIMULATION_SEED=$(SEED) \
+		SM_SIMULATION_INSTANCES=$(INSTANCES) SM_SIMULATION_INTENTS=$(INTENTS) SM_SIMULATION_WITHOUT=$(WITHOUT) \
+		SM_SIMULATION_BUG=$(BUG) \
+		cargo test --locked --profile simulate --lib simulation::tests::simulate -- --ignored --exact --nocapture
+
+simulate-bugs: ## Report how many seeds the simulation needs to find each deliberate bug
+	cargo test --locked --profile simulate --lib simulation::tests::how_many -- --ignored --nocapture
 
 accessibility: ## Check every console page with axe-core (fetches it with npm)
 	cd target && npm pack --silent axe-core@4 && tar -xzf axe-core-4*.tgz package/axe.min.js

@@ -7,6 +7,7 @@
 //!
 //! - [`cli`]: the commands of the binary.
 //! - [`devtools`]: benchmark, stand-in gateways and webhook sink; never part of a production service.
+//! - `simulation`: a fleet in one thread and in virtual time, with faults that a seed draws; only in tests.
 //! - [`service`]: starts one instance out of everything below, and stops it gracefully.
 //! - [`console`]: the operator's HTML pages under `/ui`.
 //! - [`api`]: the REST API under `/v1`, one file or folder a resource.
@@ -33,6 +34,8 @@ pub mod gateway;
 pub mod http_client;
 pub mod platform;
 pub mod service;
+#[cfg(test)]
+mod simulation;
 pub mod store;
 pub mod telemetry;
 pub mod web;

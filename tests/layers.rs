@@ -22,7 +22,10 @@ fn source_files(folder: &Path) -> Vec<PathBuf> {
 /// Returns the layers from top to bottom, as the map lists them.
 fn layers(source: &Path) -> Vec<String> {
     let map = std::fs::read_to_string(source.join("lib.rs")).unwrap();
-    map.lines().filter_map(|line| Some(line.strip_prefix("//! - [`")?.split_once("`]")?.0.to_owned())).collect()
+    let name = |line: &str| {
+        Some(line.strip_prefix("//! - ")?.trim_start_matches('[').strip_prefix('`')?.split_once('`')?.0.to_owned())
+    };
+    map.lines().filter_map(name).collect()
 }
 
 /// Returns the folders that a line of code imports, including the inner names of `crate::{a, b}`.
@@ -67,6 +70,8 @@ fn the_map_names_every_folder() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mapped: BTreeSet<_> = layers(&source).into_iter().collect();
     let map = std::fs::read_to_string(source.join("lib.rs")).unwrap();
-    let modules = map.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';').map(str::to_owned));
+    let modules = map
+        .lines()
+        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';').map(str::to_owned));
     assert_eq!(mapped, modules.collect());
 }

@@ -73,7 +73,7 @@ pub async fn submit(
         Submitted::AlreadyRedriven => return Err(ApiError::Internal),
     };
     if let (Some(seconds), Some(watch)) = (wait_seconds, watch) {
-        intent = wait::for_first_attempt(&deps, intent, &watch, wait::limit(seconds)).await;
+        intent = wait::for_first_attempt(&deps.store, &deps.watchers, intent, &watch, wait::limit(seconds)).await;
     }
     let mut response = HttpResponse::Ok();
     if replayed {

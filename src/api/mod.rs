@@ -14,7 +14,7 @@ pub mod json;
 mod openapi;
 mod ops;
 pub mod targets;
-mod wait;
+pub(crate) mod wait;
 mod webhooks;
 
 use actix_web::{guard, web};

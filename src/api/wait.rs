@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::domain::intent::Intent;
 use crate::platform::clock::monotonic;
-use crate::store::watchers::Watch;
-use crate::web::WebDeps;
+use crate::store::client::StoreClient;
+use crate::store::watchers::{IntentWatchers, Watch};
 
 const MAX_WAIT_SECONDS: u64 = 30;
 
@@ -22,14 +22,20 @@ pub(super) fn limit(seconds: u64) -> Duration {
 }
 
 /// Waits until the first attempt of the intent has finished, but at most for `limit`. Returns the intent as it is then.
-pub(super) async fn for_first_attempt(deps: &WebDeps, mut intent: Intent, watch: &Watch, limit: Duration) -> Intent {
+pub(crate) async fn for_first_attempt(
+    store: &StoreClient,
+    watchers: &IntentWatchers,
+    mut intent: Intent,
+    watch: &Watch,
+    limit: Duration,
+) -> Intent {
     let end = monotonic() + limit;
     let mut interval = FIRST_POLL;
-    while !intent.first_attempt_finished() && monotonic() < end && !deps.watchers.is_closed() {
+    while !intent.first_attempt_finished() && monotonic() < end && !watchers.is_closed() {
         let next_poll = (monotonic() + interval).min(end);
         // Read the store after a notification and after a timeout alike.
         let _notified_or_timed_out = tokio::time::timeout_at(next_poll, watch.changed()).await;
-        match deps.store.find_if_idle(intent.id.clone()).await {
+        match store.find_if_idle(intent.id.clone()).await {
             Ok(Some(found)) => intent = found.intent,
             // Retention has deleted the intent; return it as it was last seen.
             Ok(None) => break,

@@ -15,10 +15,10 @@ pub mod webhooks;
 
 use std::sync::Arc;
 
-use actix::{Actor, Arbiter, ArbiterHandle};
 use tokio::sync::{Notify, oneshot};
 
 use crate::engine::leader::{EngineDeps, LeaderActor, LeaderDeps, LeaderSettings, LeadershipBoard, StopLeading};
+use crate::platform::actor_thread::ActorThread;
 use crate::platform::supervision::Supervised;
 use crate::store::Store;
 use crate::store::actor::{StoreActor, StoreDeps};
@@ -30,23 +30,23 @@ use crate::telemetry::metrics::Metrics;
 
 /// The threads on which the actors run.
 pub struct Threads {
-    store: ArbiterHandle,
-    leader: ArbiterHandle,
-    executor: ArbiterHandle,
-    webhooks: ArbiterHandle,
+    store: ActorThread,
+    leader: ActorThread,
+    executor: ActorThread,
+    webhooks: ActorThread,
 }
 
 impl Threads {
     /// One thread for each group of actors, as in the service.
     pub fn own() -> Self {
-        let thread = || Arbiter::new().handle();
+        let thread = ActorThread::start_own;
         Self { store: thread(), leader: thread(), executor: thread(), webhooks: thread() }
     }
 
     /// All actors on the current thread, where a test can pause the clock.
     #[cfg(test)]
     pub fn shared() -> Self {
-        let thread = Arbiter::current;
+        let thread = ActorThread::caller;
         Self { store: thread(), leader: thread(), executor: thread(), webhooks: thread() }
     }
 }
@@ -83,7 +83,7 @@ impl Engine {
             let (deps, thread) = (deps.clone(), threads.store);
             Supervised::start("store", move |alive| {
                 let deps = deps.clone();
-                StoreActor::start_in_arbiter(&thread, move |_| StoreActor::new(deps, alive))
+                thread.start(move |_| StoreActor::new(deps, alive))
             })
         };
         let client = StoreClient::new(store_actor, deps);
@@ -95,14 +95,14 @@ impl Engine {
             board: board.clone(),
             in_flight: InFlight::new(Arc::clone(&metrics)),
             engine,
-            scheduler_arbiter: threads.leader.clone(),
-            executor_arbiter: threads.executor,
-            webhook_arbiter: threads.webhooks,
+            scheduler_thread: threads.leader.clone(),
+            executor_thread: threads.executor,
+            webhook_thread: threads.webhooks,
             settings,
         };
         let leader = Supervised::start("leader", move |alive| {
             let deps = deps.clone();
-            LeaderActor::start_in_arbiter(&threads.leader, move |_| LeaderActor::new(deps, alive))
+            threads.leader.start(move |_| LeaderActor::new(deps, alive))
         });
         Self { store: client, watchers, metrics, board, leader }
     }

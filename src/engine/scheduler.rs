@@ -36,6 +36,7 @@ use crate::engine::lease_trust::LeaseTrust;
 use crate::engine::messages::{AttemptSource, DueAttempt, FillSlots, RunAttempts, Stop, TermFailed};
 use crate::engine::one_at_a_time::OneAtATime;
 use crate::platform::clock::{StoreTime, monotonic};
+use crate::platform::mutated;
 use crate::platform::supervision::Alive;
 use crate::store::client::StoreClient;
 use crate::store::messages::{AttemptsInDoubt, IntentsWaiting};
@@ -189,6 +190,9 @@ impl DueSlots {
     }
 
     fn release(self: Arc<Self>, waiting: Waiting, end: AttemptEnd) {
+        if mutated!(SlotLost) && matches!(end, AttemptEnd::NotStarted) {
+            return;
+        }
         let first = {
             let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
             released.push((waiting, end));
@@ -280,6 +284,9 @@ impl SchedulerActor {
         self.deps.progress.beat();
         self.deps.store_time.observe(requested_at, refresh.now);
         self.cursor = refresh.cursor;
+        if mutated!(CursorSkips) {
+            self.cursor.last_modified_at = self.deps.store_time.now();
+        }
         {
             let mut schedule = self.schedule.lock();
             self.deps.metrics.paused_targets.set(i64::try_from(refresh.paused.len()).unwrap_or(i64::MAX));

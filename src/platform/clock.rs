@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use crate::domain::time::Timestamp;
+use crate::platform::mutated;
 
 /// Reads the monotonic clock. In tests with a paused runtime this is virtual time.
 pub fn monotonic() -> Instant {
@@ -57,7 +58,9 @@ impl StoreTime {
 
     /// Corrects the estimate with a response of the store, which read its clock as `now` at some moment between
     /// `requested` and this call. That moment is not known, so the response gives a range of possible offsets. An offset
-    /// within the range stays as it is; others move to the nearer end. A slow response therefore changes little.
+    /// within the range stays as it is; others move to its upper end. So the estimate does not lag behind the store, and is
+    /// ahead of it by at most as long as the fastest response took: no attempt starts after its deadline, and no
+    /// acceptance counts that came later.
     pub fn observe(&self, requested: Instant, now: Timestamp) {
         let since_origin = |moment: Instant| {
             i64::try_from(moment.saturating_duration_since(self.origin).as_micros()).unwrap_or(i64::MAX)
@@ -65,7 +68,9 @@ impl StoreTime {
         let least = now.micros().saturating_sub(since_origin(monotonic()));
         let most = now.micros().saturating_sub(since_origin(requested));
         let known = self.offset_micros.load(Ordering::Relaxed);
-        self.offset_micros.store(known.max(least).min(most), Ordering::Relaxed);
+        let offset = if (least..=most).contains(&known) { known } else { most };
+        let offset = if mutated!(StoreTimeLags) { known.max(least).min(most) } else { offset };
+        self.offset_micros.store(offset, Ordering::Relaxed);
     }
 
     /// The estimated time of the store.
@@ -85,18 +90,22 @@ mod tests {
         let requested = monotonic();
         tokio::time::advance(Duration::from_millis(10)).await;
         time.observe(requested, Timestamp::from_micros(1_000_000));
-        assert_eq!(time.now(), Timestamp::from_micros(1_000_000));
+        assert_eq!(time.now(), Timestamp::from_micros(1_010_000), "the store may have read its clock at once");
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(time.now(), Timestamp::from_micros(2_000_000));
+        assert_eq!(time.now(), Timestamp::from_micros(2_010_000));
         let requested = monotonic();
         tokio::time::advance(Duration::from_secs(14)).await;
         time.observe(requested, Timestamp::from_micros(16_000_000));
         assert_eq!(
             time.now(),
-            Timestamp::from_micros(16_000_000),
+            Timestamp::from_micros(16_010_000),
             "an estimate within the range of a slow response stays"
         );
         time.observe(monotonic(), Timestamp::from_micros(10_000_000));
         assert_eq!(time.now(), Timestamp::from_micros(10_000_000), "a fast response corrects the estimate");
+        let requested = monotonic();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        time.observe(requested, Timestamp::from_micros(13_000_000));
+        assert_eq!(time.now(), Timestamp::from_micros(15_000_000), "the estimate never lags behind the store");
     }
 }

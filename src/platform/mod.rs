@@ -1,7 +1,27 @@
-//! Access to the clocks, the limit of open files, and supervision of actors.
+//! Access to the clocks, the limit of open files, and the threads and supervision of actors.
 //!
 //! Code in this folder is independent of what the service does.
 
+pub mod actor_thread;
 pub mod clock;
 pub mod descriptors;
+#[cfg(test)]
+pub mod mutation;
 pub mod supervision;
+
+/// Whether one of these deliberate bugs is switched on; see `mutation.rs`. It is always false outside tests.
+#[cfg(test)]
+macro_rules! mutated {
+    ($($mutation:ident),+) => {
+        crate::platform::mutation::is_active(&[$(crate::platform::mutation::Mutation::$mutation),+])
+    };
+}
+
+#[cfg(not(test))]
+macro_rules! mutated {
+    ($($mutation:ident),+) => {
+        false
+    };
+}
+
+pub(crate) use mutated;

@@ -1,7 +1,7 @@
 //! The contract that every store fulfils, in full and in the same way, split by concern.
 //!
 //! `store_calls!` is the table of all calls. From it come the traits, the methods of [`StoreClient`] and the delegation of
-//! the fault-injecting store of the tests. A new call is added to the table, to both stores and to the conformance suite.
+//! the stores of the tests that intercept calls. A new call is added to the table, to both stores and to the conformance suite.
 //!
 //! Each call is marked with its kind:
 //!
@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 use super::client::{StoreClient, Wake};
 #[cfg(test)]
-use super::faulty::FaultyStore;
+use super::faulty::Intercept;
 use super::{
     Backlog, BatchResults, Cancellation, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FencedResult,
     FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxSubmission, IntentDetail,
@@ -81,10 +81,10 @@ macro_rules! store_calls {
             }
 
             #[cfg(test)]
-            impl $trait for FaultyStore {
+            impl<I: Intercept> $trait for I {
                 $(
                     fn $call(&self, $($arg: $type),*) -> store_calls!(@future $kind $result) {
-                        self.inject(stringify!($call), move |store| store.$call($($arg),*))
+                        self.intercept(stringify!($call), move |store| store.$call($($arg),*))
                     }
                 )*
             }

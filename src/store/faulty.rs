@@ -22,6 +22,20 @@ pub enum Fault {
     SlowAnswer(Duration),
 }
 
+/// A store of the tests that makes every call at another store, in its own way. The calls of the contract are generated from
+/// the table of all calls.
+pub trait Intercept: Send + Sync + 'static {
+    /// Makes a call, or does something else.
+    fn intercept<T: Send + 'static, E: StoreFailure>(
+        &self,
+        call: &'static str,
+        run: impl FnOnce(&dyn Store) -> Call<T, E> + Send + 'static,
+    ) -> Call<T, E>;
+}
+
+/// A call of a store that is under way.
+pub type Call<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
 /// The faults to inject, for each call in the order of its next uses.
 #[derive(Clone, Default)]
 pub struct Faults(Arc<Mutex<HashMap<&'static str, Vec<Fault>>>>);
@@ -53,13 +67,13 @@ pub struct FaultyStore {
     pub faults: Faults,
 }
 
-impl FaultyStore {
+impl Intercept for FaultyStore {
     /// Makes the call, with the next fault that was added for it.
-    pub(super) fn inject<T: Send + 'static, E: StoreFailure>(
+    fn intercept<T: Send + 'static, E: StoreFailure>(
         &self,
         call: &'static str,
-        run: impl FnOnce(&dyn Store) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send>>,
-    ) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send>> {
+        run: impl FnOnce(&dyn Store) -> Call<T, E> + Send + 'static,
+    ) -> Call<T, E> {
         let unavailable = |why: &str| Err(StoreError::Unavailable(why.to_owned()).into());
         match self.faults.take(call) {
             None => run(&*self.inner),
@@ -100,12 +114,27 @@ impl WriteStore for FaultyStore {
                 Ok(results)
             });
         }
+        let finishes = batch.fenced.as_mut().map(|writes| &mut writes.finishes).filter(|finishes| !finishes.is_empty());
+        if let Some(finishes) = finishes
+            && self.faults.take("finish alone").is_some()
+        {
+            let refused = std::mem::take(finishes).len();
+            let rest = self.inner.commit(batch);
+            return Box::pin(async move {
+                let mut results = rest.await?;
+                if let Ok(fenced) = &mut results.fenced {
+                    let refusal = || Err(StoreError::Unexpected("told to refuse".to_owned()));
+                    fenced.finishes = (0..refused).map(|_| refusal()).collect();
+                }
+                Ok(results)
+            });
+        }
         let call = match &batch.fenced {
             Some(writes) if !writes.finishes.is_empty() => "finish",
             Some(writes) if !writes.starts.is_empty() => "start",
             _ => "submit",
         };
-        self.inject(call, |store| store.commit(batch))
+        self.intercept(call, |store| store.commit(batch))
     }
 
     fn budget(&self) -> Duration {

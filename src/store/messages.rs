@@ -91,8 +91,9 @@ impl StoreCall {
                 let answer = match answer {
                     // A call that has not started when its caller stops waiting is not started any more.
                     Ok(answer) => tokio::select! {
-                        answer = answer => answer,
+                        biased;
                         () = reply.closed() => return,
+                        answer = answer => answer,
                     },
                     Err(refused) => Err(E::from(refused)),
                 };

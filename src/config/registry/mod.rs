@@ -206,6 +206,18 @@ impl CurrentRegistry {
         Self(Arc::new(RwLock::new(Arc::new(registry))))
     }
 
+    /// A registry that others use too.
+    #[cfg(test)]
+    pub fn of(registry: Arc<Registry>) -> Self {
+        Self(Arc::new(RwLock::new(registry)))
+    }
+
+    /// Uses another registry from now on, as a reload does.
+    #[cfg(test)]
+    pub fn replace(&self, registry: Arc<Registry>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = registry;
+    }
+
     /// The registry that is in use now. It does not change while the caller holds it.
     pub fn get(&self) -> Arc<Registry> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))

@@ -46,6 +46,7 @@ impl CallLimiter {
         let all = match Arc::clone(&shared).try_acquire_owned() {
             Ok(free) => Some(free),
             Err(_) if under_way <= self.limits.few() => tokio::select! {
+                biased;
                 free = shared.acquire_owned() => free.ok(),
                 reserved = Arc::clone(&self.reserve).acquire_owned() => reserved.ok(),
             },

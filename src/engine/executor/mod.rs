@@ -30,6 +30,7 @@ use crate::engine::lease_trust::LeaseTrust;
 use crate::engine::messages::{DueAttempt, FillSlots, RunAttempts, TermFailed};
 use crate::gateway::Gateway;
 use crate::platform::clock::{StoreTime, monotonic};
+use crate::platform::mutated;
 use crate::platform::supervision::Alive;
 use crate::store::client::StoreClient;
 use crate::store::messages::AttemptsStarted;
@@ -184,11 +185,13 @@ impl Attempts {
             reservation.wait().await;
         }
         let now = self.deps.store_time.now();
-        if !self.deps.trust.holds() {
+        if !self.deps.trust.holds() && !mutated!(NoTrustBeforeCall) {
             self.doubt_term("the lease was no longer trusted when a started attempt could be made");
             return self.postpone(attempt, now, None, slot).await;
         }
-        if policy::deadline(&attempt.contract, attempt.begins_at).is_some_and(|deadline| now >= deadline) {
+        if policy::deadline(&attempt.contract, attempt.begins_at).is_some_and(|deadline| now >= deadline)
+            && !mutated!(NoDeadlineBeforeCall)
+        {
             let outcome = Outcome::not_sent("the deadline passed before the request was sent");
             let recording = self.record(Arc::new(decided(attempt, outcome, now)));
             slot.release(AttemptEnd::Postponed { next_call: None });
@@ -201,7 +204,16 @@ impl Attempts {
         attempt.trace = span.or(parent);
         let timeout = self.deps.registry.get().limits(&attempt.contract.target).attempt_timeout;
         let timeout = timeout.map_or(self.deps.attempt_timeout, AttemptTimeout::as_duration);
+        #[cfg(test)]
+        let again = payload.clone();
         let attempted = self.deps.gateway.attempt(&attempt, payload, timeout).await;
+        #[cfg(test)]
+        let attempted = match attempted {
+            Ok(outcome) if mutated!(CallRepeated) && outcome.contact() == Contact::Unknown => {
+                self.deps.gateway.attempt(&attempt, again, timeout).await
+            }
+            other => other,
+        };
         drop(ongoing_call);
         let Ok(outcome) = attempted else {
             // Nothing was sent, because this machine lacks a resource.
@@ -314,23 +326,51 @@ fn span_of(
 /// Finishes an open attempt: applies the policy to its outcome.
 pub fn decided(attempt: OpenAttempt, outcome: Outcome, finished_at: Timestamp) -> FinishAttempt {
     let decision = policy::decide(&attempt.contract, attempt.begins_at, attempt.attempt_number, &outcome, finished_at);
+    #[cfg(test)]
+    let decision = mutated_decision(decision, &outcome, finished_at);
     FinishAttempt { attempt, finished_at, outcome, decision }
 }
 
-/// Closes the attempts that earlier terms left open, as interrupted. The policy decides whether they are repeated. Returns
-/// their number.
+/// Deliberate bugs in decisions.
+#[cfg(test)]
+fn mutated_decision(decision: policy::Decision, outcome: &Outcome, finished_at: Timestamp) -> policy::Decision {
+    use crate::domain::intent::ExhaustedReason::DeadlineExceeded;
+    match (&decision, outcome) {
+        (policy::Decision::Exhaust(DeadlineExceeded), Outcome::Accepted { .. }) if mutated!(LateAcceptance) => {
+            policy::Decision::Accept
+        }
+        (policy::Decision::Exhaust(DeadlineExceeded), Outcome::Error { .. }) if mutated!(RetryPastDeadline) => {
+            policy::Decision::RetryAt(finished_at + Duration::from_secs(5))
+        }
+        _ => decision,
+    }
+}
+
+/// How many attempts of earlier terms were closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed {
+    pub closed: usize,
+    /// The store refused to close at least this many. Each of them failed alone.
+    pub refused: usize,
+}
+
+/// Closes the attempts that earlier terms left open, as interrupted. The policy decides whether they are repeated.
 pub async fn close_interrupted(
     store: &StoreClient,
     term: &Term,
     store_time: &StoreTime,
     progress: &Heartbeat,
-) -> FencedResult<usize> {
+) -> FencedResult<Closed> {
     const PAGE: usize = 256;
     let mut closed = 0;
+    if mutated!(NothingClosed) {
+        return Ok(Closed { closed, refused: 0 });
+    }
     loop {
         let open = store.open_attempts_before(term.epoch, PAGE).await?;
+        let refused = open.len();
         if open.is_empty() {
-            return Ok(closed);
+            return Ok(Closed { closed, refused });
         }
         let finishes = open.into_iter().map(|attempt| {
             let finished_at = store_time.now().max(attempt.started_at);
@@ -347,7 +387,7 @@ pub async fn close_interrupted(
         // An attempt that cannot be closed fails alone, and the store actor has logged it.
         let closed_now = done.finishes.iter().filter(|finished| finished.is_ok()).count();
         if closed_now == 0 {
-            return Ok(closed);
+            return Ok(Closed { closed, refused });
         }
         closed += closed_now;
     }

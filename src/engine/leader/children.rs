@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, Addr};
+use actix::Addr;
 
 use super::{LeaderActor, LeaderDeps, LeadershipTerm};
 use crate::domain::lease::Term;
@@ -66,7 +66,7 @@ impl Children {
             let (trust, gateway) = (leadership.trust.clone(), Arc::clone(&deps.engine.gateway));
             let (registry, tracer) = (deps.engine.registry.clone(), deps.engine.tracer.clone());
             let leader = leader.clone().recipient();
-            ExecutorActor::start_in_arbiter(&deps.executor_arbiter, move |_| {
+            deps.executor_thread.start(move |_| {
                 let gateway = gateway();
                 let deps = ExecutorDeps {
                     term,
@@ -98,15 +98,12 @@ impl Children {
             refresh_interval: deps.settings.refresh_interval,
             progress: leadership.progress.schedule.clone(),
         };
-        let scheduler = SchedulerActor::start_in_arbiter(&deps.scheduler_arbiter, move |_| {
-            SchedulerActor::new(scheduler_deps, snapshot, scheduler_alive)
-        });
+        let scheduler =
+            deps.scheduler_thread.start(move |_| SchedulerActor::new(scheduler_deps, snapshot, scheduler_alive));
         let retention = deps.settings.retention.map(|keep_for| {
             let (term, store, leader) = (term.clone(), store.clone(), leader.clone().recipient());
             let metrics = Arc::clone(&deps.metrics);
-            RetentionActor::start_in_arbiter(&deps.scheduler_arbiter, move |_| {
-                RetentionActor::new(term, store, leader, metrics, keep_for)
-            })
+            deps.scheduler_thread.start(move |_| RetentionActor::new(term, store, leader, metrics, keep_for))
         });
         let webhooks = start_webhooks(deps, leadership, &store_time, &leader);
         let inbox = start_inbox(deps, leadership, &leader);
@@ -142,6 +139,7 @@ impl Children {
             tokio::time::sleep(WEBHOOK_GRACE).await;
         };
         tokio::select! {
+            biased;
             _stopped_or_dead = stop(Duration::MAX) => {}
             () = grace_is_over => {
                 let _stopped_or_timed_out = tokio::time::timeout(WEBHOOK_RECORDING, stop(Duration::ZERO)).await;
@@ -178,7 +176,7 @@ fn start_webhooks(
     let (term, trust, store_time) = (leadership.term.clone(), leadership.trust.clone(), store_time.clone());
     let (store, metrics) = (deps.store.clone(), Arc::clone(&deps.metrics));
     let (engine, leader) = (deps.engine.clone(), leader.clone().recipient());
-    WebhookActor::start_in_arbiter(&deps.webhook_arbiter, move |_| {
+    deps.webhook_thread.start(move |_| {
         let (sender, variables) = ((engine.sender)(), engine.variables);
         WebhookActor::new(WebhookDeps { term, trust, store, store_time, sender, variables, metrics, leader }, alive)
     })
@@ -195,7 +193,7 @@ fn start_inbox(deps: &LeaderDeps, leadership: &LeadershipTerm, leader: &Addr<Lea
         metrics: Arc::clone(&deps.metrics),
         leader: leader.clone().recipient(),
     };
-    InboxActor::start_in_arbiter(&deps.webhook_arbiter, move |_| InboxActor::new(inbox, alive))
+    deps.webhook_thread.start(move |_| InboxActor::new(inbox, alive))
 }
 
 /// Reports the death of a child to the leader.

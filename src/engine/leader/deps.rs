@@ -4,13 +4,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::ArbiterHandle;
-
 use super::{LeaderSettings, LeadershipBoard};
 use crate::config::registry::CurrentRegistry;
 use crate::config::variables::Variables;
 use crate::engine::webhooks::sender::WebhookSender;
 use crate::gateway::Gateway;
+use crate::platform::actor_thread::ActorThread;
 use crate::store::InFlight;
 use crate::store::client::StoreClient;
 use crate::telemetry::metrics::Metrics;
@@ -42,9 +41,9 @@ pub struct LeaderDeps {
     pub in_flight: InFlight,
     pub engine: EngineDeps,
     /// The thread of the leader, the scheduler and retention.
-    pub scheduler_arbiter: ArbiterHandle,
-    pub executor_arbiter: ArbiterHandle,
+    pub scheduler_thread: ActorThread,
+    pub executor_thread: ActorThread,
     /// The thread of the webhook and the inbox actors.
-    pub webhook_arbiter: ArbiterHandle,
+    pub webhook_thread: ActorThread,
     pub settings: LeaderSettings,
 }

@@ -25,7 +25,7 @@ impl LeaderActor {
     /// Requests the lease once the executor's thread responds. While that thread is stuck, the lease is left to other
     /// instances.
     pub(super) fn acquire(&mut self, ctx: &mut Context<Self>) {
-        let executor = self.deps.executor_arbiter.clone();
+        let executor = self.deps.executor_thread.clone();
         let responds = wrap_future::<_, Self>(async move { responds(&executor).await });
         ctx.spawn(responds.map(|responds, actor, ctx| {
             if !responds {

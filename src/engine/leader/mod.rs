@@ -33,9 +33,11 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::domain::lease::{Lease, Term};
+use crate::engine::executor::{Closed, close_interrupted};
 use crate::engine::lease_trust::LeaseTrust;
 use crate::engine::messages::{Child, ChildStopped, Stop, TermFailed};
 use crate::platform::clock::{StoreTime, monotonic};
+use crate::platform::mutated;
 use crate::platform::supervision::Alive;
 
 pub use self::board::LeadershipBoard;
@@ -48,6 +50,9 @@ pub use self::settings::LeaderSettings;
 
 /// How long the leader waits before it restarts a dead child, so that store calls of the dead one have ended by then.
 const RESTART_PAUSE: Duration = Duration::from_secs(10);
+/// How long the leader waits before it tries again to close attempts that the store refused to close: as long as before it
+/// tries again to start an intent that the store refused to start.
+const CLOSE_PAUSE: Duration = Duration::from_secs(30);
 
 /// To the leader: stop for good. Start no new attempt, wait for those in flight, and release the lease.
 #[derive(Message)]
@@ -138,7 +143,7 @@ impl LeaderActor {
         let renewals = ctx.run_interval(timing.renew_interval(), Self::renew);
         let trust = LeaseTrust::from(requested_at, timing.trusted_duration());
         let progress = Progress::new(
-            self.deps.executor_arbiter.clone(),
+            self.deps.executor_thread.clone(),
             timing.trusted_duration(),
             self.deps.settings.refresh_interval,
         );
@@ -177,10 +182,32 @@ impl LeaderActor {
         }
         let State::Preparing(leadership) = std::mem::replace(&mut self.state, State::Following) else { return };
         leadership.trust.extend(requested_at, self.deps.settings.timing.trusted_duration());
+        let Closed { closed, refused } = closed;
         log::info!("leader_ready {} interrupted_attempts={closed} lanes={}", leadership.term, snapshot.lanes.len());
+        if refused > 0 {
+            self.close_later(leadership.term.clone(), ctx);
+        }
         self.deps.board.set(Some(lease));
         let children = Children::start(&self.deps, &leadership, &self.store_time, snapshot, ctx.address());
         self.state = State::Leading(leadership, children);
+    }
+
+    /// Tries again later to close attempts of earlier terms that the store refused to close. Their intents wait meanwhile.
+    fn close_later(&self, term: Term, ctx: &mut Context<Self>) {
+        ctx.run_later(CLOSE_PAUSE, |actor, ctx| {
+            if !matches!(&actor.state, State::Leading(leadership, _) if leadership.term == term) {
+                return;
+            }
+            let (store, store_time) = (actor.deps.store.clone(), actor.store_time.clone());
+            let close = wrap_future::<_, Self>(async move {
+                (close_interrupted(&store, &term, &store_time, &Heartbeat::start()).await, term)
+            });
+            ctx.spawn(close.map(|(result, term), actor, ctx| match result {
+                Ok(Closed { refused: 0, .. }) => {}
+                Ok(_) => actor.close_later(term, ctx),
+                Err(error) => actor.handle(TermFailed::new(&term, "close interrupted attempts", &error), ctx),
+            }));
+        });
     }
 
     /// Restarts a child whose death does not end the term.
@@ -234,7 +261,9 @@ impl LeaderActor {
                 let _answered_or_dead = children.scheduler.send(Stop).await;
                 children.stop_webhooks(in_flight.idle()).await;
             }
-            in_flight.idle().await;
+            if !mutated!(ReleasedInFlight) {
+                in_flight.idle().await;
+            }
             (store.release_lease(term.clone()).await, term)
         });
         ctx.spawn(drain.map(move |(released, term), actor, ctx| {
@@ -338,7 +367,7 @@ impl Handler<StopLeading> for LeaderActor {
 #[cfg(test)]
 crate::platform::supervision::crash_on_request!(LeaderActor);
 
-/// Makes a child of the current term panic.
+/// Makes a child of the current term panic. It has no effect if this instance does not lead.
 #[cfg(test)]
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -349,7 +378,7 @@ impl Handler<CrashChild> for LeaderActor {
     type Result = ();
 
     fn handle(&mut self, CrashChild(child): CrashChild, _: &mut Self::Context) {
-        let State::Leading(_, children) = &self.state else { panic!("not leading") };
+        let State::Leading(_, children) = &self.state else { return };
         match child {
             Child::Scheduler => children.scheduler.do_send(crate::platform::supervision::Crash),
             Child::Webhooks => children.webhooks.do_send(crate::platform::supervision::Crash),

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::progress::Heartbeat;
 use crate::domain::lease::{Lease, Term};
-use crate::engine::executor::close_interrupted;
+use crate::engine::executor::{Closed, close_interrupted};
 use crate::engine::messages::TermFailed;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::store::FencedError;
@@ -24,7 +24,7 @@ pub(super) struct Prepared {
     pub lease: Lease,
     pub snapshot: ScheduleSnapshot,
     /// How many interrupted attempts were closed.
-    pub closed: usize,
+    pub closed: Closed,
 }
 
 /// Closes the attempts that earlier terms left open, reads the schedule, and renews the lease to check that the term still

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use actix::ArbiterHandle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::platform::actor_thread::ActorThread;
 use crate::platform::clock::monotonic;
 
 /// When something last made progress. Clones share it.
@@ -44,13 +44,13 @@ pub(super) struct Progress {
     schedule_limit: Duration,
     executor: Heartbeat,
     executor_limit: Duration,
-    executor_thread: ArbiterHandle,
+    executor_thread: ActorThread,
 }
 
 impl Progress {
     /// The executor's thread counts as stuck when it has not responded for as long as a lease is trusted. The schedule is
     /// only refreshed once per `refresh_interval`, so it has that much longer.
-    pub(super) fn new(executor_thread: ArbiterHandle, trusted: Duration, refresh_interval: Duration) -> Self {
+    pub(super) fn new(executor_thread: ActorThread, trusted: Duration, refresh_interval: Duration) -> Self {
         let (schedule, executor) = (Heartbeat::start(), Heartbeat::start());
         let schedule_limit = trusted + refresh_interval;
         Self { schedule, schedule_limit, executor, executor_limit: trusted, executor_thread }
@@ -79,7 +79,7 @@ impl Progress {
 
 /// Resolves with true once the thread runs a new task, and with false if the thread is dead. It does not resolve while the
 /// thread is stuck.
-pub(super) async fn responds(thread: &ArbiterHandle) -> bool {
+pub(super) async fn responds(thread: &ActorThread) -> bool {
     let (answer, answered) = oneshot::channel();
     thread.spawn(async move {
         let _nobody_waits_any_more = answer.send(());

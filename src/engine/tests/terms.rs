@@ -446,3 +446,26 @@ async fn a_term_in_doubt_is_renewed_until_calls_under_way_are_recorded() {
     assert!(instance.lease_after(first.term.epoch).await.term.epoch > first.term.epoch, "and the term has ended");
     instance.assert_no_attempt_sent_twice();
 }
+
+#[actix::test]
+async fn an_attempt_that_the_store_refuses_to_close_is_closed_later_in_the_same_term() {
+    let lab = Lab::new();
+    let answer = |_: &str, attempt| if attempt == 1 { 3600 * SECOND } else { Duration::ZERO };
+    let instance = lab.start(settings(), script(move |id, attempt| (answer(id, attempt), Some(accepted()))));
+    instance.submit("a", &max_attempts(2)).await;
+    instance.calls(1).await;
+    let first = instance.lease_after(0).await;
+    let other = lab.store();
+    other.release_lease(first.term.clone()).await.unwrap();
+    let taken = acquire_from(&*other, "lease", "other", 3600 * SECOND).await.unwrap();
+    pass(60 * SECOND).await;
+    instance.faults.add("finish alone", 1, Fault::Fail);
+    other.release_lease(taken.term.clone()).await.unwrap();
+    let lease = instance.lease_after(taken.term.epoch).await;
+    pass(20 * SECOND).await;
+    assert!(instance.history("a").await.attempts.is_empty(), "the store refused to close it");
+    let history = instance.until_terminal("a").await;
+    assert_eq!(history.attempts[0].outcome, Outcome::interrupted());
+    assert_eq!(history.attempts[1].outcome, accepted());
+    assert_eq!(instance.engine.board.lease().unwrap().term, lease.term, "no other term was needed");
+}

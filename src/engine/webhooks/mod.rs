@@ -39,6 +39,7 @@ use crate::engine::lease_trust::LeaseTrust;
 use crate::engine::messages::TermFailed;
 use crate::engine::one_at_a_time::OneAtATime;
 use crate::platform::clock::{StoreTime, monotonic};
+use crate::platform::mutated;
 use crate::platform::supervision::Alive;
 use crate::store::FencedError;
 use crate::store::client::StoreClient;
@@ -123,7 +124,7 @@ impl WebhookActor {
             deps,
             slots: WebhookSlots::default(),
             under_way: HashSet::new(),
-            must_close: true,
+            must_close: !mutated!(TriesNotClosed),
             query: OneAtATime::default(),
             timer: None,
             finished: Vec::new(),
@@ -224,6 +225,7 @@ impl WebhookActor {
                 _ if !trusted => TryOutcome::Interrupted,
                 Err(error) => TryOutcome::Error(error),
                 Ok(webhook_request) => tokio::select! {
+                    biased;
                     outcome = deliver(&*sender, &webhook_request, &trust) => outcome,
                     _ = give_up.wait_for(|given_up| *given_up) => TryOutcome::Interrupted,
                 },
@@ -404,7 +406,7 @@ impl Actor for WebhookActor {
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(2 * MAX_TRIES);
         ctx.run_interval(QUERY_INTERVAL, |actor, ctx| actor.query_due(ctx));
-        ctx.run_interval(CLOSE_INTERVAL, |actor, _| actor.must_close = true);
+        ctx.run_interval(CLOSE_INTERVAL, |actor, _| actor.must_close = !mutated!(TriesNotClosed));
         self.query_when_pending(ctx);
         self.query_due(ctx);
     }
@@ -415,7 +417,9 @@ impl Handler<TryFinished> for WebhookActor {
 
     fn handle(&mut self, TryFinished { open, outcome }: TryFinished, ctx: &mut Self::Context) {
         let finished_at = self.deps.store_time.now().max(open.started_at);
+        let interrupted_is_delivered = mutated!(InterruptedIsDelivered) && outcome == TryOutcome::Interrupted;
         let verdict = decide(&outcome, open.round, finished_at, fastrand::f64());
+        let verdict = if interrupted_is_delivered { Verdict::Delivered } else { verdict };
         self.finished.push(Arc::new(FinishWebhookTry { open, finished_at, outcome, verdict }));
         self.record(ctx);
     }

@@ -33,6 +33,7 @@ use super::job_log::JobLog;
 use super::messages::{AttemptsInDoubt, CallKind, Fenced, ReadGuard, Receive, StoreCall, Submit, SubmitAll};
 use super::{Store, StoreError, TermSubscription};
 use crate::platform::clock::monotonic;
+use crate::platform::mutated;
 use crate::platform::supervision::Alive;
 use crate::store::watchers::IntentWatchers;
 use crate::telemetry::metrics::Metrics;
@@ -60,7 +61,9 @@ impl InDoubtGuard {
 
 impl Drop for InDoubtGuard {
     fn drop(&mut self) {
-        if let Some(scheduler) = self.0.take() {
+        if let Some(scheduler) = self.0.take()
+            && !mutated!(NoDoubtReported)
+        {
             scheduler.do_send(AttemptsInDoubt);
         }
     }

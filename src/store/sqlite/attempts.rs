@@ -20,6 +20,7 @@ use crate::domain::policy;
 use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
+use crate::platform::mutated;
 use crate::store::column_values::StateColumns;
 use crate::store::{
     Cancellation, FencedResults, FencedWrites, FinishAttempt, FinishResult, OpenAttempt, PostponeAttempt, StartResult,
@@ -99,10 +100,13 @@ fn start_attempt(
         return Ok(StartResult::NotDue { due, now });
     }
     let contract = contract_by_id(transaction, contracts, contract_id)?;
-    if let Err(reason) = policy::may_start(&contract, begins_at, waiting.attempt_count, now) {
+    let allowed = policy::may_start(&contract, begins_at, waiting.attempt_count, now);
+    if let Err(reason) = allowed
+        && !(mutated!(StartPastDeadline) && reason == ExhaustedReason::DeadlineExceeded)
+    {
         return exhaust(transaction, waiting.seq, reason, now, counts).map(StartResult::Ended);
     }
-    if paused.contains(&contract.target) {
+    if paused.contains(&contract.target) && !mutated!(StartWhilePaused) {
         return Ok(StartResult::Paused);
     }
     transaction
@@ -111,6 +115,8 @@ fn start_attempt(
                  open_lease_epoch = ?2, open_started_at = ?3, last_modified_at = ?3 WHERE intent_seq = ?1",
         )?
         .execute(params![waiting.seq.0, epoch, now.micros()])?;
+    #[cfg(test)]
+    let waiting = &super::inline::counted_from_history(transaction, waiting)?;
     let attempt = OpenAttempt {
         seq: waiting.seq,
         intent_id,
@@ -157,6 +163,9 @@ fn finish_attempt(
     if updated == 0 {
         return Ok(FinishResult::NotOpen);
     }
+    if mutated!(NumbersFromHistory) && outcome.error_text().is_some_and(|text| text.starts_with("interrupted")) {
+        return Ok(FinishResult::Recorded);
+    }
     transaction
         .prepare_cached(
             "INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at,
@@ -177,7 +186,7 @@ fn finish_attempt(
     if let Some(id) = outcome.searchable_message_id().filter(|_| !attempt.intent_id.is_reserved()) {
         messages::insert(transaction, id, attempt.seq)?;
     }
-    if state.completed_at.is_some() && attempt.contract.webhook.is_some() {
+    if state.completed_at.is_some() && attempt.contract.webhook.is_some() && !mutated!(EventOutsideTransaction) {
         webhooks::insert_pending(transaction, attempt.seq, now)?;
     }
     jobs::count_reach(transaction, finish, now)?;
@@ -194,11 +203,17 @@ fn postpone_attempt(
 ) -> Result<(FinishResult, Option<Intent>), rusqlite::Error> {
     let updated = transaction
         .prepare_cached(
-            "UPDATE submission_intents SET attempt_count = attempt_count - 1, next_attempt_at = ?3,
+            "UPDATE submission_intents SET attempt_count = attempt_count - ?5, next_attempt_at = ?3,
                  open_lease_epoch = NULL, open_started_at = NULL, last_modified_at = ?4
              WHERE intent_seq = ?1 AND attempt_count = ?2 AND open_lease_epoch IS NOT NULL",
         )?
-        .execute(params![postpone.seq.0, postpone.attempt_number, postpone.due.micros(), now.micros()])?;
+        .execute(params![
+            postpone.seq.0,
+            postpone.attempt_number,
+            postpone.due.micros(),
+            now.micros(),
+            i64::from(!mutated!(PostponedKeepsNumber))
+        ])?;
     if updated == 0 {
         return Ok((FinishResult::NotOpen, None));
     }

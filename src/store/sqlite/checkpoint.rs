@@ -49,6 +49,14 @@ impl Checkpointer {
         Ok(Arc::new(Self { connection, writer, file, running: AtomicBool::new(false), commits: AtomicU32::new(0) }))
     }
 
+    /// One that never makes a checkpoint, for a database in memory.
+    #[cfg(test)]
+    pub(super) fn never(writer: Arc<Mutex<Writer>>) -> Arc<Self> {
+        let connection = std::sync::Mutex::new(connection::in_memory().unwrap());
+        let file: &'static File = Box::leak(Box::new(File::open("/dev/null").unwrap()));
+        Arc::new(Self { connection, writer, file, running: AtomicBool::new(true), commits: AtomicU32::new(0) })
+    }
+
     /// Counts a commit with this many payload bytes.
     pub(super) fn committed(self: &Arc<Self>, payload: usize) {
         self.add(1 + u32::try_from(payload / COMMIT_BYTES).unwrap_or(COMMITS_PER_RUN));

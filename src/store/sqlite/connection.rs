@@ -77,17 +77,25 @@ pub(super) fn open_writer(path: &Path, create: bool) -> Result<Connection, OpenE
     }
     let create = if create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
-    let connection = Connection::open_with_flags(path, flags)
-        .and_then(|connection| {
-            connection.busy_timeout(BUSY_TIMEOUT)?;
-            // Query plans must not depend on parameter values. Otherwise SQLite prepares statements again when the values
-            // change.
-            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-            Ok(connection)
-        })
-        .map_err(|error| OpenError::from_sqlite(path, &error))?;
+    Connection::open_with_flags(path, flags)
+        .and_then(|connection| configure(&connection).map(|()| connection))
+        .map_err(|error| OpenError::from_sqlite(path, &error))
+}
+
+/// Sets what all connections have in common.
+fn configure(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // Query plans must not depend on parameter values. Otherwise SQLite prepares statements again when the values change.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS.map_or(0, std::num::NonZeroUsize::get));
-    Ok(connection)
+    Ok(())
+}
+
+/// Opens a database in memory.
+#[cfg(test)]
+pub(super) fn in_memory() -> Result<Connection, rusqlite::Error> {
+    let connection = Connection::open_in_memory()?;
+    configure(&connection).map(|()| connection)
 }
 
 /// Opens a file that was migrated, for durable writes.

@@ -9,6 +9,7 @@ use super::connection::{begin_transaction, is_ahead, read_now};
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
+use crate::platform::mutated;
 use crate::store::{LeaseRow, LeaseState};
 
 /// Acquires the lease with the next epoch, if the last one has expired.
@@ -22,12 +23,12 @@ pub(super) fn acquire(
     // Followers request the lease every second. They read it first, so that they write only if it has expired. While the
     // store's clock is ahead of the host's they do write, because that clock advances only with transactions.
     let now = read_now(connection, clock)?;
-    if latest(connection)?.expires_at > now && !is_ahead(now, clock.now()) {
+    if latest(connection)?.expires_at > now && !is_ahead(now, clock.now()) && !mutated!(LeaseGivenEarly) {
         return Ok(None);
     }
     let (transaction, now) = begin_transaction(connection, clock)?;
     let latest = latest(&transaction)?;
-    if latest.expires_at > now {
+    if latest.expires_at > now && !(mutated!(LeaseGivenEarly) && latest.expires_at < now + duration / 2) {
         transaction.commit()?;
         return Ok(None);
     }
@@ -116,6 +117,9 @@ pub(super) fn reset(
 /// The fence: whether `term` holds the lease. Within a write transaction no other instance can acquire it before that
 /// transaction commits.
 pub(super) fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) -> Result<bool, rusqlite::Error> {
+    if mutated!(NoFence, FenceOutsideTransaction) {
+        return Ok(true);
+    }
     transaction
         .prepare_cached(
             "SELECT 1 FROM submission_manager_leases

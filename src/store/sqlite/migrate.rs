@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior};
 
 use super::connection::{self, OpenError};
 
@@ -52,7 +52,13 @@ pub(super) fn run(path: &Path) -> Result<usize, OpenError> {
     Ok(pending.len())
 }
 
-fn apply(transaction: &Transaction<'_>, pending: &[&str]) -> Result<(), rusqlite::Error> {
+/// Runs all migrations on an empty database.
+#[cfg(test)]
+pub(super) fn apply_all(connection: &Connection) -> Result<(), rusqlite::Error> {
+    apply(connection, &MIGRATIONS)
+}
+
+fn apply(transaction: &Connection, pending: &[&str]) -> Result<(), rusqlite::Error> {
     for migration in pending {
         transaction.execute_batch(migration)?;
     }

@@ -10,6 +10,8 @@ mod checkpoint;
 mod connection;
 mod console;
 mod inbox;
+#[cfg(test)]
+pub mod inline;
 pub mod integrity;
 mod jobs;
 mod leases;
@@ -72,6 +74,9 @@ pub struct SqliteStore {
     readers: Arc<Readers>,
     reserved: Arc<Readers>,
     checkpointer: Arc<Checkpointer>,
+    /// All calls are made by the caller's thread on the writer's connection; see [`inline`].
+    #[cfg(test)]
+    inline: bool,
 }
 
 struct Writer {
@@ -124,6 +129,8 @@ impl SqliteStore {
             readers: Readers::open(path, READERS)?,
             reserved: Readers::open(path, RESERVED_READERS)?,
             checkpointer: Checkpointer::open(path, writer)?,
+            #[cfg(test)]
+            inline: false,
         })
     }
 
@@ -169,6 +176,10 @@ impl SqliteStore {
     ) -> StoreFuture<T> {
         let (writer, clock, file) = (Arc::clone(&self.writer), self.clock.clone(), Arc::clone(&self.file));
         let checkpointer = Arc::clone(&self.checkpointer);
+        #[cfg(test)]
+        if self.inline {
+            return inline::write(writer, clock, give_up_at, work);
+        }
         Box::pin(async move {
             let late = |_| StoreError::Unavailable("other writes took too long".to_owned());
             let mut writer = tokio::time::timeout_at(give_up_at, writer.lock_owned()).await.map_err(late)?;
@@ -203,6 +214,10 @@ impl SqliteStore {
         work: impl FnOnce(&mut Connection, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> StoreFuture<T> {
         let (readers, clock, file) = (Arc::clone(readers), self.clock.clone(), Arc::clone(&self.file));
+        #[cfg(test)]
+        if self.inline {
+            return inline::read(Arc::clone(&self.writer), clock, work);
+        }
         Box::pin(async move {
             let mut reader = readers.take().await?;
             blocking(move || {

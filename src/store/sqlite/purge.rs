@@ -17,6 +17,7 @@ use crate::domain::intent::IntentSeq;
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
+use crate::platform::mutated;
 use crate::store::{PurgeCursor, PurgeRequest, Purged};
 
 /// The shortest time limit of a purge. Below it most of the time would be overhead.
@@ -110,7 +111,8 @@ fn examine(
     now: Timestamp,
     request: &PurgeRequest,
 ) -> Result<Vec<(PurgeCursor, bool)>, rusqlite::Error> {
-    let age = i64::try_from(request.older_than.as_micros()).unwrap_or(i64::MAX);
+    let age = if mutated!(PurgeTooEarly) { Duration::ZERO } else { request.older_than };
+    let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
     let before = now.micros().saturating_sub(age);
     let (completed_at, seq) =
         request.after.map_or((i64::MIN, i64::MIN), |after| (after.completed_at.micros(), after.seq.0));

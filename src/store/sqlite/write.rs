@@ -21,6 +21,7 @@ use crate::domain::policy;
 use crate::domain::schedule::Lane;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
+use crate::platform::mutated;
 use crate::store::{
     BatchResults, FencedError, FencedResults, MAX_AHEAD, NewIntent, OpenAttempt, StartOnInsert, StartedOnInsert,
     StoreError, StoredIntent, Submitted, WriteBatch,
@@ -72,6 +73,8 @@ fn try_commit(
     items: Items,
 ) -> Result<BatchResults, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
+    #[cfg(test)]
+    super::inline::begin();
     let mut submits = Vec::with_capacity(batch.submits.len());
     let mut numbers = Numbers::load(&transaction)?;
     let mut started = Vec::new();
@@ -92,7 +95,8 @@ fn try_commit(
                 &mut numbers,
                 new,
                 now,
-                start_on_insert.filter(|_| !paused.contains(&new.contract.contract.target)),
+                start_on_insert
+                    .filter(|_| mutated!(InsertWhilePaused) || !paused.contains(&new.contract.contract.target)),
             )
         })?;
         let result = result.map(|(submitted, started_on_insert)| {
@@ -120,7 +124,10 @@ fn try_commit(
         }
         Some(_) => Err(FencedError::TermOver),
     };
+    #[cfg(not(test))]
     transaction.commit()?;
+    #[cfg(test)]
+    super::inline::commit(transaction, batch)?;
     Ok(BatchResults { submits, received, started, fenced })
 }
 
@@ -140,6 +147,8 @@ impl Items {
         transaction: &Transaction<'_>,
         item: impl FnOnce(&Transaction<'_>) -> Result<T, rusqlite::Error>,
     ) -> Result<Result<T, StoreError>, rusqlite::Error> {
+        #[cfg(test)]
+        let item = |transaction: &Transaction<'_>| super::inline::item().and_then(|()| item(transaction));
         if self == Self::Together {
             return item(transaction).map(Ok);
         }

@@ -1,0 +1,115 @@
+//! The kinds of faults that a run can inject.
+
+/// A kind of fault. Each seed draws which kinds it uses and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fault {
+    /// An instance dies and is started again later.
+    Crash,
+    /// An instance dies while it makes a call of the store or of a gateway.
+    CrashInCall,
+    /// An instance does nothing for a while, often for longer than its lease lasts.
+    Freeze,
+    /// An instance stops in order, as after SIGTERM, and is started again later.
+    Stop,
+    /// An actor or an attempt panics.
+    Panic,
+    /// A call of the store takes long, before it takes effect or afterwards.
+    SlowStore,
+    /// A call of the store fails without effect.
+    FailBefore,
+    /// A call of the store takes effect, and its caller gets an error.
+    LostAnswer,
+    /// A commit fails at its end and is rolled back.
+    FailCommit,
+    /// One item of a batch cannot be written.
+    BadItem,
+    /// A renewal of the lease fails, or is not answered.
+    LostRenewal,
+    /// Gateways reject, fail, hang, answer late or answer nonsense.
+    Gateways,
+    /// This machine lacks a resource for a call.
+    Shortage,
+    /// Webhook receivers fail, hang or answer late.
+    Receivers,
+    /// The clock of the store's machine is set forward or back.
+    ClockJump,
+    /// An instance reads a registry with other contracts.
+    Reload,
+    /// An operator pauses a target and resumes it.
+    Pause,
+    /// Retention deletes intents soon after they have ended.
+    Retention,
+    /// Clients race with the same id, use an id for something else, and give up.
+    Clients,
+}
+
+impl Fault {
+    pub(super) const ALL: [Self; 19] = [
+        Self::Crash,
+        Self::CrashInCall,
+        Self::Freeze,
+        Self::Stop,
+        Self::Panic,
+        Self::SlowStore,
+        Self::FailBefore,
+        Self::LostAnswer,
+        Self::FailCommit,
+        Self::BadItem,
+        Self::LostRenewal,
+        Self::Gateways,
+        Self::Shortage,
+        Self::Receivers,
+        Self::ClockJump,
+        Self::Reload,
+        Self::Pause,
+        Self::Retention,
+        Self::Clients,
+    ];
+
+    /// The name in reports and in `SM_SIMULATION_WITHOUT`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Crash => "crash",
+            Self::CrashInCall => "crash-in-call",
+            Self::Freeze => "freeze",
+            Self::Stop => "stop",
+            Self::Panic => "panic",
+            Self::SlowStore => "slow-store",
+            Self::FailBefore => "fail-before",
+            Self::LostAnswer => "lost-answer",
+            Self::FailCommit => "fail-commit",
+            Self::BadItem => "bad-item",
+            Self::LostRenewal => "lost-renewal",
+            Self::Gateways => "gateways",
+            Self::Shortage => "shortage",
+            Self::Receivers => "receivers",
+            Self::ClockJump => "clock-jump",
+            Self::Reload => "reload",
+            Self::Pause => "pause",
+            Self::Retention => "retention",
+            Self::Clients => "clients",
+        }
+    }
+
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+
+    /// Whether the fault can interrupt an attempt, so that its outcome is not recorded.
+    pub(super) fn interrupts_attempts(self) -> bool {
+        matches!(
+            self,
+            Self::Crash
+                | Self::CrashInCall
+                | Self::Freeze
+                | Self::Panic
+                | Self::SlowStore
+                | Self::FailBefore
+                | Self::LostAnswer
+                | Self::FailCommit
+                | Self::BadItem
+                | Self::LostRenewal
+                | Self::ClockJump
+        )
+    }
+}

@@ -1,0 +1,190 @@
+//! The fleet of one run: starts instances, lets the incidents of the plan happen to them, and then waits until all is done.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::checks::Promise;
+use super::clients;
+use super::faults::Fault;
+use super::instance::{self, Host, Running};
+use super::plan::{Incident, Panicking};
+use super::store::pass;
+use super::targets::{TARGETS, registry};
+use super::world::World;
+use crate::engine::leader::CrashChild;
+use crate::platform::supervision::Crash;
+use crate::store::{TargetStore, WebhookStore};
+
+/// After the faults have stopped, everything must end within this time. An instance that led in vain waits for up to 30
+/// seconds before it asks for the lease again, and a lease lasts for 15; ten retries of five seconds come on top.
+const SETTLING: Duration = Duration::from_secs(120);
+/// How often memory and the end of the run are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// The instances of a run.
+pub(super) struct Fleet {
+    pub(super) world: Arc<World>,
+    hosts: RefCell<Vec<Option<Host>>>,
+}
+
+impl Fleet {
+    /// Runs the plan of the world to its end.
+    pub(super) async fn run(world: &Arc<World>) {
+        let plan = &world.plan;
+        let fleet = Rc::new(Self { world: Arc::clone(world), hosts: RefCell::new(vec![None; plan.instances]) });
+        for number in 0..plan.instances {
+            drop(tokio::task::spawn_local(Rc::clone(&fleet).keep_running(number)));
+        }
+        let clients: Vec<JoinHandle<()>> = plan
+            .submissions
+            .iter()
+            .map(|submission| tokio::task::spawn_local(clients::run(Rc::clone(&fleet), submission.clone())))
+            .collect();
+        for (at, incident) in &plan.incidents {
+            drop(tokio::task::spawn_local(Rc::clone(&fleet).cause(*at, incident.clone())));
+        }
+        while world.elapsed() < plan.active && !world.is_violated() {
+            pass(LOOK).await;
+            fleet.check_memory();
+        }
+        fleet.settle(clients).await;
+        world.check_end();
+    }
+
+    /// An instance, if it is up.
+    pub(super) fn host(&self, number: usize) -> Option<Host> {
+        self.hosts.borrow()[number].clone()
+    }
+
+    /// Starts an instance, and starts it again whenever it has ended.
+    async fn keep_running(self: Rc<Self>, number: usize) {
+        for incarnation in 0.. {
+            let (host, ended) = instance::start(&self.world, number, incarnation);
+            self.world.log(format_args!("i{number} starts"));
+            self.hosts.borrow_mut()[number] = Some(host);
+            let down = ended.await;
+            self.hosts.borrow_mut()[number] = None;
+            self.world.log(format_args!("i{number} is down"));
+            pass(down).await;
+        }
+    }
+
+    /// Lets something happen at its time.
+    async fn cause(self: Rc<Self>, at: Duration, incident: Incident) {
+        pass(at).await;
+        let world = &self.world;
+        if world.is_settling() {
+            return;
+        }
+        world.log(format_args!("{incident:?}"));
+        match incident {
+            Incident::Crash { instance, down } => self.at(instance, Fault::Crash, |host| host.gate.end(down)),
+            Incident::Stop { instance, down } => self.at(instance, Fault::Stop, |host| {
+                let gate = host.gate.clone();
+                host.tell(move |running| {
+                    // A process stops once, however many signals it gets.
+                    if !running.stopping.replace(true) {
+                        drop(tokio::task::spawn_local(async move {
+                            running.engine.stop_leading().await;
+                            gate.end(down);
+                        }));
+                    }
+                });
+            }),
+            Incident::Panic { instance, actor } => {
+                self.at(instance, Fault::Panic, |host| host.tell(move |running| panic_in(&running, actor)));
+            }
+            Incident::Reload { instance, version } => self.at(instance, Fault::Reload, |host| {
+                host.tell(move |running| running.registry.replace(registry(version)));
+            }),
+            Incident::Freeze { instance, duration } => {
+                let Some(host) = self.host(instance) else { return };
+                world.count(Fault::Freeze);
+                host.gate.freeze();
+                pass(duration).await;
+                host.gate.thaw();
+                world.log(format_args!("i{instance} thaws"));
+            }
+            Incident::ClockJump { micros } => {
+                world.count(Fault::ClockJump);
+                world.jump(micros);
+            }
+            Incident::Pause { target, duration } => {
+                world.count(Fault::Pause);
+                let name = TARGETS[target].parsed_name();
+                let _since = world.store.pause_target(name.clone()).await.unwrap();
+                pass(duration).await;
+                world.store.resume_target(name).await.unwrap();
+                world.log(format_args!("{} resumes", TARGETS[target].name));
+            }
+        }
+    }
+
+    /// Lets something happen to an instance, if it is up.
+    fn at(&self, number: usize, fault: Fault, happen: impl FnOnce(&Host)) {
+        if let Some(host) = self.host(number) {
+            self.world.count(fault);
+            happen(&host);
+        }
+    }
+
+    /// Checks the memory of every schedule.
+    fn check_memory(&self) {
+        let lanes = 2 * TARGETS.len();
+        let most = i64::try_from(self.world.plan.limits.capacity + 8 * lanes).unwrap();
+        for host in self.hosts.borrow().iter().flatten() {
+            let world = Arc::clone(&self.world);
+            host.tell(move |running| {
+                let held = running.metrics.schedule_held.get();
+                world.check(Promise::BoundedMemory, held <= most, || format!("a schedule holds {held} intents"));
+            });
+        }
+    }
+
+    /// Stops all faults, and waits until everything has ended.
+    async fn settle(&self, clients: Vec<JoinHandle<()>>) {
+        let world = &self.world;
+        world.state().settling = true;
+        world.log(format_args!("faults stop"));
+        for host in self.hosts.borrow().iter().flatten() {
+            host.gate.thaw();
+        }
+        for target in &TARGETS {
+            world.store.resume_target(target.parsed_name()).await.unwrap();
+        }
+        let end = world.elapsed() + SETTLING;
+        while !world.is_violated() {
+            let busy = clients.iter().any(|client| !client.is_finished());
+            self.redeliver().await;
+            let (intents, events) = world.unfinished();
+            if !busy && intents.is_empty() && events.is_empty() {
+                return;
+            }
+            let in_time = world.elapsed() < end;
+            world.check(Promise::EverythingEnds, in_time, || {
+                format!("{SETTLING:?} after the faults have stopped: {intents:?} wait, events {events:?} are pending")
+            });
+            pass(LOOK).await;
+        }
+    }
+
+    /// Makes events due that wait for a later try, as an operator can.
+    async fn redeliver(&self) {
+        for id in self.world.events_that_wait() {
+            let _result = self.world.store.redeliver_webhook(id).await.unwrap();
+        }
+    }
+}
+
+fn panic_in(running: &Rc<Running>, actor: Panicking) {
+    let engine = &running.engine;
+    match actor {
+        Panicking::Store => engine.store.actor().do_send(Crash),
+        Panicking::Leader => engine.leader().do_send(Crash),
+        Panicking::Child(child) => engine.leader().do_send(CrashChild(child)),
+    }
+}

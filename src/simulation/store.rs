@@ -1,0 +1,203 @@
+//! The store of an instance: makes each call at the shared database, slowly or wrongly if a fault strikes.
+//!
+//! A call that has left the instance is a task of its own, because a real database also executes what it has received when
+//! the caller is frozen or dead. The call takes effect in one moment of virtual time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::faults::Fault;
+use super::instance::Gate;
+use super::mutated_store;
+use super::world::World;
+use crate::store::faulty::{Call, Intercept};
+use crate::store::sqlite::inline::{self, CommitFault};
+use crate::store::{BatchResults, Store, StoreError, StoreFailure, StoreFuture, WriteBatch, WriteStore};
+
+/// The store of one instance.
+#[derive(Clone)]
+pub(super) struct SimulatedStore {
+    world: Arc<World>,
+    instance: usize,
+    gate: Gate,
+}
+
+/// What happens to one call.
+struct CallPlan {
+    /// How long it takes until it takes effect.
+    before: Duration,
+    /// How long its answer takes.
+    after: Duration,
+    fails: Fails,
+    /// The call is lost if the instance dies before it takes effect.
+    lost_in_crash: bool,
+    /// The instance dies when the call has left.
+    crash: bool,
+    /// The instance dies when the call has taken effect.
+    crash_after: bool,
+}
+
+/// How a call fails, if it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fails {
+    No,
+    Before,
+    After,
+    Commit(CommitFault),
+}
+
+impl SimulatedStore {
+    pub(super) fn new(world: &Arc<World>, instance: usize, gate: &Gate) -> Self {
+        Self { world: Arc::clone(world), instance, gate: gate.clone() }
+    }
+
+    /// Draws what happens to a call.
+    fn plan(&self, call: &'static str) -> CallPlan {
+        let world = &self.world;
+        let usual = u64::try_from(world.plan.store_delay.as_millis()).unwrap_or(0);
+        let usual = || if usual == 0 { Duration::ZERO } else { world.draw_millis(0, usual) };
+        let (mut before, mut after) = (usual(), usual());
+        if world.strikes(Fault::SlowStore) {
+            let slow = world.draw_millis(100, 8_000);
+            if world.draw(2) == 0 { before = slow } else { after = slow }
+        }
+        let mut fails = Fails::No;
+        if call == "commit" && world.strikes(Fault::FailCommit) {
+            fails = Fails::Commit(CommitFault::AtCommit);
+        } else if call == "commit" && world.strikes(Fault::BadItem) {
+            fails = Fails::Commit(CommitFault::Item(world.draw(3)));
+        } else if call == "renew_lease" && world.strikes(Fault::LostRenewal) {
+            let lease = u64::try_from(world.plan.timing.duration().as_millis()).unwrap_or(u64::MAX);
+            after = if world.draw(2) == 0 { Duration::from_secs(60) } else { world.draw_millis(0, lease) };
+            fails = [Fails::No, Fails::Before, Fails::After][world.draw(3)];
+        } else if world.plan.only_commits_fail && call != "commit" {
+            // It does not fail.
+        } else if world.strikes(Fault::FailBefore) {
+            fails = Fails::Before;
+        } else if world.strikes(Fault::LostAnswer) {
+            fails = Fails::After;
+        }
+        let crashes = world.strikes(Fault::CrashInCall);
+        let crash = crashes && world.draw(2) == 0;
+        let lost_in_crash = crashes && world.draw(2) == 0;
+        CallPlan { before, after, fails, lost_in_crash, crash, crash_after: crashes && !crash }
+    }
+
+    fn die(&self, call: &'static str) {
+        self.world.log(format_args!("i{} crashes in {call}", self.instance));
+        let down = self.world.draw_millis(10, 4_000);
+        self.gate.end(down);
+    }
+
+    /// Freezes the instance while it waits for an answer.
+    fn freeze(&self, call: &'static str) {
+        let lease = u64::try_from(self.world.plan.timing.duration().as_millis()).unwrap_or(u64::MAX);
+        let duration = self.world.draw_millis(50, lease * 2);
+        self.world.log(format_args!("i{} freezes in {call} for {duration:?}", self.instance));
+        self.gate.freeze();
+        let gate = self.gate.clone();
+        drop(tokio::spawn(async move {
+            pass(duration).await;
+            gate.thaw();
+        }));
+    }
+
+    /// Makes a call that has left the instance.
+    async fn make<T: Send + 'static, E: StoreFailure>(
+        self,
+        call: &'static str,
+        plan: CallPlan,
+        run: impl FnOnce(&dyn Store) -> Call<T, E> + Send + 'static,
+    ) -> Option<Result<T, E>> {
+        pass(plan.before).await;
+        if plan.lost_in_crash && self.gate.is_closed() {
+            return None;
+        }
+        let unavailable = |why: &str| Err(StoreError::Unavailable(why.to_owned()).into());
+        let result = if plan.fails == Fails::Before {
+            unavailable("told to fail")
+        } else {
+            let fault = if let Fails::Commit(fault) = plan.fails { fault } else { CommitFault::None };
+            self.world.before_call(call);
+            inline::set_fault(fault);
+            let result = run(&*self.world.store).await;
+            inline::set_fault(CommitFault::None);
+            self.world.after_call(call);
+            if plan.fails == Fails::After { unavailable("told to lose the answer") } else { result }
+        };
+        let failed =
+            result.as_ref().err().map_or("ok", |error| error.store_error().map_or("term over", StoreError::kind));
+        self.world.log(format_args!("i{} {call} {failed} {:?}", self.instance, plan.fails));
+        if plan.crash_after && !self.gate.is_closed() {
+            self.die(call);
+        }
+        pass(plan.after).await;
+        Some(result)
+    }
+}
+
+/// Lets virtual time pass.
+pub(super) async fn pass(duration: Duration) {
+    if !duration.is_zero() {
+        tokio::time::sleep(duration).await;
+    }
+}
+
+impl Intercept for SimulatedStore {
+    fn intercept<T: Send + 'static, E: StoreFailure>(
+        &self,
+        call: &'static str,
+        run: impl FnOnce(&dyn Store) -> Call<T, E> + Send + 'static,
+    ) -> Call<T, E> {
+        let this = self.clone();
+        Box::pin(async move {
+            if this.gate.is_closed() {
+                return std::future::pending().await;
+            }
+            let plan = this.plan(call);
+            let (answer, answered) = oneshot::channel();
+            let crash = plan.crash;
+            let made = this.clone().make(call, plan, run);
+            tokio::spawn(async move {
+                if let Some(result) = made.await {
+                    let _caller_may_be_gone = answer.send(result);
+                }
+            });
+            if crash {
+                this.die(call);
+            } else if this.world.strikes(Fault::Freeze) {
+                this.freeze(call);
+            }
+            match answered.await {
+                Ok(result) => result,
+                Err(_lost) => std::future::pending().await,
+            }
+        })
+    }
+}
+
+impl WriteStore for SimulatedStore {
+    fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults> {
+        let (world, term) = (Arc::clone(&self.world), batch.fenced.as_ref().map(|writes| writes.term.clone()));
+        let (own, gate) = (Arc::clone(&self.world), self.gate.clone());
+        self.intercept("commit", move |_| {
+            Box::pin(async move {
+                let results = mutated_store::commit(&own, &gate, batch).await;
+                if let (Some(term), Ok(BatchResults { fenced: Ok(_), .. })) = (term, &results) {
+                    world.check_fence(&term);
+                }
+                results
+            })
+        })
+    }
+
+    fn budget(&self) -> Duration {
+        self.world.store.budget()
+    }
+
+    fn max_submits(&self) -> usize {
+        self.world.store.max_submits()
+    }
+}

@@ -1,0 +1,141 @@
+//! The seeds that run with all tests, the deliberate bugs that the simulation must find, and `make simulate`.
+
+use super::campaign::{explain, progress_line, run_all, scope_of_environment};
+use super::plan::Scope;
+use super::run::run;
+use crate::platform::mutation::Mutation;
+
+/// Seeds that every run of the tests repeats. A debug build runs about twenty a second.
+const FIXED: u64 = 300;
+/// Seeds that every run of the tests draws anew.
+const FRESH: u64 = 300;
+/// Seeds that found a bug, and which one.
+const REGRESSIONS: [(u64, &str); 4] = [
+    (37, "the estimate of the store's time lagged behind the store"),
+    (503, "an attempt that the store once refused to close stayed open for the whole term"),
+    (523, "an attempt that the store once refused to close stayed open for the whole term"),
+    (703, "an attempt that the store once refused to close stayed open for the whole term"),
+];
+/// Every deliberate bug must be found within this many seeds.
+const MOST_SEEDS: u64 = 2_000;
+
+/// Fails if a seed breaks a promise, and says how.
+fn check(seeds: std::ops::Range<u64>) {
+    let totals = run_all(seeds, &Scope::all(), 1, true, |_| {});
+    if let Some((seed, _)) = totals.failed.first() {
+        panic!("{}", explain(run(*seed, &Scope::all())));
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in 0..25 {
+        let (first, second) = (run(seed, &Scope::all()), run(seed, &Scope::all()));
+        let mut lines = first.log.lines().zip(second.log.lines());
+        assert_eq!(lines.find(|(first, second)| first != second), None, "seed {seed}");
+        assert_eq!(first.hash, second.hash, "seed {seed}");
+    }
+}
+
+#[test]
+fn fixed_seeds_keep_every_promise() {
+    check(0..FIXED);
+    for (seed, bug) in REGRESSIONS {
+        assert_eq!(run(seed, &Scope::all()).violation, None, "{bug}");
+    }
+}
+
+#[test]
+fn fresh_seeds_keep_every_promise() {
+    let first = fastrand::Rng::new().u64(..u64::from(u32::MAX));
+    check(first..first + FRESH);
+}
+
+/// The seeds that find each deliberate bug. They change with the code: then the test looks for others.
+fn known_seed(mutation: Mutation) -> u64 {
+    match mutation {
+        Mutation::NoFence | Mutation::InterruptedIsDelivered => 3,
+        Mutation::FenceOutsideTransaction => 9,
+        Mutation::NoTrustBeforeCall => 110,
+        Mutation::CommitErrorIgnored => 12,
+        Mutation::UnknownCommitRepeated => 210,
+        Mutation::NoDoubtReported => 381,
+        Mutation::CallRepeated | Mutation::PayloadNotCompared => 2,
+        Mutation::CursorSkips | Mutation::LateAcceptance | Mutation::ReleasedInFlight | Mutation::SlotLost => 7,
+        Mutation::NoDeadlineBeforeCall => 16,
+        Mutation::StoreTimeLags => 36,
+        Mutation::StartWhilePaused => 10,
+        Mutation::InsertWhilePaused => 91,
+        Mutation::EventOutsideTransaction => 5,
+        Mutation::TriesNotClosed => 1,
+        _ => 0,
+    }
+}
+
+/// Returns how many seeds were needed to find a deliberate bug.
+fn seeds_needed(mutation: Mutation, first: u64) -> Option<u64> {
+    let found = |seed: &u64| run(*seed, &Scope::with_bug(mutation)).violation.is_some();
+    let seeds = std::iter::once(first).chain(0..MOST_SEEDS);
+    seeds.enumerate().find(|(_, seed)| found(seed)).and_then(|(tried, _)| u64::try_from(tried).ok())
+}
+
+#[test]
+fn every_deliberate_bug_is_found() {
+    for mutation in Mutation::ALL {
+        let needed = seeds_needed(mutation, known_seed(mutation));
+        println!("{mutation:?} was found after {needed:?} other seeds");
+        assert!(needed.is_some(), "{mutation:?} was not found");
+    }
+}
+
+/// `make simulate-bugs` prints this.
+#[test]
+#[ignore = "takes minutes; every_deliberate_bug_is_found runs with all tests"]
+fn how_many_seeds_find_each_deliberate_bug() {
+    for mutation in Mutation::ALL {
+        let found = (0..MOST_SEEDS).find_map(|seed| {
+            let report = run(seed, &Scope::with_bug(mutation));
+            report.violation.map(|(promise, _)| (seed, promise))
+        });
+        let (seed, promise) = found.unwrap_or_else(|| panic!("{mutation:?} was not found"));
+        println!("{:<26} {:>6} seeds  {promise:?}", format!("{mutation:?}"), seed + 1);
+    }
+}
+
+#[test]
+fn a_failing_run_is_shrunk_and_says_how_to_repeat_it() {
+    let scope = Scope::with_bug(Mutation::LeaseGivenEarly);
+    let mut reports = (0..MOST_SEEDS).map(|seed| run(seed, &scope));
+    let failed = reports.find(|report| report.violation.is_some()).expect("a seed that finds the bug");
+    let seed = failed.seed;
+    let text = explain(failed);
+    assert!(text.starts_with(&format!("seed {seed} broke OneLeaseAtATime")), "{text}");
+    assert!(text.contains("shrunk to 1 instances, 0 submissions"), "two terms need one instance and no intent: {text}");
+    assert!(
+        text.contains(&format!("repeat it with: make simulate SEED={seed} INSTANCES=1 INTENTS=0 WITHOUT=")),
+        "{text}"
+    );
+}
+
+/// `make simulate` runs this.
+#[test]
+#[ignore = "runs as long as it is told to"]
+fn simulate() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let scope = scope_of_environment();
+    if let Some(seed) = number("SM_SIMULATION_SEED") {
+        let report = run(seed, &scope);
+        print!("{}", report.log);
+        println!("seed {seed}: hash {}, {} events, violation {:?}", report.hash, report.events, report.violation);
+        return assert!(report.violation.is_none());
+    }
+    let (first, count) = (number("SM_SIMULATION_FIRST").unwrap_or(0), number("SM_SIMULATION_SEEDS").unwrap_or(10_000));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let totals =
+        run_all(first..first + count, &scope, threads, false, |totals| println!("{}", progress_line(totals, count)));
+    println!("{totals}");
+    for (seed, _) in totals.failed.iter().take(3) {
+        println!("\n{}", explain(run(*seed, &scope)));
+    }
+    assert!(totals.failed.is_empty());
+}

@@ -1,0 +1,134 @@
+//! The world of one run: virtual time, the random source, the database, the event log, and what was seen from outside.
+//!
+//! Everything runs on one thread. The lock around the state is never waited for; it only lets store calls, which must be
+//! `Send`, share the world.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::time::Instant;
+
+use super::checks::{Ledgers, Promise};
+use super::faults::Fault;
+use super::log::EventLog;
+use super::plan::{Plan, source};
+use crate::domain::time::Timestamp;
+use crate::platform::clock::{WallClock, monotonic};
+use crate::store::sqlite::SqliteStore;
+
+/// The time of the store's host when a run starts.
+const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
+
+thread_local! {
+    /// One database for all runs of a thread, so that its statements are prepared once.
+    static DATABASE: SqliteStore = SqliteStore::in_memory(WallClock::from_fn(|| START));
+}
+
+/// Everything that a run shares.
+pub(super) struct World {
+    pub(super) plan: Plan,
+    pub(super) store: Arc<SqliteStore>,
+    start: Instant,
+    /// Microseconds that the clock of the store's host was set forward.
+    clock_offset: Arc<AtomicI64>,
+    state: Mutex<State>,
+}
+
+/// What changes during a run.
+pub(super) struct State {
+    pub(super) log: EventLog,
+    pub(super) random: Rng,
+    /// Faults that were injected, by kind.
+    pub(super) injected: BTreeMap<Fault, u64>,
+    /// How often each promise was checked.
+    pub(super) checked: BTreeMap<Promise, u64>,
+    /// The first promise that was broken, and how.
+    pub(super) violation: Option<(Promise, String)>,
+    /// No further faults happen, and everything is to end.
+    pub(super) settling: bool,
+    pub(super) ledgers: Ledgers,
+}
+
+impl World {
+    /// Starts a run over an empty database. Must be called in a runtime whose clock is paused.
+    pub(super) fn new(plan: Plan) -> Arc<Self> {
+        let (start, clock_offset) = (monotonic(), Arc::new(AtomicI64::new(0)));
+        let offset = Arc::clone(&clock_offset);
+        let clock = WallClock::from_fn(move || {
+            let now = START + monotonic().duration_since(start);
+            Timestamp::from_micros(now.micros() + offset.load(Ordering::Relaxed))
+        });
+        let store = Arc::new(DATABASE.with(|database| database.emptied(clock)));
+        let state = State {
+            log: EventLog::default(),
+            random: source(plan.seed, 4),
+            injected: BTreeMap::new(),
+            checked: BTreeMap::new(),
+            violation: None,
+            settling: false,
+            ledgers: Ledgers::default(),
+        };
+        Arc::new(Self { plan, store, start, clock_offset, state: Mutex::new(state) })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.try_lock().expect("the state is locked for a moment only")
+    }
+
+    /// How much virtual time has passed.
+    pub(super) fn elapsed(&self) -> Duration {
+        monotonic().duration_since(self.start)
+    }
+
+    /// Adds an event to the log.
+    pub(super) fn log(&self, what: fmt::Arguments<'_>) {
+        let elapsed = self.elapsed().as_micros();
+        self.state().log.add(elapsed, what);
+    }
+
+    /// Sets the clock of the store's host.
+    pub(super) fn jump(&self, micros: i64) {
+        self.clock_offset.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// Whether a fault of this kind happens on this occasion.
+    pub(super) fn strikes(&self, fault: Fault) -> bool {
+        let rate = self.plan.rate(fault);
+        let mut state = self.state();
+        // Nothing is drawn for a kind that does not happen, or for what cannot happen any more.
+        let strikes = rate > 0.0 && !state.settling && state.random.f64() < rate;
+        if strikes {
+            *state.injected.entry(fault).or_default() += 1;
+        }
+        strikes
+    }
+
+    /// Counts a fault that was planned for a certain time.
+    pub(super) fn count(&self, fault: Fault) {
+        *self.state().injected.entry(fault).or_default() += 1;
+    }
+
+    /// Draws a duration in milliseconds.
+    pub(super) fn draw_millis(&self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(self.state().random.u64(least..=most))
+    }
+
+    /// Draws a number below `end`.
+    pub(super) fn draw(&self, end: usize) -> usize {
+        self.state().random.usize(0..end)
+    }
+
+    /// Whether faults have stopped.
+    pub(super) fn is_settling(&self) -> bool {
+        self.state().settling
+    }
+
+    /// Whether a promise was broken.
+    pub(super) fn is_violated(&self) -> bool {
+        self.state().violation.is_some()
+    }
+}
