@@ -63,6 +63,7 @@ pub struct Service {
     pub engine: Engine,
     pub registry: CurrentRegistry,
     pub address: SocketAddr,
+    metrics: Arc<Metrics>,
     shutdown: ShutdownFlag,
     shutdown_delay: Duration,
     server: ServerHandle,
@@ -106,6 +107,7 @@ impl Service {
             Tracer::start(collector, Arc::clone(&metrics))
         });
         let tracer = tracer.unwrap_or_default();
+        metrics.name_targets(registry.targets());
         let registry = CurrentRegistry::new(registry);
         let engine_deps = EngineDeps {
             gateway,
@@ -121,7 +123,7 @@ impl Service {
             store: engine.store.clone(),
             registry: registry.clone(),
             watchers: engine.watchers.clone(),
-            metrics,
+            metrics: Arc::clone(&metrics),
             board: engine.board.clone(),
             shutdown: shutdown.clone(),
             bodies: BodyBudget::default(),
@@ -149,7 +151,21 @@ impl Service {
         }
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
         let shutdown_delay = config.shutdown_delay;
-        Ok(Self { engine, registry, address, shutdown, shutdown_delay, server: handle, tracer })
+        Ok(Self { engine, registry, address, metrics, shutdown, shutdown_delay, server: handle, tracer })
+    }
+
+    /// Reads the registry files again and uses them from now on. If any has an error, the current registry stays in use.
+    pub fn reload(&self, files: &RegistryFiles, variables: &Variables) {
+        match self.registry.reload(files, variables) {
+            Ok(summary) => {
+                self.metrics.name_targets(self.registry.get().targets());
+                log::info!("registry_reloaded file={:?} {summary}", files.targets);
+            }
+            Err(error) => log::error!(
+                "registry_kept why=\"the new files have errors, so the old registry stays in use\" error={:?}",
+                error.to_string()
+            ),
+        }
     }
 
     /// Stops the instance gracefully. First readiness fails, running attempts finish and the lease is released. Requests
@@ -194,7 +210,7 @@ pub async fn serve(config: &Config) -> Result<(), StartError> {
         log::warn!("console_open address={} next={next:?}", service.address);
     }
     while let SignalRequest::Reload = signals.next().await {
-        reload(&service.registry, &files, &variables);
+        service.reload(&files, &variables);
     }
     stop_in_order(&service, signals).await;
     Ok(())
@@ -209,16 +225,6 @@ pub async fn stop_in_order(service: &Service, mut signals: Signals) {
         () = second_signal => {
             log::warn!("stopped why=\"second signal\" next=\"the next leader closes the attempts that are still open\"");
         }
-    }
-}
-
-fn reload(registry: &CurrentRegistry, files: &RegistryFiles, variables: &Variables) {
-    match registry.reload(files, variables) {
-        Ok(summary) => log::info!("registry_reloaded file={:?} {summary}", files.targets),
-        Err(error) => log::error!(
-            "registry_kept why=\"the new files have errors, so the old registry stays in use\" error={:?}",
-            error.to_string()
-        ),
     }
 }
 

@@ -16,6 +16,7 @@ python3    python3                                        clients:: documents::
 haproxy    haproxy                                        fleet:: documents::the_documented_fleet_of_processes_runs
 chromium   chromium                                       browser::
 chromedriver chromium-driver                              browser::
+promtool   prometheus                                     deployment::the_alerts_fire_when_they_should
 mypy       mypy                                           -
 npm        nodejs,npm                                     -
 mcs        mono-mcs                                       -

@@ -362,7 +362,9 @@ impl SchedulerActor {
         ctx.spawn(wrap_future::<_, Self>(async move { store.backlog().await }).map(|result, actor, _| {
             // A failed count changes nothing. If the store does not answer, the next refresh reports it.
             if let Ok(backlog) = result {
-                actor.deps.metrics.show_backlog(backlog.waiting, backlog.webhooks, backlog.oldest_webhook);
+                let metrics = &actor.deps.metrics;
+                metrics.show_backlog(backlog.all_waiting(), backlog.webhooks, backlog.oldest_webhook);
+                metrics.show_waiting(&backlog.waiting);
             }
         }));
     }

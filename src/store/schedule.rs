@@ -52,12 +52,20 @@ pub struct Refresh {
 }
 
 /// How much waits in the whole store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
-    /// Intents that wait for an attempt.
-    pub waiting: u64,
+    /// Intents that wait for an attempt, by target. A target with none may be missing; one with several contracts may be
+    /// there several times.
+    pub waiting: Vec<(TargetName, u64)>,
     /// Pending webhook events.
     pub webhooks: u64,
     /// How long the oldest of them has been pending.
     pub oldest_webhook: Option<Duration>,
+}
+
+impl Backlog {
+    /// The number of intents that wait for an attempt, over all targets.
+    pub fn all_waiting(&self) -> u64 {
+        self.waiting.iter().map(|(_, count)| count).sum()
+    }
 }

@@ -1,7 +1,7 @@
 //! All metrics that `/metrics` shows. Every name has the prefix `submission_`.
 //!
-//! Label values come from small fixed sets, never from ids or names of targets, so that the number of time series stays
-//! small. Recording a metric cannot fail.
+//! Label values come from small fixed sets, never from ids, so that the number of time series stays small. Names of targets
+//! are label values only in [`super::target_metrics`], which bounds them. Recording a metric cannot fail.
 
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
+use super::target_metrics::TargetMetrics;
 use crate::domain::attempt::FinishAttempt;
 use crate::domain::inbox::Cause;
-use crate::domain::intent::{ExhaustedReason, Intent, State, Status};
+use crate::domain::intent::{ExhaustedReason, Intent, State, Status, TargetName};
 use crate::domain::outcome::{Contact, Outcome};
 use crate::domain::webhook::Verdict;
 
@@ -64,6 +65,7 @@ pub struct Metrics {
     http_requests: IntCounterVec,
     http_duration: HistogramVec,
     console_logins: IntCounterVec,
+    by_target: TargetMetrics,
 }
 
 /// Histogram buckets in seconds, from half a millisecond to the longest attempt timeout of a target.
@@ -195,6 +197,7 @@ impl Metrics {
                 &["route"],
             )?,
             console_logins: make.counters("console_logins_total", "Logins to the console, by result", &["result"])?,
+            by_target: TargetMetrics::new(&registry)?,
             registry: registry.clone(),
         };
         let info = Gauge::with_opts(
@@ -257,16 +260,18 @@ impl Metrics {
     pub fn attempt_finished(&self, finish: &FinishAttempt) {
         use crate::domain::policy::Decision;
         let attempt = &finish.attempt;
+        let target = &attempt.contract.target;
         self.attempts.with_label_values(&[finish.outcome.kind()]).inc();
+        self.by_target.attempt_finished(target, finish.outcome.kind());
         if let Outcome::Error { contact, .. } = &finish.outcome {
             self.attempt_errors.with_label_values(&[contact.as_str()]).inc();
         }
         self.attempt_duration.observe(finish.finished_at.since(attempt.started_at).as_secs_f64());
         let age = finish.finished_at.since(attempt.begins_at);
         match &finish.decision {
-            Decision::Accept => self.ended(Status::Accepted, None, age),
-            Decision::Reject { .. } => self.ended(Status::Rejected, None, age),
-            Decision::Exhaust(reason) => self.ended(Status::Exhausted, Some(*reason), age),
+            Decision::Accept => self.ended(target, Status::Accepted, None, age),
+            Decision::Reject { .. } => self.ended(target, Status::Rejected, None, age),
+            Decision::Exhaust(reason) => self.ended(target, Status::Exhausted, Some(*reason), age),
             Decision::RetryAt(_) => self.retries_scheduled.inc(),
         }
     }
@@ -279,11 +284,12 @@ impl Metrics {
     /// Records that an intent ended without an attempt.
     pub fn intent_ended(&self, intent: &Intent) {
         if let State::Exhausted { at, reason } = &intent.state {
-            self.ended(Status::Exhausted, Some(*reason), at.since(intent.begins_at()));
+            self.ended(&intent.target, Status::Exhausted, Some(*reason), at.since(intent.begins_at()));
         }
     }
 
-    fn ended(&self, status: Status, reason: Option<ExhaustedReason>, age: Duration) {
+    fn ended(&self, target: &TargetName, status: Status, reason: Option<ExhaustedReason>, age: Duration) {
+        self.by_target.intent_ended(target, age);
         self.intents_terminal.with_label_values(&[status.as_str()]).inc();
         self.time_to_terminal.with_label_values(&[status.as_str()]).observe(age.as_secs_f64());
         if let Some(reason) = reason {
@@ -300,6 +306,16 @@ impl Metrics {
         };
         self.webhook_tries.with_label_values(&[result]).inc();
         self.webhook_duration.observe(took.as_secs_f64());
+    }
+
+    /// Gives the first 200 targets of a registry, by name, time series of their own. All others share one.
+    pub fn name_targets<'a>(&self, targets: impl Iterator<Item = &'a TargetName>) {
+        self.by_target.name_targets(targets);
+    }
+
+    /// Sets the numbers of waiting intents by target, which the leader counts from time to time.
+    pub fn show_waiting(&self, waiting: &[(TargetName, u64)]) {
+        self.by_target.show_waiting(waiting);
     }
 
     /// Sets the numbers of waiting intents and pending webhook events, which the leader counts from time to time.
@@ -338,6 +354,7 @@ impl Metrics {
     pub fn became_follower(&self) {
         self.leader.set(0);
         self.show_backlog(0, 0, None);
+        self.show_waiting(&[]);
         self.schedule_held.set(0);
         self.paused_targets.set(0);
         self.held_gateways.set(0);
@@ -405,7 +422,7 @@ impl Metrics {
 }
 
 /// Creates metrics with the prefix `submission_` and registers them.
-struct Maker<'a>(&'a Registry);
+pub(super) struct Maker<'a>(pub(super) &'a Registry);
 
 impl Maker<'_> {
     fn register<M: prometheus::core::Collector + Clone + 'static>(&self, metric: M) -> Result<M, prometheus::Error> {
@@ -417,7 +434,7 @@ impl Maker<'_> {
         self.register(IntCounter::new(format!("submission_{name}"), help)?)
     }
 
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+    pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
         self.register(IntCounterVec::new(Opts::new(format!("submission_{name}"), help), labels)?)
     }
 
@@ -429,7 +446,7 @@ impl Maker<'_> {
         self.register(Gauge::new(format!("submission_{name}"), help)?)
     }
 
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+    pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
         self.register(IntGaugeVec::new(Opts::new(format!("submission_{name}"), help), labels)?)
     }
 
@@ -438,7 +455,7 @@ impl Maker<'_> {
         self.register(Histogram::with_opts(opts)?)
     }
 
-    fn histograms(
+    pub(super) fn histograms(
         &self,
         name: &str,
         help: &str,

@@ -5,3 +5,4 @@
 pub mod logging;
 pub mod metrics;
 pub mod spans;
+mod target_metrics;

@@ -1,4 +1,4 @@
-//! The Grafana dashboard uses only metrics and labels that `/metrics` has.
+//! The Grafana dashboard and the reference of metrics agree with `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::support::site;
 
 const DASHBOARD: &str = include_str!("../../deploy/grafana/submission-manager.json");
+const REFERENCE: &str = include_str!("../../docs/metrics.md");
 
 /// Returns the names of our metrics in an expression.
 fn names(expression: &str) -> Vec<String> {
@@ -48,7 +49,10 @@ async fn the_dashboard_uses_only_existing_metrics_and_labels() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let mut used = BTreeSet::new();
     let mut ids = BTreeSet::new();
-    for panel in dashboard["panels"].as_array().unwrap() {
+    let top = dashboard["panels"].as_array().unwrap();
+    // A collapsed row has its panels inside.
+    let nested = top.iter().flat_map(|row| row["panels"].as_array().into_iter().flatten());
+    for panel in top.iter().chain(nested) {
         assert!(ids.insert(panel["id"].as_u64().unwrap()), "two panels have one id");
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expression = target["expr"].as_str().unwrap();
@@ -68,6 +72,9 @@ async fn the_dashboard_uses_only_existing_metrics_and_labels() {
             used.extend(names);
         }
     }
+    let selector = &dashboard["templating"]["list"][1];
+    assert_eq!(selector["query"]["query"], "label_values(submission_target_attempts_total, target)");
+    assert!(top.iter().any(|panel| panel["repeat"] == selector["name"]), "a row for each target");
     let base = |name: &str| {
         let suffix = ["_bucket", "_sum", "_count"].into_iter().find_map(|suffix| name.strip_suffix(suffix));
         suffix.unwrap_or(name).to_owned()
@@ -75,4 +82,41 @@ async fn the_dashboard_uses_only_existing_metrics_and_labels() {
     let used: BTreeSet<_> = used.iter().map(|name| base(name)).collect();
     let unused: Vec<_> = offered.keys().map(|name| base(name)).filter(|name| !used.contains(name)).collect();
     assert!(unused.is_empty(), "no panel shows {unused:?}");
+}
+
+#[actix::test]
+async fn the_reference_has_every_metric_with_its_type_and_labels() {
+    let (site, _gateway) = site();
+    let instance = site.start();
+    let api = instance.api();
+    api.submit("a", "once", json!({}), "?waitSeconds=30").await;
+    let text = api.get("/metrics").await.text();
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let types: BTreeMap<_, _> = types.collect();
+    let offered = offered(&text);
+    let labels_of = |name: &str| {
+        let mut labels =
+            ["", "_bucket"].into_iter().find_map(|suffix| offered.get(&format!("{name}{suffix}"))).unwrap().clone();
+        labels.remove("le");
+        labels
+    };
+    let mut documented = BTreeSet::new();
+    for row in REFERENCE.lines().filter(|line| line.starts_with("| `submission_")) {
+        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, kind, labels, meaning] = cells[..] else { panic!("{row}") };
+        let name = name.trim_matches('`');
+        assert!(documented.insert(name) && meaning.ends_with('.'), "{row}");
+        // Only SQL Server has connections, and nobody logged in.
+        if name.starts_with("submission_store_connections")
+            || name.starts_with("submission_store_idle")
+            || name == "submission_console_logins_total"
+        {
+            continue;
+        }
+        assert_eq!(types.get(name), Some(&kind), "{name}");
+        let labels = labels.split(", ").map(|label| label.trim_matches('`').to_owned());
+        assert_eq!(labels.filter(|label| !label.is_empty()).collect::<BTreeSet<_>>(), labels_of(name), "{name}");
+    }
+    let missing: Vec<_> = types.keys().filter(|name| !documented.contains(*name)).collect();
+    assert!(missing.is_empty(), "docs/metrics.md has no row for {missing:?}");
 }

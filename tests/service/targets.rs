@@ -6,7 +6,7 @@ use actix_web::http::StatusCode;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::support::{Instance, site};
+use crate::support::{Answer, Instance, site};
 
 #[actix::test]
 async fn a_target_is_paused_and_resumed_through_any_instance() {
@@ -51,6 +51,29 @@ async fn a_target_is_paused_and_resumed_through_any_instance() {
         assert_eq!(leader.call("POST", path, "").await.error(), "not_found");
     }
     assert_eq!(leader.get("/v1/targets/attempts/pause").await.error(), "method_not_allowed");
+}
+
+#[actix::test]
+async fn a_reload_changes_which_targets_have_metrics() {
+    let (site, _gateway) = site();
+    let instance = site.start();
+    let api = instance.api();
+    instance.wait_for_log("leader_ready");
+    api.call("POST", "/v1/targets/attempts/pause", "").await;
+    api.submit("a", "attempts", json!({}), "").await;
+    assert_eq!(api.submit("b", "once", json!({}), "?waitSeconds=30").await.json()["status"], "accepted");
+    let shown = |line: &'static str| move |answer: &Answer| answer.text().lines().any(|other| other == line);
+    let attempts = "submission_target_attempts_total{outcome_status=\"accepted\",target=\"once\"} 1";
+    api.until("/metrics", shown(attempts)).await;
+    api.until("/metrics", shown("submission_target_waiting{target=\"attempts\"} 1")).await;
+
+    let registry = std::fs::read_to_string(site.registry()).unwrap();
+    std::fs::write(site.registry(), registry.replace("\"attempts\"", "\"renamed\"")).unwrap();
+    instance.signal("HUP");
+    api.until("/metrics", shown("submission_target_waiting{target=\"other\"} 1")).await;
+    let text = api.get("/metrics").await.text();
+    assert!(text.contains("submission_target_waiting{target=\"renamed\"} 0") && text.contains(attempts), "{text}");
+    assert!(!text.contains("target=\"attempts\""), "{text}");
 }
 
 #[actix::test]

@@ -151,6 +151,11 @@ impl Registry {
         self.targets.values().map(|target| Arc::clone(&target.snapshot)).chain(of_nodes)
     }
 
+    /// The names of all targets, in no particular order, without those of management nodes.
+    pub fn targets(&self) -> impl Iterator<Item = &TargetName> {
+        self.targets.keys()
+    }
+
     /// The number of entries of each kind, as `key=value` pairs for a log line.
     pub fn summary(&self) -> String {
         let counted = |count: Option<usize>, what: &str| count.map(|count| format!(" {what}={count}"));

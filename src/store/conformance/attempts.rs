@@ -341,7 +341,7 @@ pub async fn a_new_intent_may_be_started_on_insert(fixture: Fixture) {
         assert_eq!(attempt.lease_epoch, term.epoch);
         let left = fixture.store.open_attempts_before(term.epoch + 1, 9).await.unwrap();
         assert_eq!(left.len(), 1, "a later term would find and close it");
-        assert_eq!(fixture.store.backlog().await.unwrap().waiting, 3, "it does not wait");
+        assert_eq!(fixture.store.backlog().await.unwrap().all_waiting(), 3, "it does not wait");
         assert_eq!(fixture.finish(&term, &attempt, accepted()).await, Some(FinishResult::Recorded));
         let history = fixture.history("a").await;
         assert_eq!((history.attempts.len(), history.intent.attempt_count), (1, 1));

@@ -95,7 +95,7 @@ macro_rules! for_store {
                 a_retry_is_reported,
                 no_change_is_missed_when_commits_race_with_the_cursor,
                 a_refresh_reports_whether_intents_are_overdue,
-                the_backlog_counts_waiting_intents,
+                the_backlog_counts_waiting_intents_by_target,
             }
             options {
                 a_waiting_intent_can_be_cancelled,

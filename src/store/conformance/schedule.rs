@@ -1,10 +1,11 @@
 //! What the leader reads: the lanes of the schedule page by page, and every change at least once.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use super::{Fixture, accepted, new_intent, submit_to, writes};
 use crate::domain::contract::fixtures::{max_attempts, one_shot};
 use crate::domain::contract::{Contract, GatewayUrl};
+use crate::domain::intent::TargetName;
 use crate::domain::outcome::Outcome;
 use crate::domain::schedule::{LanePage, LanePosition};
 use crate::store::{FencedWrites, RefreshRequest, WriteBatch};
@@ -158,12 +159,22 @@ pub async fn a_refresh_reports_whether_intents_are_overdue(fixture: Fixture) {
     assert!(!fixture.refresh(&cursor, 10).await.overdue);
 }
 
-pub async fn the_backlog_counts_waiting_intents(fixture: Fixture) {
+pub async fn the_backlog_counts_waiting_intents_by_target(fixture: Fixture) {
+    assert_eq!(fixture.store.backlog().await.unwrap().waiting, Vec::new());
     let term = fixture.lead("me").await;
-    for n in 0..4 {
-        fixture.submit(&format!("{n}"), &one_shot()).await;
+    let target = |name: &str| TargetName::parse(name).unwrap();
+    let (first, second) =
+        (Contract { target: target("a"), ..one_shot() }, Contract { target: target("b"), ..one_shot() });
+    // A target whose contract was changed has two of them.
+    let changed = Contract { target: target("a"), ..max_attempts(2) };
+    for (number, contract) in [&first, &first, &first, &changed, &second, &second].into_iter().enumerate() {
+        fixture.submit(&format!("{number}"), contract).await;
     }
     fixture.start_due(&term, &fixture.intent("0").await).await;
     fixture.attempt(&term, &fixture.intent("1").await, accepted()).await;
-    assert_eq!(fixture.store.backlog().await.unwrap().waiting, 2);
+    let backlog = fixture.store.backlog().await.unwrap();
+    assert_eq!(backlog.all_waiting(), 4);
+    let mut by_target = BTreeMap::new();
+    backlog.waiting.into_iter().for_each(|(target, count)| *by_target.entry(target).or_default() += count);
+    assert_eq!(by_target, BTreeMap::from([(target("a"), 2_u64), (target("b"), 2)]));
 }

@@ -93,7 +93,7 @@ pub(super) fn overview(connection: &mut Connection, clock: &WallClock) -> Result
     Ok(Overview {
         now,
         leader,
-        waiting: backlog.waiting,
+        waiting: backlog.all_waiting(),
         in_flight: in_flight.unsigned_abs(),
         oldest_pending,
         webhooks: backlog.webhooks,

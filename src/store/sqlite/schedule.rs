@@ -124,20 +124,28 @@ pub(super) fn refresh(
     Ok(Refresh { now, cursor, changed, more, pages, overdue, paused: targets::paused(&snapshot)? })
 }
 
+/// Waiting intents by contract. The index of pending intents has them in this order, so nothing else is read.
+pub(super) const WAITING: &str = "
+    SELECT contract_id, count(*) FROM submission_intents
+    WHERE status = 'pending' AND next_attempt_at IS NOT NULL GROUP BY contract_id";
+
 /// Counts waiting intents and pending webhook events.
 pub(super) fn backlog(connection: &mut Connection, clock: &WallClock) -> Result<Backlog, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
-    let waiting: i64 = snapshot
-        .prepare_cached(
-            "SELECT count(*) FROM submission_intents WHERE status = 'pending' AND next_attempt_at IS NOT NULL",
-        )?
-        .query_row([], |row| row.get(0))?;
+    let mut lanes = Lanes::new(&snapshot);
+    let waiting = snapshot
+        .prepare_cached(WAITING)?
+        .query_and_then([], |row| {
+            let lane = lanes.of(row.get(0)?)?;
+            Ok((lane.target.clone(), row.get::<_, i64>(1)?.unsigned_abs()))
+        })?
+        .collect::<Result<_, rusqlite::Error>>()?;
     let (webhooks, oldest): (i64, Option<i64>) = snapshot
         .prepare_cached("SELECT count(*), min(owed_since) FROM submission_webhook_events WHERE status = 'pending'")?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(Backlog {
-        waiting: waiting.unsigned_abs(),
+        waiting,
         webhooks: webhooks.unsigned_abs(),
         oldest_webhook: oldest.map(|since| now.since(Timestamp::from_micros(since))),
     })

@@ -306,6 +306,7 @@ async fn frequent_queries_use_their_indexes() {
             "submission_intents_completed (completed_at",
         ),
         (super::schedule::OPEN_ATTEMPTS, "submission_intents_pending (contract_id=? AND next_attempt_at=?"),
+        (super::schedule::WAITING, "SCAN submission_intents USING COVERING INDEX submission_intents_pending"),
         (
             "SELECT 1 FROM submission_intents WHERE status = 'rejected' AND intent_seq < 9 ORDER BY intent_seq DESC",
             "submission_intents_rejected (status=? AND rowid<?",

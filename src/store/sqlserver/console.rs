@@ -106,7 +106,7 @@ pub(super) async fn overview(database: &Database) -> Result<Overview, StoreError
     Ok(Overview {
         now: rows::need_moment(counted, "now_at")?,
         leader: leader.transpose()?,
-        waiting: backlog.waiting,
+        waiting: backlog.all_waiting(),
         in_flight: rows::need::<i64>(counted, "in_flight")?.unsigned_abs(),
         oldest_pending: oldest_pending.transpose()?,
         webhooks: backlog.webhooks,

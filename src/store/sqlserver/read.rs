@@ -9,7 +9,7 @@ use super::database::Database;
 use super::rows;
 use super::statements::{self, Part};
 use super::{targets, webhooks};
-use crate::domain::intent::{Intent, IntentId};
+use crate::domain::intent::{Intent, IntentId, TargetName};
 use crate::domain::schedule::{LaneId, LanePage, LanePosition, LoadedPage, Waiting};
 use crate::store::{
     Attempt, Backlog, ChangeCursor, History, IdRange, IntentPage, ListQuery, OpenAttempt, PageCursor, Refresh,
@@ -106,7 +106,10 @@ pub(super) async fn backlog(database: &Database) -> Result<Backlog, StoreError> 
     let owed = need_first(results.get(1..).unwrap_or_default())?;
     let (now, oldest) = (rows::need_moment(owed, "now_at")?, rows::moment(owed, "oldest")?);
     Ok(Backlog {
-        waiting: rows::need::<i64>(need_first(&results)?, "waiting")?.unsigned_abs(),
+        waiting: all(set(&results, 0), |row| {
+            let target = rows::parsed(row, "submission_target", |text| TargetName::parse(text).ok())?;
+            Ok((target, rows::need::<i64>(row, "waiting")?.unsigned_abs()))
+        })?,
         webhooks: rows::need::<i64>(owed, "webhooks")?.unsigned_abs(),
         oldest_webhook: oldest.map(|since| now.since(since)),
     })

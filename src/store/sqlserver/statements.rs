@@ -97,10 +97,14 @@ CROSS APPLY (SELECT TOP ({limit}) i.intent_seq, i.next_attempt_at, i.attempt_cou
     )
 }
 
+/// Counts waiting intents in the index of lanes, which has them by contract.
 pub(super) fn backlog() -> Batch {
     Batch::new(
         "
-SELECT COUNT_BIG(*) AS waiting FROM submission_intents WHERE next_attempt_at IS NOT NULL;
+SELECT c.submission_target, w.waiting
+FROM (SELECT contract_id, COUNT_BIG(*) AS waiting FROM submission_intents
+    WHERE next_attempt_at IS NOT NULL GROUP BY contract_id) AS w
+JOIN submission_contracts AS c ON c.contract_id = w.contract_id;
 SELECT COUNT_BIG(*) AS webhooks, MIN(owed_since) AS oldest, SYSUTCDATETIME() AS now_at
 FROM submission_webhook_events WHERE status = 'pending';",
         Vec::new(),
