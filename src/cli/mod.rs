@@ -21,7 +21,7 @@ use self::settings::{InvalidSetting, Parsed};
 use crate::config::settings::{Config, StoreConfig};
 use crate::devtools::bench;
 use crate::service;
-use crate::telemetry::logging;
+use crate::telemetry::logging::{self, LogFormat};
 use crate::telemetry::metrics::Metrics;
 
 #[derive(Parser)]
@@ -93,8 +93,15 @@ pub fn run() -> ExitCode {
     };
     let result = match command {
         Command::Serve(config) => {
-            logging::start();
-            block_on(async move { service::serve(&config).await.map_err(|error| error.to_string()) })
+            logging::start(config.log_format);
+            let format = config.log_format;
+            match block_on(async move { service::serve(&config).await.map_err(|error| error.to_string()) }) {
+                Err(message) if format == LogFormat::Json => {
+                    log::error!("not_started error={message:?}");
+                    return ExitCode::FAILURE;
+                }
+                result => result,
+            }
         }
         Command::Demo(args) => {
             logging::start_quiet();

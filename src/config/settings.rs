@@ -12,8 +12,9 @@ use crate::domain::contract::GatewayUrl;
 use crate::domain::lease::{LeaseTiming, UnsafeTiming};
 use crate::store::selection::{Credentials, DEFAULT_STORE, StoreChoice};
 use crate::store::sqlserver::PoolSettings;
+use crate::telemetry::logging::LogFormat;
 
-use super::values::{auth_mode, collector, name, origins, switch};
+use super::values::{auth_mode, collector, log_format, name, origins, switch};
 pub use super::values::{duration, listen_address, whole};
 
 /// Each attempt in flight is a connection with a payload in memory: 10,000 of 256 KiB are 2.5 GiB.
@@ -167,6 +168,10 @@ pub struct Config {
     /// http://localhost:4318; without it no spans are sent
     #[arg(long, env = "SM_OTLP_ENDPOINT", value_parser = collector, value_name = "URL")]
     pub otlp_endpoint: Option<GatewayUrl>,
+
+    /// Format of log lines on standard error: text, or a JSON object a line
+    #[arg(long, env = "SM_LOG_FORMAT", default_value = "text", value_parser = log_format, value_name = "TEXT|JSON")]
+    pub log_format: LogFormat,
 
     /// Maximum size of a payload, 1 to 16777216 bytes
     #[arg(long, env = "SM_MAX_PAYLOAD_BYTES", default_value = "262144", value_parser = whole(1, MOST_PAYLOAD_BYTES), value_name = "BYTES")]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::settings::{AuthMode, Switch};
 use crate::domain::contract::GatewayUrl;
+use crate::telemetry::logging::LogFormat;
 
 const MILLISECOND: u128 = 1_000_000;
 const SECOND: u128 = 1_000 * MILLISECOND;
@@ -100,6 +101,14 @@ pub(super) fn switch(text: &str) -> Result<Switch, String> {
         "on" => Ok(Switch::On),
         "off" => Ok(Switch::Off),
         _ => Err("must be on or off".to_owned()),
+    }
+}
+
+pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("must be text or json".to_owned()),
     }
 }
 

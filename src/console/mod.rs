@@ -114,11 +114,11 @@ impl ResponseError for PageError {
             Self::NotFound(text) => notice(status, "Not found", text),
             Self::Refused(text) => notice(status, "Refused", text),
             Self::Store(StoreError::Overloaded | StoreError::Unavailable(_)) => {
-                log::warn!("page_failed error={self}");
+                log::warn!("page_failed error={:?}", self.to_string());
                 notice(status, "Try again in a moment", "The store is not responding or is overloaded.")
             }
             Self::Store(StoreError::Unexpected(_)) | Self::Template(_) => {
-                log::error!("page_failed error={self}");
+                log::error!("page_failed error={:?}", self.to_string());
                 notice(status, "Internal error", "The log of the service has the details.")
             }
         }

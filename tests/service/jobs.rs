@@ -101,7 +101,7 @@ fn with(changes: &[(&str, Value)]) -> Value {
 }
 
 /// Sends a request with a token, if it is not empty, and with a known trace.
-async fn send(api: &Api, token: &str, method: &str, path: &str, body: &Value) -> Answer {
+pub(crate) async fn send(api: &Api, token: &str, method: &str, path: &str, body: &Value) -> Answer {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01");
     let bearer = format!("Bearer {token}");

@@ -24,6 +24,7 @@ mod hostile;
 mod http_answers;
 mod inbox;
 mod jobs;
+mod json_logs;
 mod lease;
 mod memory;
 mod overload;
