@@ -14,7 +14,7 @@ use crate::api;
 use crate::config::registry::{CurrentRegistry, Registry, RegistryError, RegistryFiles};
 use crate::config::settings::{AuthMode, Config, ConfigError, Switch};
 use crate::config::variables::Variables;
-use crate::console::{self, Access, Console};
+use crate::console::{self, Console};
 use crate::engine::leader::{EngineDeps, GatewayFactory, LeaderSettings, WebhookSenderFactory};
 use crate::engine::webhooks::sender::{HttpWebhookSender, WebhookSender};
 use crate::engine::webhooks::slots::MAX_TRIES as WEBHOOKS_IN_FLIGHT;
@@ -64,6 +64,7 @@ pub struct Service {
     pub registry: CurrentRegistry,
     pub address: SocketAddr,
     metrics: Arc<Metrics>,
+    console: Console,
     shutdown: ShutdownFlag,
     shutdown_delay: Duration,
     server: ServerHandle,
@@ -135,9 +136,10 @@ impl Service {
             tracer: tracer.clone(),
         };
         let console = Console::new(&config.console, address.ip())?;
+        let served = console.clone();
         let routes = move |routes: &mut ServiceConfig| {
             // The API comes first: its `/ui/history` lies under `/ui`, which the console would otherwise answer as a whole.
-            routes.configure(api::routes).configure(|routes| console::routes(routes, console.clone()));
+            routes.configure(api::routes).configure(|routes| console::routes(routes, served.clone()));
         };
         let server = web::start(deps, routes, listener, https, limits).map_err(cannot_listen)?;
         let handle = server.handle();
@@ -151,7 +153,7 @@ impl Service {
         }
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
         let shutdown_delay = config.shutdown_delay;
-        Ok(Self { engine, registry, address, metrics, shutdown, shutdown_delay, server: handle, tracer })
+        Ok(Self { engine, registry, address, metrics, console, shutdown, shutdown_delay, server: handle, tracer })
     }
 
     /// Reads the registry files again and uses them from now on. If any has an error, the current registry stays in use.
@@ -204,9 +206,9 @@ pub async fn serve(config: &Config) -> Result<(), StartError> {
     let mut signals = Signals::listen()?;
     log::info!("registry_loaded file={:?} {}", files.targets, registry.summary());
     let service = Service::start(config, registry, variables.clone()).await?;
-    let console = Console::new(&config.console, service.address.ip())?;
-    if matches!(console.access, Access::Open) && service.registry.get().identities.is_some() {
-        let next = "set SM_CONSOLE_AUTH: the API needs tokens, but anyone on this machine can open the console";
+    let registry = service.registry.get();
+    if service.console.is_open(&registry) && registry.identities.is_some() {
+        let next = "set SM_CONSOLE_USERS: the API needs tokens, but anyone on this machine can open the console";
         log::warn!("console_open address={} next={next:?}", service.address);
     }
     while let SignalRequest::Reload = signals.next().await {

@@ -4,12 +4,11 @@ use actix_web::{HttpRequest, HttpResponse, web};
 
 use super::intents::{no_such_intent, parse_id};
 use super::json::{CancelledIntentJson, CommonErrors, ErrorJson};
-use crate::domain::client::Scope;
 use crate::domain::intent::{Intent, IntentId};
 use crate::store::{Cancellation, StoreError};
+use crate::web::WebDeps;
 use crate::web::error::ApiError;
 use crate::web::query::Query;
-use crate::web::{WebDeps, auth};
 
 /// Cancel an intent
 ///
@@ -35,7 +34,6 @@ pub(super) async fn cancel_intent(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    auth::authorize(&request, &deps, Scope::IntentsWrite)?;
     let id = parse_id(&path)?;
     let after_attempt = after_attempt(request.query_string())?;
     let cancelled = Cancelled::of(cancel(&deps, id, after_attempt).await?)?.ok_or_else(|| no_such_intent(&path))?;

@@ -6,20 +6,24 @@
 use std::fmt::{self, Write};
 
 use actix_web::http::StatusCode;
-use actix_web::http::header::{Accept, ContentType, Header};
+use actix_web::http::header::{self, Accept, ContentType, Header};
 use actix_web::{HttpRequest, HttpResponse, ResponseError, web};
 use askama::Template;
 use url::form_urlencoded;
 
 use crate::api::intents::{no_such_intent, parse_id};
 use crate::api::json::ErrorJson;
-use crate::domain::client::Scope;
 use crate::store::History;
 use crate::web::error::ApiError;
-use crate::web::{WebDeps, auth, with_and_without_slash};
+use crate::web::permissions::guarded;
+use crate::web::{WebDeps, with_and_without_slash};
 
 /// The maximum size of the form. An id of 200 characters fits, even if each takes twelve percent-encoded bytes.
 const MAX_FORM_BYTES: usize = 8 * 1024;
+
+/// The Content-Security-Policy of the fragment, for a browser that opens it by itself: it is text in tables, and nothing of it
+/// may run or load anything. Portals may show it in a frame.
+const FRAGMENT_POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'";
 
 #[derive(Template)]
 #[template(path = "history.html")]
@@ -28,12 +32,14 @@ struct Fragment<'a> {
     history: Option<History>,
 }
 
+const PATH: &str = "/ui/history";
+
 pub fn routes(config: &mut web::ServiceConfig) {
-    config.service(
-        web::resource(with_and_without_slash("/ui/history"))
-            .route(web::post().to(fragment))
-            .default_service(web::to(refuse_method)),
-    );
+    let resource = web::resource(with_and_without_slash(PATH));
+    let guarded = guarded(resource, PATH, |request, refusal| {
+        Format::requested(request).error_response(&refusal.into_api_error("POST"))
+    });
+    config.service(guarded.route(web::post().to(fragment)));
 }
 
 /// Get the history of an intent as an HTML fragment
@@ -54,25 +60,15 @@ pub fn routes(config: &mut web::ServiceConfig) {
     ))]
 pub async fn fragment(request: HttpRequest, payload: web::Payload, deps: web::Data<WebDeps>) -> HttpResponse {
     let format = Format::requested(&request);
-    let response = match find(&request, payload, &deps).await {
+    let response = match find(payload, &deps).await {
         Ok((intent_id, history)) => format.response(&intent_id, history),
         Err(error) => Err(error),
     };
     response.unwrap_or_else(|error| format.error_response(&error))
 }
 
-/// Responds to every method other than POST.
-async fn refuse_method(request: HttpRequest) -> HttpResponse {
-    Format::requested(&request).error_response(&ApiError::MethodNotAllowed { allowed: "POST" })
-}
-
 /// The requested intent id and the history of that intent, if it exists.
-async fn find(
-    request: &HttpRequest,
-    payload: web::Payload,
-    deps: &WebDeps,
-) -> Result<(String, Option<History>), ApiError> {
-    auth::authorize(request, deps, Scope::IntentsRead)?;
+async fn find(payload: web::Payload, deps: &WebDeps) -> Result<(String, Option<History>), ApiError> {
     let (form, _reservation) = deps.bodies.read(payload, MAX_FORM_BYTES).await?;
     let intent_id = form_urlencoded::parse(&form)
         .find(|(name, _)| name == "intentId")
@@ -120,7 +116,8 @@ impl Format {
             }
             (Self::Html, history) => {
                 let html = Fragment { intent_id, history }.render().map_err(|error| failed(&error))?;
-                Ok(response.content_type(ContentType::html()).body(html))
+                let policy = (header::CONTENT_SECURITY_POLICY, FRAGMENT_POLICY);
+                Ok(response.content_type(ContentType::html()).insert_header(policy).body(html))
             }
         }
     }

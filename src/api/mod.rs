@@ -20,7 +20,7 @@ mod webhooks;
 use actix_web::{guard, web};
 
 use crate::web::error::ApiError;
-use crate::web::{get_or_head, resource, with_and_without_slash};
+use crate::web::{get_or_head, resource};
 
 /// Registers all routes of the API, and the 404 for paths that do not exist.
 pub fn routes(config: &mut web::ServiceConfig) {
@@ -31,11 +31,7 @@ pub fn routes(config: &mut web::ServiceConfig) {
                 .route(web::post().to(intents::submit)),
         )
         // An intent may have the id `batch`, so other methods are for that intent.
-        .service(
-            web::resource(with_and_without_slash("/v1/intents/batch"))
-                .guard(guard::Post())
-                .route(web::post().to(batch::submit_batch)),
-        )
+        .service(resource("/v1/intents/batch", "POST").guard(guard::Post()).route(web::post().to(batch::submit_batch)))
         .service(resource("/v1/intents/{intentId}", "GET, HEAD").route(get_or_head().to(intents::get)))
         .service(resource("/v1/intents/{intentId}/history", "GET, HEAD").route(get_or_head().to(intents::history)))
         .service(resource("/v1/intents/{intentId}/cancel", "POST").route(web::post().to(cancel::cancel_intent)))

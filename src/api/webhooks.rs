@@ -1,13 +1,12 @@
 //! `/v1/intents/{intentId}/webhook/redeliver`: deliver a webhook event again.
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpResponse, web};
 
 use super::intents::{no_such_intent, parse_id};
 use super::json::{CommonErrors, ErrorJson, WebhookJson};
-use crate::domain::client::Scope;
 use crate::store::Redelivery;
+use crate::web::WebDeps;
 use crate::web::error::ApiError;
-use crate::web::{WebDeps, auth};
 
 /// Redeliver the webhook event of an intent
 ///
@@ -23,12 +22,7 @@ use crate::web::{WebDeps, auth};
         (status = 409, body = ErrorJson, description = "The intent is still pending; it has no webhook event yet"),
         CommonErrors,
     ))]
-pub(super) async fn redeliver(
-    request: HttpRequest,
-    path: web::Path<String>,
-    deps: web::Data<WebDeps>,
-) -> Result<HttpResponse, ApiError> {
-    auth::authorize(&request, &deps, Scope::IntentsWrite)?;
+pub(super) async fn redeliver(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     let id = parse_id(&path)?;
     match deps.store.redeliver_webhook(id.clone()).await? {
         Redelivery::NoIntent => return Err(no_such_intent(&path)),

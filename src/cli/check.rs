@@ -6,7 +6,6 @@ use super::settings::InvalidSetting;
 use crate::config::registry::Registry;
 use crate::config::settings::Config;
 use crate::config::variables::Variables;
-use crate::console::Login;
 use crate::http_client::tls_config;
 use crate::platform::descriptors;
 use crate::service::{descriptor_demand, https_of};
@@ -24,7 +23,7 @@ pub(super) async fn run(config: Config, invalid: &[InvalidSetting]) -> Result<()
             .map_err(|error| error.to_string()),
         config.auth_mode().map(|mode| format!("tokens: {mode:?}").to_lowercase()).map_err(|error| error.to_string()),
         config.lease_timing().map(|_| "settings: ok".to_owned()).map_err(|error| error.to_string()),
-        Login::new(&config.console).map(|_| "console: ok".to_owned()).map_err(|error| error.to_string()),
+        config.console.administrator().map(|_| "console: ok".to_owned()).map_err(|error| error.to_string()),
         tls_config(config.gateway_ca.as_deref())
             .map(|_| "certificates: ok".to_owned())
             .map_err(|error| error.to_string()),

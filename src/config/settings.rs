@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::config::registry::RegistryFiles;
+use crate::config::registry::{ConsoleUser, RegistryFiles};
 use crate::domain::contract::GatewayUrl;
 use crate::domain::lease::{LeaseTiming, UnsafeTiming};
 use crate::store::selection::{Credentials, DEFAULT_STORE, StoreChoice};
@@ -211,6 +211,10 @@ pub struct RegistryConfig {
     /// File with the clients of the inbox; without it the inbox is off
     #[arg(long, env = "SM_INBOX_CLIENTS", value_name = "FILE")]
     inbox_clients: Option<PathBuf>,
+
+    /// File with the users of the console, the hashes of their passwords and their roles
+    #[arg(long, env = "SM_CONSOLE_USERS", value_name = "FILE")]
+    console_users: Option<PathBuf>,
 }
 
 impl RegistryConfig {
@@ -220,6 +224,7 @@ impl RegistryConfig {
             nodes: self.nodes.clone(),
             api_clients: self.api_clients.clone(),
             inbox_clients: self.inbox_clients.clone(),
+            console_users: self.console_users.clone(),
         }
     }
 }
@@ -227,9 +232,9 @@ impl RegistryConfig {
 /// The settings of the operator console.
 #[derive(Args, Clone)]
 pub struct ConsoleConfig {
-    /// Login of the console: a line as 'htpasswd -nB user' prints it. Without it the console needs no login on loopback
-    /// and is off on other addresses
-    // `console::Login` checks the value, because an error from clap would print it.
+    /// One administrator of the console: a line as 'htpasswd -nB user' prints it. Without it and without --console-users
+    /// the console needs no login on loopback and is off on other addresses
+    // `administrator` checks the value, because an error from clap would print it.
     #[arg(long, env = "SM_CONSOLE_AUTH", hide_env_values = true, value_name = "USER:HASH")]
     pub console_auth: Option<String>,
 
@@ -245,6 +250,13 @@ pub struct ConsoleConfig {
 impl std::fmt::Debug for ConsoleConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ConsoleConfig { .. }")
+    }
+}
+
+impl ConsoleConfig {
+    /// The user of `SM_CONSOLE_AUTH`, if it is set. An error repeats nothing of its value.
+    pub fn administrator(&self) -> Result<Option<ConsoleUser>, ConfigError> {
+        self.console_auth.as_deref().map(ConsoleUser::of_htpasswd).transpose().map_err(ConfigError::ConsoleAuth)
     }
 }
 
@@ -299,6 +311,8 @@ pub enum ConfigError {
     Store(String),
     #[error("--console-auth or SM_CONSOLE_AUTH {0}")]
     ConsoleAuth(String),
+    #[error("the system has no random numbers: {0}")]
+    NoRandomNumbers(#[from] getrandom::Error),
     #[error(
         "--auth (SM_AUTH) is required, but no API clients are configured; name their file with --api-clients or SM_API_CLIENTS"
     )]

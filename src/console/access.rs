@@ -1,11 +1,11 @@
 //! Access to the console, and the security headers of its pages.
 //!
-//! On loopback the console needs no login. On other addresses it needs a user and a password (basic auth, see
-//! `login.rs`); without a configured login it is disabled. Pages load nothing from other hosts, run no inline script
-//! and can be framed only by configured origins. Forms are accepted only from pages of this console.
+//! The guard finds out who sent a request, and adds that [`Operator`] to it; what each role may call is checked with the
+//! route ([`crate::web::permissions`]). On loopback the console needs no login as long as no user is configured. On other
+//! addresses it then is disabled. Pages load nothing from other hosts, run no inline script and can be framed only by
+//! configured origins. Forms are accepted only from pages of this console.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::body::MessageBody;
@@ -13,37 +13,15 @@ use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::{Method, StatusCode};
 use actix_web::middleware::Next;
-use actix_web::{Error, HttpResponse, web};
+use actix_web::{Error, HttpMessage, HttpResponse, web};
 
-use super::Console;
-use super::login::{Admission, Login};
-use super::notice;
+use super::passwords::Admission;
+use super::{Console, notice};
+use crate::web::operator::Operator;
 use crate::web::{WebDeps, origin};
 
-/// Who may use the console.
-#[derive(Clone)]
-pub enum Access {
-    /// Everyone who can connect, which is only this machine.
-    Open,
-    /// No one: other machines can connect, and no login is configured.
-    Closed,
-    /// Everyone who knows the user and the password.
-    Password(Arc<Login>),
-}
-
-impl Access {
-    /// Without a login the console is open on loopback and closed on other addresses.
-    pub fn new(login: Option<Login>, listens_on: IpAddr) -> Self {
-        match login {
-            Some(login) => Self::Password(Arc::new(login)),
-            None if listens_on.is_loopback() => Self::Open,
-            None => Self::Closed,
-        }
-    }
-}
-
 /// Middleware of all console pages: checks access and adds the security headers.
-pub async fn guard(
+pub(super) async fn guard(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
@@ -52,40 +30,56 @@ pub async fn guard(
     let Some((console, deps)) = console.zip(deps) else {
         return Err(actix_web::error::ErrorInternalServerError("the console is not set up"));
     };
-    let host = origin::host(request.request()).map(str::to_owned);
-    let refusal = match &console.access {
-        Access::Open => (!host.as_deref().is_some_and(|host| deps.listener.is_own_name(host))).then(closed),
-        Access::Closed => Some(closed()),
-        Access::Password(login) => {
-            // The address of the connection and not of a proxy header, because a client that guesses passwords could
-            // forge the header.
-            let address = request.peer_addr().map_or(IpAddr::from([0; 4]), |peer| peer.ip());
-            let admission = login.admit(request.headers().get(header::AUTHORIZATION), address).await;
-            let counted = |result, refusal| {
-                deps.metrics.console_login(result);
-                refusal
-            };
-            match admission {
-                Admission::Known => None,
-                Admission::Missing => Some(unauthorized()),
-                Admission::Right => counted("right", None),
-                Admission::Wrong => counted("wrong", Some(unauthorized())),
-                Admission::Limited(retry_after) => counted("limited", Some(limited(retry_after))),
-            }
+    let admitted = match operator_of(&request, &console, &deps).await {
+        Ok(_) if !is_allowed_origin(&request) => Err(foreign()),
+        result => result,
+    };
+    let mut response = match admitted {
+        Ok(operator) => {
+            request.extensions_mut().insert(operator);
+            next.call(request).await?.map_into_left_body()
         }
+        Err(refusal) => request.into_response(refusal).map_into_right_body(),
     };
-    let refusal =
-        refusal.or_else(|| (!is_allowed_origin(request.method(), request.headers(), host.as_deref())).then(foreign));
-    let mut response = match refusal {
-        Some(refusal) => request.into_response(refusal).map_into_right_body(),
-        None => next.call(request).await?.map_into_left_body(),
-    };
+    add_headers(response.headers_mut(), &console);
+    Ok(response)
+}
+
+/// The person who sent the request, or the response that refuses it.
+async fn operator_of(request: &ServiceRequest, console: &Console, deps: &WebDeps) -> Result<Operator, HttpResponse> {
+    let users = console.users(&deps.registry.get());
+    if users.is_empty() {
+        let own_name = origin::host(request.request()).is_some_and(|host| deps.listener.is_own_name(host));
+        return if console.on_loopback && own_name { Ok(Operator::ON_LOOPBACK) } else { Err(closed()) };
+    }
+    // The address of the connection, not of a proxy header: whoever guesses passwords could forge the header.
+    let address = request.peer_addr().map_or(IpAddr::from([0; 4]), |peer| peer.ip());
+    let authorization = request.headers().get(header::AUTHORIZATION);
+    let counted = |result: &str| deps.metrics.console_login(result);
+    match console.passwords.admit(&users, authorization, address).await {
+        Admission::Known(operator) => Ok(operator),
+        Admission::Right(operator) => {
+            counted("right");
+            Ok(operator)
+        }
+        Admission::Missing => Err(unauthorized()),
+        Admission::Wrong => {
+            counted("wrong");
+            Err(unauthorized())
+        }
+        Admission::Limited(retry_after) => {
+            counted("limited");
+            Err(limited(retry_after))
+        }
+    }
+}
+
+fn add_headers(headers: &mut HeaderMap, console: &Console) {
     let frames = if console.frames.is_empty() { "'none'" } else { &console.frames };
     let policy = format!(
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
          form-action 'self'; base-uri 'none'; frame-ancestors {frames}"
     );
-    let headers = response.headers_mut();
     if let Ok(policy) = HeaderValue::try_from(policy) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
@@ -99,17 +93,19 @@ pub async fn guard(
     if !headers.contains_key(header::CACHE_CONTROL) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
-    Ok(response)
 }
 
 /// Links from any site may open a page, but a form must be sent from a page of this console.
-fn is_allowed_origin(method: &Method, headers: &HeaderMap, host: Option<&str>) -> bool {
+fn is_allowed_origin(request: &ServiceRequest) -> bool {
+    let (method, headers, host): (&Method, _, _) =
+        (request.method(), request.headers(), origin::host(request.request()));
     if method.is_safe() { !origin::is_foreign(method, headers, host) } else { origin::is_from_own_page(headers, host) }
 }
 
 fn closed() -> HttpResponse {
     let text = "Other machines can reach this instance, or it was called by a host name that is not its own, so the \
-                console needs a password. Set SM_CONSOLE_AUTH to the output of 'htpasswd -nB user' and restart the service.";
+                console needs users. Name the file with them in SM_CONSOLE_USERS, or set SM_CONSOLE_AUTH to the output of \
+                'htpasswd -nB user', and restart the service.";
     notice(StatusCode::FORBIDDEN, "The console is disabled", text)
 }
 
@@ -130,16 +126,4 @@ fn unauthorized() -> HttpResponse {
     let challenge = HeaderValue::from_static("Basic realm=\"submission manager\", charset=\"UTF-8\"");
     response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_a_login_the_console_is_open_on_loopback_only() {
-        for (address, open) in [("127.0.0.1", true), ("::1", true), ("0.0.0.0", false), ("10.0.0.1", false)] {
-            assert_eq!(matches!(Access::new(None, address.parse().unwrap()), Access::Open), open, "{address}");
-        }
-    }
 }

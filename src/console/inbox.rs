@@ -5,6 +5,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use bytes::Bytes;
 
+use super::nav::Nav;
 use super::query_form::QueryForm;
 use super::{Console, PageError, page, payload};
 use crate::api::inbox::{cursor_text, inbox_query, reprocess_one, reprocess_parked_of};
@@ -12,11 +13,12 @@ use crate::domain::inbox::InboxSubmissionId;
 use crate::store::{Contact, InboxMessage, InboxPage, InboxQuery, InboxSubmission, InboxSubmissionState};
 use crate::web::WebDeps;
 use crate::web::error::ApiError;
+use crate::web::operator::Operator;
 
 #[derive(Template)]
 #[template(path = "console/inbox.html")]
 struct SubmissionsPage {
-    section: &'static str,
+    nav: Nav,
     client: String,
     state: String,
     states: [&'static str; 4],
@@ -32,7 +34,7 @@ struct SubmissionsPage {
 #[derive(Template)]
 #[template(path = "console/submission.html")]
 struct SubmissionPage {
-    section: &'static str,
+    nav: Nav,
     row: InboxSubmission,
     message: Option<InboxMessage>,
     payloads: bool,
@@ -41,7 +43,7 @@ struct SubmissionPage {
 #[derive(Template)]
 #[template(path = "console/contacts.html")]
 struct ContactsPage {
-    section: &'static str,
+    nav: Nav,
     client: String,
     clients: Vec<String>,
     error: Option<String>,
@@ -52,7 +54,7 @@ struct ContactsPage {
 #[derive(Template)]
 #[template(path = "console/contact.html")]
 struct ContactPage {
-    section: &'static str,
+    nav: Nav,
     contact: Contact,
     messages: Vec<InboxMessage>,
     payloads: bool,
@@ -60,7 +62,11 @@ struct ContactPage {
 }
 
 /// The list of inbox submissions.
-pub(super) async fn submissions(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn submissions(
+    request: HttpRequest,
+    deps: web::Data<WebDeps>,
+    operator: Operator,
+) -> Result<HttpResponse, PageError> {
     let (mut client, mut state) = (String::new(), String::new());
     let text = request.query_string();
     let form = QueryForm::read(text, &mut [("client_slug", &mut client), ("state", &mut state)]);
@@ -69,7 +75,7 @@ pub(super) async fn submissions(request: HttpRequest, deps: web::Data<WebDeps>) 
         Err(error) => (InboxPage { rows: Vec::new(), next: None }, Some(error.to_string())),
     };
     page(&SubmissionsPage {
-        section: "inbox",
+        nav: Nav::new("inbox", operator),
         client,
         state,
         states: InboxSubmissionState::ALL.map(InboxSubmissionState::as_str),
@@ -97,6 +103,7 @@ pub(super) async fn submission(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
+    operator: Operator,
 ) -> Result<HttpResponse, PageError> {
     let (row, _) = find(&deps, &path).await?;
     let message = match row.message_id {
@@ -107,7 +114,8 @@ pub(super) async fn submission(
         }
         None => None,
     };
-    page(&SubmissionPage { section: "inbox", row, message, payloads: console.payloads })
+    let nav = Nav::new("inbox", operator);
+    page(&SubmissionPage { payloads: console.payloads && nav.may_act(), nav, row, message })
 }
 
 async fn find(deps: &WebDeps, id: &str) -> Result<(InboxSubmission, Bytes), PageError> {
@@ -129,7 +137,11 @@ pub(super) async fn payload(
 }
 
 /// The list of contacts.
-pub(super) async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn contacts(
+    request: HttpRequest,
+    deps: web::Data<WebDeps>,
+    operator: Operator,
+) -> Result<HttpResponse, PageError> {
     let mut client = String::new();
     let text = request.query_string();
     let form = QueryForm::read(text, &mut [("client_slug", &mut client)]);
@@ -138,7 +150,8 @@ pub(super) async fn contacts(request: HttpRequest, deps: web::Data<WebDeps>) -> 
         Err(error) => (InboxPage { rows: Vec::new(), next: None }, Some(error.to_string())),
     };
     let next = found.next.map(|next| form.next_url("/ui/inbox/contacts", &cursor_text(next)));
-    page(&ContactsPage { section: "inbox", client, clients: clients(&deps), error, rows: found.rows, next })
+    let nav = Nav::new("inbox", operator);
+    page(&ContactsPage { nav, client, clients: clients(&deps), error, rows: found.rows, next })
 }
 
 /// The page of one contact with its messages.
@@ -147,6 +160,7 @@ pub(super) async fn contact(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
+    operator: Operator,
 ) -> Result<HttpResponse, PageError> {
     let no_such = || PageError::NotFound(format!("There is no contact {:?}.", path.as_str()));
     let contact_id = Some(path.parse().map_err(|_| no_such())?);
@@ -157,7 +171,9 @@ pub(super) async fn contact(
     let query = InboxQuery { contact_id, ..query.map_err(|error| PageError::NotFound(error.to_string()))? };
     let found = deps.store.list_messages(query).await?;
     let next = found.next.map(|next| form.next_url(&format!("/ui/inbox/contacts/{}", contact.id), &cursor_text(next)));
-    page(&ContactPage { section: "inbox", contact, messages: found.rows, payloads: console.payloads, next })
+    let nav = Nav::new("inbox", operator);
+    let payloads = console.payloads && nav.may_act();
+    page(&ContactPage { nav, contact, messages: found.rows, payloads, next })
 }
 
 /// Handles the button of one submission: reprocesses it and redirects to its page.

@@ -5,6 +5,7 @@ use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, web};
 use askama::Template;
 
+use super::nav::Nav;
 use super::timeline::{self, Timeline};
 use super::wording::{self, duration_text, intent_href};
 use super::{Console, PageError, page, payload};
@@ -14,11 +15,12 @@ use crate::domain::time::Timestamp;
 use crate::domain::webhook::{EventStatus, event_id};
 use crate::store::{Cancellation, IntentDetail, Job, JobLookup};
 use crate::web::WebDeps;
+use crate::web::operator::Operator;
 
 #[derive(Template)]
 #[template(path = "console/intent.html")]
 struct IntentPage<'a> {
-    section: &'static str,
+    nav: Nav,
     href: String,
     intent: &'a Intent,
     sentence: String,
@@ -66,6 +68,7 @@ pub(super) async fn show(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
+    operator: Operator,
 ) -> Result<HttpResponse, PageError> {
     let id = parse_id(&path)?;
     let detail = deps.store.detail(id.clone()).await?.ok_or_else(|| no_such(&path))?;
@@ -73,6 +76,7 @@ pub(super) async fn show(
         Some(id) => deps.store.find_job(JobLookup::Id(id)).await?.map(|found| found.job),
         None => None,
     };
+    let nav = Nav::new(if job.is_some() { "jobs" } else { "intents" }, operator);
     let history = &detail.history;
     let intent = &history.intent;
     let completed_at = intent.state.completed_at();
@@ -85,13 +89,13 @@ pub(super) async fn show(
         why_pending: wording::why_pending(&detail),
         contract: wording::contract(&detail.contract),
         duration: completed_at.map(|at| duration_text(at.since(intent.created_at))).unwrap_or_default(),
-        section: if job.is_some() { "jobs" } else { "intents" },
+        payloads: console.payloads && nav.may_act(),
+        nav,
         job,
         timeline: timeline::of(&detail),
         attempts: attempts(&detail),
         webhook: webhook(&detail),
         live: completed_at.is_none() || event_pending,
-        payloads: console.payloads,
         intent,
     })
 }

@@ -3,6 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 
+use super::nav::Nav;
 use super::query_form::QueryForm;
 use super::wording::intent_href;
 use super::{PageError, page};
@@ -10,11 +11,12 @@ use crate::api::intents::{cursor_text, list_query};
 use crate::domain::intent::{Intent, Status};
 use crate::store::IntentPage;
 use crate::web::WebDeps;
+use crate::web::operator::Operator;
 
 #[derive(Template)]
 #[template(path = "console/intents.html")]
 struct IntentsPage {
-    section: &'static str,
+    nav: Nav,
     filter: Filter,
     statuses: [&'static str; 4],
     targets: Vec<String>,
@@ -42,7 +44,11 @@ struct Row {
 }
 
 /// The list of intents.
-pub(super) async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn show(
+    request: HttpRequest,
+    deps: web::Data<WebDeps>,
+    operator: Operator,
+) -> Result<HttpResponse, PageError> {
     let text = request.query_string();
     let mut filter = Filter::default();
     let fields = &mut [
@@ -62,7 +68,7 @@ pub(super) async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Resu
     targets.sort();
     targets.truncate(MAX_SUGGESTIONS);
     page(&IntentsPage {
-        section: "intents",
+        nav: Nav::new("intents", operator),
         filter,
         statuses: Status::ALL.map(Status::as_str),
         targets,

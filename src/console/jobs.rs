@@ -3,6 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 
+use super::nav::Nav;
 use super::query_form::QueryForm;
 use super::wording::intent_href;
 use super::{PageError, page};
@@ -10,11 +11,12 @@ use crate::api::jobs::{cursor_text, list_query};
 use crate::domain::intent::Status;
 use crate::store::{Job, JobPage};
 use crate::web::WebDeps;
+use crate::web::operator::Operator;
 
 #[derive(Template)]
 #[template(path = "console/jobs.html")]
 struct JobsPage {
-    section: &'static str,
+    nav: Nav,
     filter: Filter,
     statuses: [&'static str; 4],
     error: Option<String>,
@@ -41,7 +43,11 @@ struct Row {
 }
 
 /// The list of jobs.
-pub(super) async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn show(
+    request: HttpRequest,
+    deps: web::Data<WebDeps>,
+    operator: Operator,
+) -> Result<HttpResponse, PageError> {
     let text = request.query_string();
     let mut filter = Filter::default();
     let fields = &mut [
@@ -56,7 +62,7 @@ pub(super) async fn show(request: HttpRequest, deps: web::Data<WebDeps>) -> Resu
         Err(error) => (JobPage { jobs: Vec::new(), next: None }, Some(error.to_string())),
     };
     page(&JobsPage {
-        section: "jobs",
+        nav: Nav::new("jobs", operator),
         filter,
         statuses: Status::ALL.map(Status::as_str),
         live: form.live_url("/ui/jobs").filter(|_| error.is_none()),

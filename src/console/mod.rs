@@ -1,19 +1,20 @@
 //! The operator console: HTML pages under `/ui`.
 //!
 //! The server renders all pages, and the templates escape everything. htmx polls the live part of a page and replaces it.
-//! All assets come from the binary. Operators can read everything here; the only actions are to cancel an intent, to
-//! redeliver a webhook, to reprocess inbox submissions, and to pause and resume targets.
+//! All assets come from the binary. People can read here, and, if their role allows it, cancel an intent, redeliver a webhook,
+//! reprocess inbox submissions, and pause and resume targets.
 
-pub mod access;
+mod access;
 mod assets;
 mod chart;
 mod inbox;
 mod intent;
 mod intents;
 mod jobs;
-mod login;
 mod login_limits;
+mod nav;
 mod overview;
+mod passwords;
 mod payload;
 mod query_form;
 mod targets;
@@ -21,68 +22,99 @@ mod timeline;
 mod wording;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::ContentType;
 use actix_web::middleware::from_fn;
-use actix_web::{HttpResponse, ResponseError, web};
+use actix_web::{HttpResponse, Resource, ResponseError, web};
 use askama::Template;
 
-pub use self::access::Access;
-pub use self::login::Login;
+use self::nav::Nav;
+use self::passwords::{Passwords, Users};
+use crate::config::registry::{ConsoleUser, Registry};
 use crate::config::settings::{ConfigError, ConsoleConfig, Switch};
 use crate::store::StoreError;
-use crate::web::{get_or_head, resource};
+use crate::web::permissions::{GuardedService, Refusal, guarded};
+use crate::web::{get_or_head, with_and_without_slash};
 
 /// The configuration of the console.
 #[derive(Clone)]
 pub struct Console {
-    pub access: Access,
+    administrator: Option<ConsoleUser>,
+    on_loopback: bool,
+    passwords: Arc<Passwords>,
     /// Whether pages may show payloads.
-    pub payloads: bool,
+    payloads: bool,
     /// The origins whose pages may embed the console in a frame, separated by spaces; usually none.
-    pub frames: String,
+    frames: String,
 }
 
 impl Console {
     /// The console of an instance that listens on this address.
     pub fn new(config: &ConsoleConfig, listens_on: IpAddr) -> Result<Self, ConfigError> {
         Ok(Self {
-            access: Access::new(Login::new(config)?, listens_on),
+            administrator: config.administrator()?,
+            on_loopback: listens_on.is_loopback(),
+            passwords: Arc::new(Passwords::new()?),
             payloads: config.console_payloads == Switch::On,
             frames: config.console_frames.clone(),
         })
+    }
+
+    /// Whether everyone on this machine can use the console without a login.
+    pub fn is_open(&self, registry: &Registry) -> bool {
+        self.on_loopback && self.users(registry).is_empty()
+    }
+
+    fn users(&self, registry: &Registry) -> Users {
+        Users { administrator: self.administrator.clone(), listed: registry.console_users.clone() }
     }
 }
 
 /// Registers the routes of the console.
 pub fn routes(config: &mut web::ServiceConfig, console: Console) {
     config.service(
-        web::scope("/ui")
+        web::scope(ROOT)
             .app_data(web::Data::new(console))
             .wrap(from_fn(access::guard))
-            .service(resource("", "GET, HEAD").route(get_or_head().to(overview::show)))
-            .service(resource("/intents", "GET, HEAD").route(get_or_head().to(intents::show)))
-            .service(resource("/intents/{intentId}", "GET, HEAD").route(get_or_head().to(intent::show)))
-            .service(resource("/intents/{intentId}/payload", "GET, HEAD").route(get_or_head().to(intent::payload)))
-            .service(resource("/intents/{intentId}/redeliver", "POST").route(web::post().to(intent::redeliver)))
-            .service(resource("/intents/{intentId}/cancel", "POST").route(web::post().to(intent::cancel)))
-            .service(resource("/jobs", "GET, HEAD").route(get_or_head().to(jobs::show)))
-            .service(resource("/inbox", "GET, HEAD").route(get_or_head().to(inbox::submissions)))
-            .service(resource("/inbox/submissions/{id}", "GET, HEAD").route(get_or_head().to(inbox::submission)))
-            .service(resource("/inbox/submissions/{id}/payload", "GET, HEAD").route(get_or_head().to(inbox::payload)))
-            .service(resource("/inbox/submissions/{id}/reprocess", "POST").route(web::post().to(inbox::reprocess)))
-            .service(resource("/inbox/clients/{slug}/reprocess", "POST").route(web::post().to(inbox::reprocess_parked)))
-            .service(resource("/inbox/contacts", "GET, HEAD").route(get_or_head().to(inbox::contacts)))
-            .service(resource("/inbox/contacts/{id}", "GET, HEAD").route(get_or_head().to(inbox::contact)))
-            .service(resource("/targets", "GET, HEAD").route(get_or_head().to(targets::show)))
-            .service(resource("/targets/{submissionTarget}/pause", "POST").route(web::post().to(targets::pause)))
-            .service(resource("/targets/{submissionTarget}/resume", "POST").route(web::post().to(targets::resume)))
-            .service(resource("/assets/{name}", "GET, HEAD").route(get_or_head().to(assets::asset)))
+            .service(resource("").route(get_or_head().to(overview::show)))
+            .service(resource("/intents").route(get_or_head().to(intents::show)))
+            .service(resource("/intents/{intentId}").route(get_or_head().to(intent::show)))
+            .service(resource("/intents/{intentId}/payload").route(get_or_head().to(intent::payload)))
+            .service(resource("/intents/{intentId}/redeliver").route(web::post().to(intent::redeliver)))
+            .service(resource("/intents/{intentId}/cancel").route(web::post().to(intent::cancel)))
+            .service(resource("/jobs").route(get_or_head().to(jobs::show)))
+            .service(resource("/inbox").route(get_or_head().to(inbox::submissions)))
+            .service(resource("/inbox/submissions/{id}").route(get_or_head().to(inbox::submission)))
+            .service(resource("/inbox/submissions/{id}/payload").route(get_or_head().to(inbox::payload)))
+            .service(resource("/inbox/submissions/{id}/reprocess").route(web::post().to(inbox::reprocess)))
+            .service(resource("/inbox/clients/{slug}/reprocess").route(web::post().to(inbox::reprocess_parked)))
+            .service(resource("/inbox/contacts").route(get_or_head().to(inbox::contacts)))
+            .service(resource("/inbox/contacts/{id}").route(get_or_head().to(inbox::contact)))
+            .service(resource("/targets").route(get_or_head().to(targets::show)))
+            .service(resource("/targets/{submissionTarget}/pause").route(web::post().to(targets::pause)))
+            .service(resource("/targets/{submissionTarget}/resume").route(web::post().to(targets::resume)))
+            .service(resource("/assets/{name}").route(get_or_head().to(assets::asset)))
             .default_service(web::to(|| async {
                 Err::<(), _>(PageError::NotFound("There is no such page.".to_owned()))
             })),
     );
+}
+
+const ROOT: &str = "/ui";
+
+/// A resource at `path` below `/ui`, with or without a slash at the end. A role that may not call it gets a page that says
+/// which role it needs.
+fn resource(path: &str) -> Resource<impl GuardedService + use<>> {
+    let resource = web::resource(with_and_without_slash(path));
+    guarded(resource, &format!("{ROOT}{path}"), |_, refusal| match refusal {
+        Refusal::Role(needed) => {
+            let text = format!("This needs the role {}. Ask an administrator of the service for it.", needed.as_str());
+            notice(StatusCode::FORBIDDEN, "Not allowed", &text)
+        }
+        refusal => refusal.into_api_error("GET, HEAD, POST").error_response(),
+    })
 }
 
 /// Why a page cannot be shown. The response is a page with the error.
@@ -128,14 +160,14 @@ impl ResponseError for PageError {
 #[derive(Template)]
 #[template(path = "console/notice.html")]
 struct Notice<'a> {
-    section: &'static str,
+    nav: Nav,
     title: &'a str,
     text: &'a str,
 }
 
 /// A page with a title and one sentence.
 fn notice(status: StatusCode, title: &str, text: &str) -> HttpResponse {
-    let html = Notice { section: "", title, text }.render().unwrap_or_else(|_| title.to_owned());
+    let html = Notice { nav: Nav::of_nobody(), title, text }.render().unwrap_or_else(|_| title.to_owned());
     HttpResponse::build(status).content_type(ContentType::html()).body(html)
 }
 

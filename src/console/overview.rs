@@ -4,16 +4,18 @@ use actix_web::{HttpResponse, web};
 use askama::Template;
 
 use super::chart::{self, Chart};
+use super::nav::Nav;
 use super::wording::{duration_text, intent_href};
 use super::{PageError, page};
 use crate::domain::time::Timestamp;
 use crate::store::{Overview, RECENT_MINUTES};
 use crate::web::WebDeps;
+use crate::web::operator::Operator;
 
 #[derive(Template)]
 #[template(path = "console/overview.html")]
 struct OverviewPage<'a> {
-    section: &'static str,
+    nav: Nav,
     overview: &'a Overview,
     oldest: Option<Oldest>,
     oldest_webhook: Option<String>,
@@ -32,7 +34,7 @@ struct Oldest {
 }
 
 /// The overview page.
-pub(super) async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn show(deps: web::Data<WebDeps>, operator: Operator) -> Result<HttpResponse, PageError> {
     let overview = deps.store.overview().await?;
     let oldest = overview.oldest_pending.as_ref().map(|(id, created_at)| Oldest {
         id: id.to_string(),
@@ -41,7 +43,7 @@ pub(super) async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageE
         age: duration_text(overview.now.since(*created_at)),
     });
     page(&OverviewPage {
-        section: "overview",
+        nav: Nav::new("overview", operator),
         oldest,
         oldest_webhook: overview.oldest_webhook.map(duration_text),
         chart: chart::of(overview.now, &overview.ended),

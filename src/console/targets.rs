@@ -9,17 +9,19 @@ use askama::Template;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use url::form_urlencoded;
 
+use super::nav::Nav;
 use super::{PageError, page, wording};
 use crate::api::targets::{KnownTarget, known_targets, set_paused};
 use crate::domain::intent::TargetName;
 use crate::domain::time::Timestamp;
 use crate::store::{RECENT_MINUTES, TargetHealth};
 use crate::web::WebDeps;
+use crate::web::operator::Operator;
 
 #[derive(Template)]
 #[template(path = "console/targets.html")]
 struct TargetsPage {
-    section: &'static str,
+    nav: Nav,
     recent_minutes: i64,
     rows: Vec<Row>,
 }
@@ -43,7 +45,7 @@ struct Row {
 }
 
 /// The list of targets.
-pub(super) async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn show(deps: web::Data<WebDeps>, operator: Operator) -> Result<HttpResponse, PageError> {
     let recent = deps.store.target_health().await?.into_iter();
     let recent: BTreeMap<_, _> = recent.map(|health| (health.target.clone(), health)).collect();
     let rows = known_targets(&deps).await?.into_iter().filter_map(|(name, target)| {
@@ -51,7 +53,7 @@ pub(super) async fn show(deps: web::Data<WebDeps>) -> Result<HttpResponse, PageE
         let relevant = target.snapshot.is_some() || target.paused_at.is_some() || health.is_some();
         relevant.then(|| Row::of(&name, &target, health))
     });
-    page(&TargetsPage { section: "targets", recent_minutes: RECENT_MINUTES, rows: rows.collect() })
+    page(&TargetsPage { nav: Nav::new("targets", operator), recent_minutes: RECENT_MINUTES, rows: rows.collect() })
 }
 
 /// Handles the button that pauses a target.

@@ -19,6 +19,7 @@ pub mod outcome;
 pub mod policy;
 pub mod raw_json;
 pub mod redrive;
+pub mod role;
 pub mod schedule;
 pub mod signature;
 pub mod time;

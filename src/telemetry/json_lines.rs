@@ -9,11 +9,12 @@ use serde_json::Value;
 
 /// Keys whose values are always whole numbers. Other values are strings even if they consist of digits, because a field whose
 /// type changes from line to line cannot be indexed.
-const NUMBERS: [&str; 21] = [
+const NUMBERS: [&str; 22] = [
     "api_clients",
     "attempt",
     "by_seconds",
     "connections",
+    "console_users",
     "contract_id",
     "count",
     "http_status",

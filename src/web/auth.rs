@@ -1,8 +1,8 @@
 //! Authentication by bearer token, and authorization by the scopes of that token.
 //!
 //! With `SM_AUTH=required` every call under `/v1` needs a token with the right scope. With `SM_AUTH=off` no token is
-//! needed, but requests from web pages of other sites are refused. Jobs always need a token; [`crate::api::jobs`] also
-//! checks that the token is for the tenant.
+//! needed, but requests from web pages of other sites are refused. [`super::permissions`] says which scope a call needs.
+//! Jobs always need a token; `src/api/jobs` also checks that the token is for the tenant.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn bearer(request: &HttpRequest) -> Option<&str> {
 
 /// Checks that the caller may make a call that needs this scope. With `SM_AUTH=off` every program may, and web pages of
 /// other sites may not.
-pub fn authorize(request: &HttpRequest, deps: &WebDeps, scope: Scope) -> Result<(), ApiError> {
+pub(super) fn authorize(request: &HttpRequest, deps: &WebDeps, scope: Scope) -> Result<(), ApiError> {
     match deps.auth {
         AuthMode::Off => origin::check(request, deps),
         AuthMode::Required => require_scope(caller(request, &deps.registry.get())?.as_ref(), scope),

@@ -8,7 +8,9 @@ pub mod auth;
 pub mod body;
 mod connection;
 pub mod error;
+pub mod operator;
 pub mod origin;
+pub mod permissions;
 pub mod query;
 mod request_metrics;
 mod server;
@@ -19,7 +21,7 @@ pub mod trace;
 use std::sync::Arc;
 
 use actix_web::guard;
-use actix_web::{Resource, Route, web};
+use actix_web::{Resource, ResponseError, Route, web};
 
 use crate::config::registry::CurrentRegistry;
 use crate::config::settings::AuthMode;
@@ -31,8 +33,8 @@ use crate::store::watchers::IntentWatchers;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Tracer;
 use crate::web::body::BodyBudget;
-use crate::web::error::ApiError;
 use crate::web::origin::Listener;
+use crate::web::permissions::{GuardedService, guarded};
 
 pub use self::server::{bind, start, workers};
 pub use self::shutdown::ShutdownFlag;
@@ -62,15 +64,15 @@ pub struct WebDeps {
 /// How many bytes a request body may have besides its payload: field names, an id, a target and whitespace.
 pub const ENVELOPE_BYTES: usize = 8 * 1024;
 
-/// A resource at `path`, with or without a slash at the end. Methods other than `allowed` get a 405 in the JSON format of
-/// all errors.
-pub fn resource(path: &str, allowed: &'static str) -> Resource {
-    refuse_other_methods(web::resource(with_and_without_slash(path)), allowed)
+/// A resource at `path`, with or without a slash at the end. Every request is checked as [`permissions::ROUTES`] says, and
+/// gets errors in the JSON format of all errors; so do methods other than `allowed`.
+pub fn resource(path: &str, allowed: &'static str) -> Resource<impl GuardedService> {
+    json_errors(web::resource(with_and_without_slash(path)), path, allowed)
 }
 
 /// Like [`resource`], but only at exactly this path.
-pub fn exact_resource(path: &str, allowed: &'static str) -> Resource {
-    refuse_other_methods(web::resource(path), allowed)
+pub fn exact_resource(path: &str, allowed: &'static str) -> Resource<impl GuardedService> {
+    json_errors(web::resource(path), path, allowed)
 }
 
 /// Both forms of a path. The first one is the route's name in metrics and trace spans.
@@ -78,8 +80,8 @@ pub fn with_and_without_slash(path: &str) -> [String; 2] {
     [path.to_owned(), format!("{path}/")]
 }
 
-fn refuse_other_methods(resource: Resource, allowed: &'static str) -> Resource {
-    resource.default_service(web::to(move || async move { Err::<(), _>(ApiError::MethodNotAllowed { allowed }) }))
+fn json_errors(resource: Resource, path: &str, allowed: &'static str) -> Resource<impl GuardedService> {
+    guarded(resource, path, move |_, refusal| refusal.into_api_error(allowed).error_response())
 }
 
 /// A route for GET and HEAD. The server drops the body of a response to HEAD.

@@ -28,6 +28,7 @@ mod json_logs;
 mod lease;
 mod memory;
 mod overload;
+mod permissions;
 mod raw_server;
 mod secrets;
 mod slow;

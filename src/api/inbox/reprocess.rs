@@ -6,11 +6,10 @@ use super::json::{ReprocessedJson, SubmissionJson};
 use super::queries::{client_slug, client_slug_missing, no_such_submission, parse_id};
 use super::require_enabled;
 use crate::api::json::{CommonErrors, ErrorJson};
-use crate::domain::client::Scope;
 use crate::store::{InboxSubmission, InboxSubmissionState, Reprocess};
+use crate::web::WebDeps;
 use crate::web::error::ApiError;
 use crate::web::query::Query;
-use crate::web::{WebDeps, auth};
 
 /// How many parked submissions one call makes due, so that its transaction stays short.
 const MAX_REPROCESSED: usize = 1000;
@@ -26,13 +25,8 @@ const MAX_REPROCESSED: usize = 1000;
         (status = 409, body = ErrorJson, description = "The submission has already been processed"),
         CommonErrors,
     ))]
-pub(crate) async fn reprocess(
-    request: HttpRequest,
-    path: web::Path<String>,
-    deps: web::Data<WebDeps>,
-) -> Result<HttpResponse, ApiError> {
+pub(crate) async fn reprocess(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     require_enabled(&deps.registry.get())?;
-    auth::authorize(&request, &deps, Scope::InboxWrite)?;
     let row = reprocess_one(&deps, &path).await?;
     Ok(HttpResponse::Accepted().json(SubmissionJson::from(&row)))
 }
@@ -62,7 +56,6 @@ pub async fn reprocess_one(deps: &WebDeps, raw_id: &str) -> Result<InboxSubmissi
     ))]
 pub(crate) async fn reprocess_parked(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     require_enabled(&deps.registry.get())?;
-    auth::authorize(&request, &deps, Scope::InboxWrite)?;
     let query = Query::parse(request.query_string(), &["client_slug"])?;
     let client_slug = client_slug(&query)?.ok_or_else(client_slug_missing)?;
     let reprocessed = reprocess_parked_of(&deps, client_slug).await?;

@@ -17,6 +17,7 @@ use actix_web::{HttpRequest, HttpResponse, Resource, ResponseError, web};
 use crate::config::registry::Registry;
 use crate::domain::trace::TraceContext;
 use crate::web::error::ApiError;
+use crate::web::permissions::{GuardedService, guarded};
 use crate::web::trace::{TRACEPARENT, child, of_request_or_new};
 use crate::web::{get_or_head, with_and_without_slash};
 
@@ -39,11 +40,10 @@ pub fn routes(config: &mut web::ServiceConfig) {
 }
 
 /// A resource at `path`, with or without a slash at the end. Methods other than `allowed` get a 405 with a trace id.
-fn resource(path: &str, allowed: &'static str) -> Resource {
-    let refuse = move |request: HttpRequest| async move {
-        with_trace(of_request_or_new(&request), Err(ApiError::MethodNotAllowed { allowed }))
-    };
-    web::resource(with_and_without_slash(path)).default_service(web::to(refuse))
+fn resource(path: &str, allowed: &'static str) -> Resource<impl GuardedService> {
+    guarded(web::resource(with_and_without_slash(path)), path, move |request, refusal| {
+        JobError { error: refusal.into_api_error(allowed), trace: of_request_or_new(request) }.error_response()
+    })
 }
 
 /// An error of the jobs API. Its response has the trace id of the request.

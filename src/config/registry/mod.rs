@@ -1,10 +1,11 @@
-//! Reads the registry files (targets, management nodes, API clients, inbox clients) into checked types of the domain.
+//! Reads the registry files (targets, management nodes, API clients, inbox clients, console users) into checked types of the domain.
 //!
 //! A file with an error is not used at all. Every error of every file is reported at once, with its location and what to
 //! write instead. Lines that begin with `#` are comments. Contracts that are already stored with an intent never change when
 //! a file changes.
 
 mod api_clients;
+mod console_users;
 mod contract;
 mod inbox_clients;
 mod nodes;
@@ -27,15 +28,18 @@ use crate::domain::node::ManagementNode;
 
 use serde_json::{Map, Value};
 
+pub use self::console_users::ConsoleUser;
 use self::targets::Targets;
 
-/// The paths of the registry files. Each optional file enables a part of the API: jobs, tokens, the inbox.
+/// The paths of the registry files. Each optional file enables a part of the service: jobs, tokens, the
+/// inbox, logins to the console.
 #[derive(Clone, Debug)]
 pub struct RegistryFiles {
     pub targets: PathBuf,
     pub nodes: Option<PathBuf>,
     pub api_clients: Option<PathBuf>,
     pub inbox_clients: Option<PathBuf>,
+    pub console_users: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +63,8 @@ fn lines(errors: &[LocatedError]) -> String {
     errors.iter().map(|error| format!("\n  {error}")).collect()
 }
 
-/// The content of the registry files: targets with their contracts, management nodes, API clients and inbox clients.
+/// The content of the registry files: targets with their contracts, management nodes, API clients, inbox clients and
+/// console users.
 #[derive(Debug)]
 pub struct Registry {
     targets: Targets,
@@ -69,6 +74,8 @@ pub struct Registry {
     pub identities: Option<Identities>,
     /// The clients of the inbox; `None` if no file is configured.
     pub inbox: Option<InboxClients>,
+    /// The users of the console; `None` if no file is configured.
+    pub console_users: Option<Arc<[ConsoleUser]>>,
 }
 
 /// The clients of the inbox by slug.
@@ -78,7 +85,7 @@ impl Registry {
     /// Reads all configured files. Fails with every error of every file.
     pub fn load(files: &RegistryFiles, variables: &Variables) -> Result<Self, RegistryError> {
         let mut errors = Vec::new();
-        let mut registry = Self { targets: HashMap::new(), nodes: None, identities: None, inbox: None };
+        let mut registry = Self::of(HashMap::new());
         let targets = read(&files.targets, "--registry or SM_REGISTRY", |text| targets::parse(text, variables));
         targets.map(|targets| registry.targets = targets).unwrap_or_else(|error| errors.push(error));
         if let Some(path) = &files.nodes {
@@ -95,13 +102,21 @@ impl Registry {
             let clients = read(path, setting, |text| inbox_clients::parse(text, variables));
             clients.map(|clients| registry.inbox = Some(clients)).unwrap_or_else(|error| errors.push(error));
         }
+        if let Some(path) = &files.console_users {
+            let users = read(path, "--console-users or SM_CONSOLE_USERS", console_users::parse);
+            users.map(|users| registry.console_users = Some(users)).unwrap_or_else(|error| errors.push(error));
+        }
         if errors.is_empty() { Ok(registry) } else { Err(RegistryError(errors)) }
+    }
+
+    fn of(targets: Targets) -> Self {
+        Self { targets, nodes: None, identities: None, inbox: None, console_users: None }
     }
 
     /// A registry that has only targets, from the text of their file. Environment variables that the file names and that
     /// are not set are among its errors.
     pub fn parse(text: &str, variables: &Variables) -> Result<Self, Vec<LocatedError>> {
-        targets::parse(text, variables).map(|targets| Self { targets, nodes: None, identities: None, inbox: None })
+        targets::parse(text, variables).map(Self::of)
     }
 
     /// This registry with management nodes and API clients, from the texts of their files.
@@ -162,7 +177,8 @@ impl Registry {
         let nodes = counted(self.nodes.as_ref().map(HashMap::len), "nodes");
         let clients = counted(self.identities.as_ref().map(Identities::len), "api_clients");
         let inbox = counted(self.inbox.as_ref().map(HashMap::len), "inbox_clients");
-        let others: String = [nodes, clients, inbox].into_iter().flatten().collect();
+        let users = counted(self.console_users.as_ref().map(|users| users.len()), "console_users");
+        let others: String = [nodes, clients, inbox, users].into_iter().flatten().collect();
         format!("targets={}{others}", self.targets.len())
     }
 }

@@ -17,8 +17,13 @@ fn reload(registry: &CurrentRegistry, limits: serde_json::Value) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("targets.json");
     std::fs::write(&path, targets(limits)).unwrap();
-    let files =
-        crate::config::registry::RegistryFiles { targets: path, nodes: None, api_clients: None, inbox_clients: None };
+    let files = crate::config::registry::RegistryFiles {
+        targets: path,
+        nodes: None,
+        api_clients: None,
+        inbox_clients: None,
+        console_users: None,
+    };
     registry.reload(&files, &Variables::from_fn(|_| None)).unwrap();
 }
 
