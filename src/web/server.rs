@@ -31,6 +31,9 @@ use crate::platform::descriptors::ConnectionLimits;
 /// The header for browsers that every response has. Pages of the console have more.
 pub(super) const NOSNIFF: (&str, &str) = ("X-Content-Type-Options", "nosniff");
 
+/// The header that makes browsers use https for a year. Only responses over https have it.
+const STRICT_TRANSPORT: (&str, &str) = ("Strict-Transport-Security", "max-age=31536000");
+
 /// How long a stopping server waits for requests in progress. `waitSeconds` is at most 30.
 const SHUTDOWN_SECONDS: u64 = 31;
 
@@ -95,11 +98,13 @@ pub fn start(
         .max_concurrent_connections(share)
         .shutdown_timeout(SHUTDOWN_SECONDS)
         .disable_signals();
+    let https = tls.is_some();
     let stopping = builder.graceful_shutdown_signal();
     let builder = builder.listen("http", listener, move || {
         let stopping = stopping.clone();
+        let headers = DefaultHeaders::new().add(NOSNIFF);
         let app = App::new()
-            .wrap(DefaultHeaders::new().add(NOSNIFF))
+            .wrap(if https { headers.add(STRICT_TRANSPORT) } else { headers })
             .wrap(from_fn(shutdown::close_connections))
             .wrap(from_fn(request_metrics::record))
             .wrap(from_fn(connection::track::track_requests))

@@ -312,6 +312,8 @@ async fn clients_can_be_served_over_https() {
         body: response.body().await.unwrap().to_vec(),
     };
     assert_eq!((answer.status, answer.header("x-content-type-options")), (StatusCode::OK, Some("nosniff")));
+    assert_eq!(answer.header("strict-transport-security"), Some("max-age=31536000"));
+    assert_eq!(site.start().api().get("/readyz").await.header("strict-transport-security"), None, "only over https");
     assert!(
         awc::Client::default().get(format!("http://localhost:{port}/readyz")).send().await.is_err(),
         "not in the clear"
