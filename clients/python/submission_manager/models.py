@@ -21,6 +21,26 @@ class Attempt(TypedDict):
     startedAt: str
 
 
+class _BatchItem(TypedDict):
+    # The HTTP status: 200 if the intent is stored.
+    status: int
+
+
+class BatchItem(_BatchItem, total=False):
+    """The result of one submission of a batch: what the submission alone would have been answered."""
+
+    error: Union[ErrorBody, None]
+    intent: Union[Intent, None]
+    # `true` if the intent already existed.
+    replayed: Union[bool, None]
+
+
+class BatchResults(TypedDict):
+    """The results of a batch, in the order of its items."""
+
+    results: List[BatchItem]
+
+
 # The channel of an inbox submission.
 ChannelName = Literal["form", "sms", "voice", "email"]
 

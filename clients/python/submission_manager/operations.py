@@ -237,6 +237,29 @@ class Operations(Transport):
             content_type="application/json",
         ))
 
+    def submit_intent_batch(
+        self,
+        body: List[models.SubmitRequest],
+        *,
+        traceparent: Union[str, None] = None,
+    ) -> models.BatchResults:
+        """Submit many intents
+
+        Takes 1 to 1,000 submissions as a JSON array or, with `Content-Type: application/x-ndjson`, as one JSON
+        object for each line. Responds when all of them are stored durably. Each item succeeds or fails alone;
+        `results` has the order of the request. Submitting the same items again is safe.
+
+        traceparent: W3C trace context; forwarded to the gateways
+        """
+        return cast(models.BatchResults, self._call(
+            "POST",
+            "/v1/intents/batch",
+            "json",
+            headers={"traceparent": traceparent},
+            body=body,
+            content_type="application/json",
+        ))
+
     def get_intent(self, intent_id: str) -> models.Intent:
         """Get an intent"""
         return cast(models.Intent, self._call(

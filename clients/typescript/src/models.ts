@@ -15,6 +15,21 @@ export interface Attempt {
   startedAt: string;
 }
 
+/** The result of one submission of a batch: what the submission alone would have been answered. */
+export interface BatchItem {
+  error?: ErrorBody | null;
+  intent?: Intent | null;
+  /** `true` if the intent already existed. */
+  replayed?: boolean | null;
+  /** The HTTP status: 200 if the intent is stored. */
+  status: number;
+}
+
+/** The results of a batch, in the order of its items. */
+export interface BatchResults {
+  results: Array<BatchItem>;
+}
+
 /** The channel of an inbox submission. */
 export type ChannelName = "form" | "sms" | "voice" | "email";
 

@@ -207,6 +207,27 @@ export class Operations extends Transport {
     });
   }
 
+  /**
+   * Submit many intents
+   *
+   * Takes 1 to 1,000 submissions as a JSON array or, with `Content-Type: application/x-ndjson`, as one JSON object
+   * for each line. Responds when all of them are stored durably. Each item succeeds or fails alone; `results` has
+   * the order of the request. Submitting the same items again is safe.
+   */
+  submitIntentBatch(
+    body: Array<models.SubmitRequest>,
+    options: CallOptions & {
+      /** W3C trace context; forwarded to the gateways */
+      traceparent?: string;
+    } = {},
+  ): Promise<models.BatchResults> {
+    return this.call("POST", "/v1/intents/batch", "json", options, {
+      headers: { "traceparent": options.traceparent },
+      body,
+      contentType: "application/json",
+    });
+  }
+
   /** Get an intent */
   getIntent(intentId: string, options: CallOptions = {}): Promise<models.Intent> {
     return this.call("GET", "/v1/intents/{intentId}", "json", options, {path: { "intentId": intentId }});
