@@ -213,6 +213,7 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
         return Err(ApiError::InvalidRequest(text.to_owned()));
     }
     Ok(ListQuery {
+        redrive: None,
         prefix,
         status: query.get("status", "pending, accepted, rejected or exhausted", Status::parse)?,
         target: query.get("submissionTarget", "the name of a target", |text| TargetName::parse(text).ok())?,
