@@ -1,6 +1,6 @@
 //! Redrives: new intents that repeat intents which failed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use crate::domain::contract::ContractSnapshot;
 use crate::domain::intent::{Intent, IntentId, Status, TargetName};
 use crate::domain::outcome::Contact;
 use crate::domain::redrive::{PlanSummary, RedriveFilter, RedriveId, RedriveRate, RedriveState, Refusal};
-use crate::domain::schedule::Lane;
+use crate::domain::schedule::{GatewayId, Lane};
 use crate::domain::time::Timestamp;
 
 /// How a new intent is connected with the intent that it repeats.
@@ -174,8 +174,50 @@ pub struct RedriveWork {
 
 /// Decides which redriven intents may be created now.
 pub trait RedriveAdmission: Send + Sync {
-    /// Whether redriven intents of this lane may be created now: not while an intent of its gateway waits for a slot.
-    fn admits(&self, lane: &Lane) -> bool;
+    /// How many redriven intents of this lane may be created now: none while an intent of its gateway waits for a slot.
+    fn room(&self, lane: &Lane) -> usize;
+}
+
+/// How many intents of each target of a redrive may be created in one step.
+pub(super) struct Rooms {
+    /// By the number of the target: its gateway and the room of its lane. `None` for a target that the registry does not have:
+    /// its intents are skipped.
+    targets: Vec<Option<(GatewayId, usize)>>,
+    /// What is left for all targets of a gateway.
+    gateways: HashMap<GatewayId, usize>,
+}
+
+impl Rooms {
+    pub(super) fn new<'a>(lanes: impl IntoIterator<Item = Option<&'a Lane>>, admission: &dyn RedriveAdmission) -> Self {
+        let room = |lane: &Lane| (lane.gateway, admission.room(lane));
+        let targets: Vec<_> = lanes.into_iter().map(|lane| lane.map(room)).collect();
+        let mut gateways = HashMap::new();
+        for (gateway, room) in targets.iter().flatten() {
+            let most: &mut usize = gateways.entry(*gateway).or_default();
+            *most = (*most).max(*room);
+        }
+        Self { targets, gateways }
+    }
+
+    /// The numbers of the targets that have room, and how much.
+    pub(super) fn admitted(&self) -> impl Iterator<Item = (usize, usize)> {
+        let room = |target: &Option<(GatewayId, usize)>| target.map_or(usize::MAX, |(_, room)| room);
+        self.targets.iter().map(room).enumerate().filter(|(_, room)| *room > 0)
+    }
+
+    /// Whether every target has room.
+    pub(super) fn all_admitted(&self) -> bool {
+        self.admitted().count() == self.targets.len()
+    }
+
+    /// Takes room for one intent of a target; returns whether there was any.
+    pub(super) fn take(&mut self, target: usize) -> bool {
+        let Some(Some((gateway, room))) = self.targets.get_mut(target) else { return true };
+        let Some(left) = self.gateways.get_mut(gateway).filter(|left| **left > 0 && *room > 0) else { return false };
+        *left -= 1;
+        *room -= 1;
+        true
+    }
 }
 
 /// The result of [`RedriveWork`].

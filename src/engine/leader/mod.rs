@@ -383,6 +383,7 @@ impl Handler<CrashChild> for LeaderActor {
             Child::Scheduler => children.scheduler.do_send(crate::platform::supervision::Crash),
             Child::Webhooks => children.webhooks.do_send(crate::platform::supervision::Crash),
             Child::Inbox => children.inbox.do_send(crate::platform::supervision::Crash),
+            Child::Redrives => children.redrives.do_send(crate::platform::supervision::Crash),
             Child::Executor => children.executor.do_send(crate::platform::supervision::Crash),
         }
     }

@@ -50,12 +50,15 @@ fn everything() -> RedriveFilter {
     RedriveFilter::Matching(Conditions::default())
 }
 
-/// Admits the lanes of all targets but one.
-struct AllBut(Option<&'static str>);
+/// Room in the lanes of all targets but one.
+struct AllBut(Option<&'static str>, usize);
+
+/// Room in every lane.
+const ALL: AllBut = AllBut(None, 100);
 
 impl RedriveAdmission for AllBut {
-    fn admits(&self, lane: &Lane) -> bool {
-        Some(lane.target.as_str()) != self.0
+    fn room(&self, lane: &Lane) -> usize {
+        if Some(lane.target.as_str()) == self.0 { 0 } else { self.1 }
     }
 }
 
@@ -287,7 +290,7 @@ pub async fn a_redrive_creates_an_intent_for_each_of_its_plan(fixture: Fixture) 
     let b = fixture.failed(&term, "b", &deadline(600), rejected("invalid_recipient")).await;
     let c = fixture.failed(&term, "c", &max_attempts(1), error()).await;
     fixture.started(1).await;
-    let worked = fixture.work(&term, 1, 2, AllBut(None)).await.unwrap();
+    let worked = fixture.work(&term, 1, 2, ALL).await.unwrap();
     assert_eq!(worked, RedriveWorked { now_created: 2, now_skipped: 0, created: Some(2), completed: false });
     assert_eq!(fixture.created_by(1).await, ["a \"1\" ~", "b"]);
     let progress = fixture.redrive(1).await;
@@ -315,7 +318,7 @@ pub async fn a_redrive_creates_an_intent_for_each_of_its_plan(fixture: Fixture) 
     );
     fixture.finish(&term, &attempt, rejected("invalid_recipient")).await.unwrap();
 
-    let worked = fixture.work(&term, 1, 2, AllBut(None)).await.unwrap();
+    let worked = fixture.work(&term, 1, 2, ALL).await.unwrap();
     assert_eq!(worked, RedriveWorked { now_created: 1, now_skipped: 0, created: Some(3), completed: true });
     let third = fixture.intent(id_of(&c, 1).as_str()).await;
     fixture.attempt(&term, &third, error()).await;
@@ -329,7 +332,7 @@ pub async fn a_redrive_creates_an_intent_for_each_of_its_plan(fixture: Fixture) 
     assert_eq!(planned.count, 2, "intents that were redriven can be redriven again");
     assert_eq!(planned.plan.excluded.get("already_redriven"), Some(&3));
     fixture.change(2, START).await.unwrap();
-    fixture.work(&term, 2, 10, AllBut(None)).await.unwrap();
+    fixture.work(&term, 2, 10, ALL).await.unwrap();
     let again = fixture.intent(id_of(&third, 2).as_str()).await;
     let attempt = fixture.start_due(&term, &again).await;
     assert_eq!(attempt.idempotency_key.as_ref(), Some(&c.id), "the key of the first intent of the chain");
@@ -355,7 +358,7 @@ pub async fn intents_that_cannot_be_redriven_any_more_are_skipped(fixture: Fixtu
     let own = NewIntent { id: id_of(&taken, 1), ..new_intent("x", &one_shot, b"{}") };
     assert!(matches!(submit_to(&*fixture.store, own).await, Submitted::Created(_)));
 
-    let worked = fixture.work(&term, 1, 10, AllBut(None)).await.unwrap();
+    let worked = fixture.work(&term, 1, 10, ALL).await.unwrap();
     assert_eq!(worked, RedriveWorked { now_created: 1, now_skipped: 4, created: Some(1), completed: true });
     assert_eq!(fixture.created_by(1).await, ["left"]);
     let completed = fixture.redrive(1).await;
@@ -369,13 +372,14 @@ pub async fn a_busy_gateway_holds_up_its_own_targets_only(fixture: Fixture) {
     }
     fixture.failed(&term, "free", &max_attempts(1), error()).await;
     fixture.started(1).await;
-    let worked = fixture.work(&term, 1, 2, AllBut(Some("sms.one_shot"))).await.unwrap();
+    let worked = fixture.work(&term, 1, 2, AllBut(Some("sms.one_shot"), 100)).await.unwrap();
     assert_eq!((worked.now_created, worked.completed), (1, false));
     assert_eq!(fixture.created_by(1).await, ["free"]);
-    let worked = fixture.work(&term, 1, 2, AllBut(Some("sms.one_shot"))).await.unwrap();
+    let worked = fixture.work(&term, 1, 2, AllBut(Some("sms.one_shot"), 100)).await.unwrap();
     assert_eq!(worked, RedriveWorked::NOTHING);
-    assert_eq!(fixture.work(&term, 1, 2, AllBut(None)).await.unwrap().now_created, 2);
-    assert_eq!(fixture.work(&term, 1, 2, AllBut(None)).await.unwrap().created, Some(4));
+    let worked = fixture.work(&term, 1, 10, AllBut(None, 1)).await.unwrap();
+    assert_eq!(worked.now_created, 1, "as many as there is room for");
+    assert_eq!(fixture.work(&term, 1, 2, ALL).await.unwrap().created, Some(4));
     assert_eq!(fixture.created_by(1).await, ["free", "busy 0", "busy 1", "busy 2"]);
 }
 
@@ -385,18 +389,18 @@ pub async fn only_the_term_that_leads_works_off_redrives_that_run(fixture: Fixtu
         fixture.failed(&old, id, &one_shot(), error()).await;
     }
     let running = fixture.started(1).await;
-    assert_eq!(fixture.work(&old, 1, 1, AllBut(None)).await.unwrap().now_created, 1);
+    assert_eq!(fixture.work(&old, 1, 1, ALL).await.unwrap().now_created, 1);
     fixture.store.release_lease(old.clone()).await.unwrap();
-    assert_eq!(fixture.work(&old, 1, 1, AllBut(None)).await, None);
+    assert_eq!(fixture.work(&old, 1, 1, ALL).await, None);
     assert_eq!(fixture.store.tidy_redrives(old, None).await, Err(FencedError::TermOver));
     let new = fixture.lead("other").await;
-    assert_eq!(fixture.work(&new, 1, 1, AllBut(None)).await.unwrap().created, Some(2), "the next term goes on");
+    assert_eq!(fixture.work(&new, 1, 1, ALL).await.unwrap().created, Some(2), "the next term goes on");
     assert_eq!(fixture.created_by(1).await, ["a", "b"]);
 
     let seq = fixture.store.running_redrives().await.unwrap()[0].seq;
     fixture.change(1, RedriveChange::Cancel).await.unwrap();
     let contracts = vec![Some(Arc::new(ContractSnapshot::of(one_shot()).unwrap()))];
-    let work = RedriveWork { seq, id: running.id, limit: 10, contracts, admission: Arc::new(AllBut(None)) };
+    let work = RedriveWork { seq, id: running.id, limit: 10, contracts, admission: Arc::new(ALL) };
     assert_eq!(fixture.store.work_redrive(new, work).await.unwrap(), RedriveWorked::NOTHING);
     let cancelled = fixture.redrive(1).await;
     assert_eq!((cancelled.created, cancelled.skipped, cancelled.remaining()), (2, 0, 0));
@@ -414,7 +418,7 @@ pub async fn the_outcomes_of_a_redrive_outlive_its_intents(fixture: Fixture) {
         fixture.failed(&term, id, &one_shot(), error()).await;
     }
     fixture.started(1).await;
-    fixture.work(&term, 1, 10, AllBut(None)).await.unwrap();
+    fixture.work(&term, 1, 10, ALL).await.unwrap();
     let [a, b] = [id_of(&fixture.intent("a").await, 1), id_of(&fixture.intent("b").await, 1)];
     fixture.attempt(&term, &fixture.intent(a.as_str()).await, accepted()).await;
     tidy(&fixture, &term, Some(Duration::ZERO)).await;
@@ -439,7 +443,7 @@ pub async fn pages_of_a_redrive_have_its_intents_only(fixture: Fixture) {
         fixture.failed(&term, id, &one_shot(), error()).await;
     }
     fixture.started(1).await;
-    fixture.work(&term, 1, 10, AllBut(None)).await.unwrap();
+    fixture.work(&term, 1, 10, ALL).await.unwrap();
     fixture.submit("another", &one_shot()).await;
     let query = ListQuery { redrive: Some(redrive_id(1)), limit: 2, ..ListQuery::default() };
     let first = fixture.store.list(query.clone()).await.unwrap();

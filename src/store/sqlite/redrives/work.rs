@@ -3,8 +3,6 @@
 //! The transaction that creates a new intent also deletes the item of the plan, so that a step that is repeated, because its
 //! answer was lost or another leader took over, continues where the last one ended.
 
-use std::sync::Arc;
-
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::super::connection::begin_transaction;
@@ -22,6 +20,7 @@ use crate::domain::redrive::{RedriveId, redriven_id};
 use crate::domain::schedule::Lane;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
+use crate::store::redrive::Rooms;
 use crate::store::{RedriveLink, RedriveWork, RedriveWorked};
 
 /// The result of a step, and the size of the payloads that it copied.
@@ -69,10 +68,10 @@ fn try_run(
         let lane = contract.as_deref().map(|contract| lane_of(&transaction, &mut writer.contracts, contract));
         lanes.push(lane.transpose()?);
     }
-    let is_admitted = |lane: &Option<Arc<Lane>>| lane.as_ref().is_none_or(|lane| work.admission.admits(lane));
-    let admitted: Vec<_> = lanes.iter().enumerate().filter(|(_, lane)| is_admitted(lane)).map(|(at, _)| at).collect();
-    let items = items(&transaction, work, &admitted)?;
-    if items.is_empty() && admitted.len() < lanes.len() {
+    let mut rooms = Rooms::new(lanes.iter().map(Option::as_deref), &*work.admission);
+    let mut items = items(&transaction, work, &rooms)?;
+    items.retain(|item| rooms.take(item.target));
+    if items.is_empty() && !rooms.all_admitted() {
         return Ok(Some(NOTHING));
     }
     let mut numbers = Numbers::load(&transaction)?;
@@ -108,12 +107,12 @@ struct Item {
 }
 
 /// Reads the next items of all targets that are admitted, in the order of the plan.
-fn items(transaction: &Transaction<'_>, work: &RedriveWork, admitted: &[usize]) -> Result<Vec<Item>, rusqlite::Error> {
+fn items(transaction: &Transaction<'_>, work: &RedriveWork, rooms: &Rooms) -> Result<Vec<Item>, rusqlite::Error> {
     let mut next = transaction.prepare_cached(NEXT)?;
     let mut items = Vec::new();
-    for target in admitted {
-        let rows = next.query_map(params![work.seq.0, as_limit(*target), as_limit(work.limit)], |row| {
-            Ok(Item { target: *target, position: row.get(0)?, seq: IntentSeq(row.get(1)?) })
+    for (target, room) in rooms.admitted() {
+        let rows = next.query_map(params![work.seq.0, as_limit(target), as_limit(work.limit.min(room))], |row| {
+            Ok(Item { target, position: row.get(0)?, seq: IntentSeq(row.get(1)?) })
         })?;
         for row in rows {
             items.push(row?);

@@ -19,6 +19,7 @@ use crate::domain::intent::{IntentId, IntentSeq};
 use crate::domain::lease::Term;
 use crate::domain::redrive::{RedriveId, redriven_id};
 use crate::domain::schedule::Lane;
+use crate::store::redrive::Rooms;
 use crate::store::{RedriveSeq, RedriveWork, RedriveWorked, StoreError};
 
 /// A target of the redrive that the registry has: what its new intents get.
@@ -44,14 +45,12 @@ pub(in crate::store::sqlserver) async fn run(
             None => None,
         });
     }
-    let is_admitted =
-        |target: &Option<Target>| target.as_ref().is_none_or(|target| work.admission.admits(&target.lane));
-    let admitted: Vec<_> =
-        (0..).zip(&targets).filter(|(_, target)| is_admitted(target)).map(|(number, _)| number).collect();
-    let all_admitted = admitted.len() == targets.len();
-    let results = database.run(next_batch(work.seq, admitted, work.limit)).await?;
-    let items = set(&results, 0).iter().map(Item::read).collect::<Result<Vec<_>, _>>()?;
-    if items.is_empty() && !all_admitted {
+    let lanes = targets.iter().map(|target| target.as_ref().map(|target| &*target.lane));
+    let mut rooms = Rooms::new(lanes, &*work.admission);
+    let results = database.run(next_batch(work.seq, rooms.admitted(), work.limit)).await?;
+    let mut items = set(&results, 0).iter().map(Item::read).collect::<Result<Vec<_>, _>>()?;
+    items.retain(|item| usize::try_from(item.target).is_ok_and(|target| rooms.take(target)));
+    if items.is_empty() && !rooms.all_admitted() {
         return Ok(Some(RedriveWorked::NOTHING));
     }
     let batch =
@@ -121,18 +120,24 @@ impl Item {
 }
 
 /// The next items of the targets that are admitted, in the order of the plan, with the ids of their intents.
-pub(in crate::store::sqlserver) fn next_batch(seq: RedriveSeq, targets: Vec<i64>, limit: usize) -> Batch {
+pub(in crate::store::sqlserver) fn next_batch(
+    seq: RedriveSeq,
+    targets: impl Iterator<Item = (usize, usize)>,
+    limit: usize,
+) -> Batch {
     let mut values = Values::default();
-    let targets = values.json(targets.into_iter().map(|number| json!({ "number": number })).collect());
+    let targets =
+        values.json(targets.map(|(number, room)| json!({ "number": number, "room": room.min(limit) })).collect());
     let (seq, limit) = (values.number(seq.0), values.count(limit));
     values.batch(format!(
         "
 SELECT n.target_number, n.position, n.intent_seq, i.intent_id, COALESCE(o.gateway_key, i.intent_id) AS gateway_key
 FROM (SELECT TOP ({limit}) t.target_number, t.position, t.intent_seq
-    FROM OPENJSON({targets}) WITH (number BIGINT) AS j
-    CROSS APPLY (SELECT TOP ({limit}) e.target_number, e.position, e.intent_seq FROM submission_redrive_items AS e
+    FROM OPENJSON({targets}) WITH (number BIGINT, room BIGINT) AS j
+    CROSS APPLY (SELECT TOP ({limit}) e.target_number, e.position, e.intent_seq,
+            ROW_NUMBER() OVER (ORDER BY e.position) AS place FROM submission_redrive_items AS e
         WHERE e.redrive_seq = {seq} AND e.target_number = j.number ORDER BY e.position) AS t
-    ORDER BY t.position) AS n
+    WHERE t.place <= j.room ORDER BY t.position) AS n
 LEFT JOIN submission_intents AS i ON i.intent_seq = n.intent_seq
 LEFT JOIN submission_intent_options AS o ON o.intent_seq = n.intent_seq
 ORDER BY n.position;"

@@ -254,8 +254,8 @@ fn redrive_id() -> RedriveId {
 fn redrives() -> Vec<Batch> {
     struct Always;
     impl RedriveAdmission for Always {
-        fn admits(&self, _: &Lane) -> bool {
-            true
+        fn room(&self, _: &Lane) -> usize {
+            1
         }
     }
     let (seq, id) = (RedriveSeq(1), redrive_id());
@@ -282,7 +282,7 @@ fn redrives() -> Vec<Batch> {
         plan::begin_batch(&new),
         plan::insert_batch(seq, 0, &[]),
         plan::finish_batch(seq, 0, ""),
-        work::next_batch(seq, Vec::new(), 1),
+        work::next_batch(seq, std::iter::empty(), 1),
         work::create_batch(&term(), &work, std::iter::empty()),
     ];
     for wanted in choices(6) {
