@@ -8,6 +8,7 @@ use super::json::{CommonErrors, ErrorJson, HistoryJson, IntentListJson, SubmitRe
 use super::wait;
 use crate::domain::intent::{Intent, IntentId, Payload, Status, TargetName};
 use crate::domain::intent_json::{IntentJson, StatusName};
+use crate::domain::redrive::RedriveId;
 use crate::domain::time::Timestamp;
 use crate::store::{ListQuery, MAX_AHEAD, NewIntent, PageCursor, Submitted};
 use crate::web::error::ApiError;
@@ -182,6 +183,7 @@ pub fn no_such_intent(id: &str) -> ApiError {
         ("q" = Option<String>, Query, description = "Search: first the intents with exactly this gateway message id, newest first, then the intents whose own id starts with it, in order of their ids"),
         ("status" = Option<StatusName>, Query, description = "Only intents with this status"),
         ("submissionTarget" = Option<String>, Query, description = "Only intents of this target"),
+        ("redriveId" = Option<String>, Query, description = "Only intents that this redrive created"),
         ("createdAfter" = Option<String>, Query, description = "Only intents created after this time, such as 2026-11-16T09:00:00Z"),
         ("createdBefore" = Option<String>, Query, description = "Only intents created before this time, such as 2026-11-16T09:00:00Z"),
         ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default; values above 200 count as 200"),
@@ -203,7 +205,7 @@ pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<Http
 
 /// Parses the query string of a list of intents. The console accepts the same parameters.
 pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
-    let known = ["q", "status", "submissionTarget", "createdAfter", "createdBefore", "limit", "cursor"];
+    let known = ["q", "status", "submissionTarget", "redriveId", "createdAfter", "createdBefore", "limit", "cursor"];
     let query = Query::parse(text, &known)?;
     let prefix = query.get("q", "an id or its first characters", |text| Some(text.trim().to_owned()))?;
     let prefix = prefix.filter(|prefix| !prefix.is_empty());
@@ -213,6 +215,7 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
         return Err(ApiError::InvalidRequest(text.to_owned()));
     }
     Ok(ListQuery {
+        redrive: query.get("redriveId", "the id of a redrive", RedriveId::parse)?,
         prefix,
         status: query.get("status", "pending, accepted, rejected or exhausted", Status::parse)?,
         target: query.get("submissionTarget", "the name of a target", |text| TargetName::parse(text).ok())?,

@@ -13,6 +13,7 @@ pub mod jobs;
 pub mod json;
 mod openapi;
 mod ops;
+pub mod redrives;
 pub mod targets;
 pub(crate) mod wait;
 mod webhooks;
@@ -41,6 +42,8 @@ pub fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/v1/targets", "GET, HEAD").route(get_or_head().to(targets::list)))
         .service(resource("/v1/targets/{submissionTarget}/pause", "POST").route(web::post().to(targets::pause)))
         .service(resource("/v1/targets/{submissionTarget}/resume", "POST").route(web::post().to(targets::resume)))
+        .service(resource("/v1/intents/{intentId}/redrive", "POST").route(web::post().to(redrives::single::redrive)))
+        .configure(redrives::routes)
         .configure(jobs::routes)
         .configure(inbox::routes)
         .service(resource("/healthz", "GET, HEAD").route(get_or_head().to(ops::healthz)))

@@ -10,7 +10,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
-use super::{batch, cancel, history_fragment, inbox, intents, jobs, ops, targets, webhooks};
+use super::{batch, cancel, history_fragment, inbox, intents, jobs, ops, redrives, targets, webhooks};
 use crate::web::error::ApiError;
 use crate::web::{exact_resource, get_or_head, resource};
 
@@ -31,6 +31,14 @@ use crate::web::{exact_resource, get_or_head, resource};
         intents::history,
         cancel::cancel_intent,
         webhooks::redeliver,
+        redrives::plan,
+        redrives::list,
+        redrives::get,
+        redrives::start,
+        redrives::pause,
+        redrives::resume,
+        redrives::cancel,
+        redrives::single::redrive,
         targets::list,
         targets::pause,
         targets::resume,
@@ -54,6 +62,7 @@ use crate::web::{exact_resource, get_or_head, resource};
     ),
     tags(
         (name = "intents", description = "Submit intents and read their status and history"),
+        (name = "redrives", description = "Send failed intents again"),
         (name = "targets", description = "List, pause and resume targets"),
         (name = "jobs", description = "Submit jobs of a tenant to management nodes and read their status"),
         (name = "inbox", description = "Receive form posts, text messages, calls and emails, and read the contacts and messages made of them"),

@@ -6,6 +6,7 @@ mod client;
 mod demo;
 mod health;
 mod lease;
+mod redrive;
 mod settings;
 mod stand_in;
 mod submit_file;
@@ -58,6 +59,9 @@ enum Command {
     /// Manage the lease that decides which instance executes
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
+    /// Send failed intents again, in bulk
+    #[command(subcommand)]
+    Redrive(redrive::RedriveCommand),
     /// Submit an intent, or all lines of a file, to a running service
     #[command(after_help = "Examples:\n  submission-manager submit --id order-1001 --target sms.realtime \\\n    \
         --payload '{\"to\":\"+46700000001\",\"message\":\"Hello\"}' --wait 10\n  \
@@ -111,6 +115,7 @@ pub fn run() -> ExitCode {
         Command::Migrate(config) => block_on(migrate(config)),
         Command::Backup(args) => block_on(backup::run(args)),
         Command::Lease(command) => block_on(lease::run(command)),
+        Command::Redrive(command) => block_on(redrive::run(command)),
         Command::Submit(args) => block_on(client::submit(args)),
         Command::Bench(args) => {
             logging::start_quiet();

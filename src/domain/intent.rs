@@ -95,7 +95,7 @@ impl IntentId {
     }
 
     /// The id of an intent that repeats another one. The caller makes sure that it is a valid id.
-    pub(super) fn of_redrive(id: String) -> Self {
+    pub(in crate::domain) fn of_redrive(id: String) -> Self {
         Self(id.into())
     }
 

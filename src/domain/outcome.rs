@@ -59,12 +59,15 @@ impl Contact {
         }
     }
 
+    /// How texts about a response begin.
+    pub const ANSWERED_TEXT: &str = "gateway";
+
     /// The contact of a stored error, from its text. Texts about a response begin with "gateway". The contact of any other
     /// text without a prefix is unknown.
     pub fn of_text(text: &str) -> Self {
         if text.starts_with(Self::NotSent.prefix()) {
             Self::NotSent
-        } else if text.starts_with("gateway") {
+        } else if text.starts_with(Self::ANSWERED_TEXT) {
             Self::Answered
         } else {
             Self::Unknown

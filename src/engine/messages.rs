@@ -16,13 +16,14 @@ pub enum Child {
     Executor,
     Webhooks,
     Inbox,
+    Redrives,
 }
 
 impl Child {
     /// Whether the leader starts this child again within the term. The deaths of the others end the term, because only a new
     /// term may close the attempts that they left open.
     pub fn is_restarted(self) -> bool {
-        matches!(self, Self::Webhooks | Self::Inbox)
+        matches!(self, Self::Webhooks | Self::Inbox | Self::Redrives)
     }
 }
 
@@ -33,6 +34,7 @@ impl fmt::Display for Child {
             Self::Executor => "executor",
             Self::Webhooks => "webhooks",
             Self::Inbox => "inbox",
+            Self::Redrives => "redrives",
         })
     }
 }

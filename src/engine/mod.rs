@@ -9,6 +9,7 @@ pub mod leader;
 mod lease_trust;
 pub mod messages;
 mod one_at_a_time;
+mod redrive;
 mod retention;
 mod scheduler;
 pub mod webhooks;

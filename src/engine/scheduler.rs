@@ -22,7 +22,8 @@ use std::time::Duration;
 
 use actix::fut::wrap_future;
 use actix::{
-    Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle,
+    Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, MessageResult, Recipient,
+    SpawnHandle,
 };
 use tokio::time::Instant;
 
@@ -41,8 +42,8 @@ use crate::platform::supervision::Alive;
 use crate::store::client::StoreClient;
 use crate::store::messages::{AttemptsInDoubt, IntentsWaiting};
 use crate::store::{
-    AttemptEnd, ChangeCursor, InFlight, InFlightGuard, Refresh, RefreshRequest, ScheduleSnapshot, SlotGuard,
-    SlotSource, StartOnInsert,
+    AttemptEnd, ChangeCursor, InFlight, InFlightGuard, RedriveAdmission, Refresh, RefreshRequest, ScheduleSnapshot,
+    SlotGuard, SlotSource, StartOnInsert,
 };
 use crate::store::{FencedError, TermSubscriber};
 use crate::telemetry::metrics::Metrics;
@@ -161,6 +162,23 @@ impl SlotSource for InsertSlots {
             }
         });
         Some((slot, in_flight))
+    }
+}
+
+/// Asks for the admission of redriven intents, which depends on the schedule of the term.
+#[derive(Message)]
+#[rtype(result = "Arc<dyn RedriveAdmission>")]
+pub(super) struct AdmissionOfRedrives;
+
+/// Admits as many redriven intents as could start at once.
+struct FreeSlots {
+    schedule: SharedSchedule,
+    store_time: StoreTime,
+}
+
+impl RedriveAdmission for FreeSlots {
+    fn room(&self, lane: &Lane) -> usize {
+        self.schedule.lock().room_for_redriven(lane, self.store_time.now())
     }
 }
 
@@ -424,6 +442,16 @@ impl Handler<SlotFree> for SchedulerActor {
         if !self.refreshing.is_running() && self.wants_pages() {
             self.refresh(ctx);
         }
+    }
+}
+
+impl Handler<AdmissionOfRedrives> for SchedulerActor {
+    type Result = MessageResult<AdmissionOfRedrives>;
+
+    fn handle(&mut self, _: AdmissionOfRedrives, _: &mut Self::Context) -> Self::Result {
+        let (schedule, store_time) = (self.schedule.clone(), self.deps.store_time.clone());
+        let slots: Arc<dyn RedriveAdmission> = Arc::new(FreeSlots { schedule, store_time });
+        MessageResult(slots)
     }
 }
 

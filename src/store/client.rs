@@ -46,6 +46,7 @@ pub struct StoreClient {
     subscription: TermSubscription,
     pending_webhooks: Arc<Notify>,
     inbox_filled: Arc<Notify>,
+    redrives_changed: Arc<Notify>,
     shared: Arc<Shared>,
 }
 
@@ -59,6 +60,7 @@ struct Shared {
     /// How long a client's request may take.
     budget: Duration,
     own_writes: Semaphore,
+    long_write: Semaphore,
 }
 
 /// Which actor of this instance has something to do after a write.
@@ -66,19 +68,22 @@ pub(super) enum Wake {
     Scheduler,
     Webhooks,
     Inbox,
+    Redrives,
 }
 
 impl StoreClient {
     pub fn new(actor: Supervised<StoreActor>, deps: StoreDeps) -> Self {
         let StoreDeps { store, subscription, pending_webhooks, inbox_filled, health, .. } = deps;
+        let redrives_changed = Arc::default();
         let shared = Shared {
             health,
             probe: Mutex::new(()),
             clock_ahead: AtomicU64::new(0),
             budget: store.budget(),
             own_writes: Semaphore::new(MAX_OWN_WRITES),
+            long_write: Semaphore::new(1),
         };
-        Self { actor, subscription, pending_webhooks, inbox_filled, shared: Arc::new(shared) }
+        Self { actor, subscription, pending_webhooks, inbox_filled, redrives_changed, shared: Arc::new(shared) }
     }
 
     /// Stores an intent; resolves when it is durable.
@@ -137,6 +142,11 @@ impl StoreClient {
     /// Resolves when inbox submissions may have become due since the last time.
     pub async fn inbox_filled(&self) {
         self.inbox_filled.notified().await;
+    }
+
+    /// Resolves when redrives may have been started or resumed since the last time.
+    pub async fn redrives_changed(&self) {
+        self.redrives_changed.notified().await;
     }
 
     /// From now on notifies the actors of this term of new intents, in place of any others.
@@ -200,6 +210,15 @@ impl StoreClient {
         self.read(call).await
     }
 
+    /// Makes a write that an operator requests and that may take long, unless another one runs.
+    pub(super) async fn long_write<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Store) -> StoreFuture<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let _running = self.shared.long_write.try_acquire().map_err(|_| StoreError::Overloaded)?;
+        self.call(|reply| StoreCall::new(CallKind::Needed, reply, call)).await?.answer
+    }
+
     /// Makes a call of the leader, which waits for it as long as the store takes.
     pub(super) async fn leader_call<T: Send + 'static, E: StoreFailure>(
         &self,
@@ -214,6 +233,7 @@ impl StoreClient {
             Wake::Scheduler => self.subscription.announce(),
             Wake::Webhooks => self.pending_webhooks.notify_one(),
             Wake::Inbox => self.inbox_filled.notify_one(),
+            Wake::Redrives => self.redrives_changed.notify_one(),
         }
     }
 

@@ -10,6 +10,7 @@
 //! - `request`: a call of a client's request that may write a row of its own. It is limited like a read.
 //! - `write`: a transaction of its own that a client or an operator requests. Few run at a time. `write(Webhooks)` wakes
 //!   the webhook actor afterwards, and so on.
+//! - `long`: a write that an operator requests and that may take longer than the store's budget. One runs at a time.
 //! - `leader`: a call of the leader or of readiness. It is not limited, because there are only a few of them.
 //! - `fenced`: a call of the leader that takes effect only if its term holds the lease, checked in the same transaction.
 
@@ -22,26 +23,44 @@ use super::client::{StoreClient, Wake};
 #[cfg(test)]
 use super::faulty::Intercept;
 use super::{
-    Backlog, BatchResults, Cancellation, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture, FencedResult,
-    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxSubmission, IntentDetail,
-    IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, OpenAttempt, OpenWebhookTry, Overview,
-    ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Refresh, RefreshRequest, Reprocess, ScheduleSnapshot,
-    StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, WriteBatch,
+    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery,
+    FencedFuture, FencedResult, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery,
+    InboxSubmission, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, NewRedrive,
+    OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery,
+    Redrive, RedrivePage, RedriveSource, RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess,
+    RunningRedrive, ScheduleSnapshot, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, WriteBatch,
 };
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
 use crate::domain::lease::{Lease, Term};
+use crate::domain::redrive::{RedriveChange, RedriveId};
 use crate::domain::time::Timestamp;
 
 /// A database that keeps intents. Every call is atomic: when it fails, it is not half done.
 pub trait Store:
-    WriteStore + LeaseStore + ScheduleStore + IntentStore + TargetStore + WebhookStore + JobStore + InboxStore
+    WriteStore
+    + LeaseStore
+    + ScheduleStore
+    + IntentStore
+    + TargetStore
+    + WebhookStore
+    + JobStore
+    + InboxStore
+    + RedriveStore
 {
 }
 
 impl<S> Store for S where
-    S: WriteStore + LeaseStore + ScheduleStore + IntentStore + TargetStore + WebhookStore + JobStore + InboxStore
+    S: WriteStore
+        + LeaseStore
+        + ScheduleStore
+        + IntentStore
+        + TargetStore
+        + WebhookStore
+        + JobStore
+        + InboxStore
+        + RedriveStore
 {
 }
 
@@ -108,6 +127,7 @@ macro_rules! store_calls {
     (@send read $client:expr, $call:expr) => { $client.read($call) };
     (@send request $client:expr, $call:expr) => { $client.read($call) };
     (@send write $client:expr, $call:expr) => { $client.write($call) };
+    (@send long $client:expr, $call:expr) => { $client.long_write($call) };
     (@send leader $client:expr, $call:expr) => { $client.leader_call($call) };
     (@send fenced $client:expr, $call:expr) => { $client.leader_call($call) };
 }
@@ -212,5 +232,27 @@ store_calls! {
         read fn list_submissions(query: InboxQuery) -> InboxPage<InboxSubmission>;
         read fn list_contacts(query: InboxQuery) -> InboxPage<Contact>;
         read fn list_messages(query: InboxQuery) -> InboxPage<InboxMessage>;
+    }
+
+    /// Redrives in bulk.
+    trait RedriveStore {
+        /// Returns an intent with everything that a new intent repeats of it. Intents of jobs are not found.
+        read fn redrive_source(id: IntentId) -> Option<RedriveSource>;
+        /// Fixes the set of intents of a redrive. Nothing is sent.
+        long fn plan_redrive(new: NewRedrive) -> Planning;
+        /// Returns a redrive with its progress. Plans that were not started in time are not found.
+        read fn find_redrive(id: RedriveId) -> Option<Redrive>;
+        /// Returns redrives, the newest first, after this one.
+        read fn list_redrives(after: Option<RedriveId>, limit: usize) -> RedrivePage;
+        /// Starts, pauses, resumes or cancels a redrive.
+        write(Redrives) fn change_redrive(id: RedriveId, change: RedriveChange) -> ChangedRedrive;
+        /// Returns the redrives that are to be worked off, the oldest first.
+        leader fn running_redrives() -> Vec<RunningRedrive>;
+        /// Creates the next intents of a redrive in one transaction. Intents of targets that are not admitted are left for
+        /// later. Intents that were deleted or redriven meanwhile are skipped.
+        fenced(Scheduler) fn work_redrive(term: Term, work: RedriveWork) -> RedriveWorked;
+        /// Deletes what is left of redrives that are over and of plans that were not started in time, and redrives that ended
+        /// before `keep_for`. Returns whether more is left to delete.
+        fenced fn tidy_redrives(term: Term, keep_for: Option<Duration>) -> bool;
     }
 }

@@ -3,6 +3,7 @@
 use super::WebhookHistory;
 use crate::domain::attempt::Attempt;
 use crate::domain::intent::{Intent, IntentId, Status, TargetName};
+use crate::domain::redrive::RedriveId;
 use crate::domain::time::Timestamp;
 
 /// An intent with its finished attempts and its webhook event.
@@ -24,6 +25,8 @@ pub struct ListQuery {
     pub prefix: Option<String>,
     pub status: Option<Status>,
     pub target: Option<TargetName>,
+    /// Only intents that this redrive created.
+    pub redrive: Option<RedriveId>,
     /// Only intents created after this moment.
     pub created_after: Option<Timestamp>,
     /// Only intents created before this moment.
@@ -41,7 +44,11 @@ impl ListQuery {
 
     /// Whether the query has filters besides the id.
     pub(super) fn filters(&self) -> bool {
-        self.status.is_some() || self.target.is_some() || self.created_after.is_some() || self.created_before.is_some()
+        self.status.is_some()
+            || self.target.is_some()
+            || self.redrive.is_some()
+            || self.created_after.is_some()
+            || self.created_before.is_some()
     }
 }
 

@@ -50,7 +50,8 @@ pub use self::console::{
     Overview, RECENT_MINUTES, TargetHealth, minute_of,
 };
 pub use self::contract::{
-    InboxStore, IntentStore, JobStore, LeaseStore, ScheduleStore, Store, TargetStore, WebhookStore, WriteStore,
+    InboxStore, IntentStore, JobStore, LeaseStore, RedriveStore, ScheduleStore, Store, TargetStore, WebhookStore,
+    WriteStore,
 };
 pub use self::error::{FencedError, FencedFuture, FencedResult, StoreError, StoreFailure, StoreFuture};
 pub use self::inbox::{
@@ -63,7 +64,10 @@ pub use self::intents::{History, IntentPage, ListQuery, PageCursor};
 pub use self::jobs::{FoundJob, Job, JobCursor, JobLookup, JobPage, JobQuery, NewJob};
 pub use self::lease::{LeaseRow, LeaseState};
 pub use self::purge::{PurgeCursor, PurgeRequest, Purged};
-pub use self::redrive::RedriveLink;
+pub use self::redrive::{
+    ChangedRedrive, NewRedrive, Planning, Redrive, RedriveAdmission, RedriveLink, RedriveOutcomes, RedrivePage,
+    RedriveSeq, RedriveSource, RedriveWork, RedriveWorked, RunningRedrive,
+};
 pub use self::schedule::{Backlog, ChangeCursor, Refresh, RefreshRequest, ScheduleSnapshot};
 pub use self::slot::{AttemptEnd, InFlight, InFlightGuard, SlotGuard};
 pub use self::start_on_insert::{SlotSource, StartOnInsert, StartedOnInsert};

@@ -22,6 +22,8 @@ pub struct Metrics {
     registry: Registry,
     pub intents_created: IntCounter,
     pub intents_purged: IntCounter,
+    redrive_created: IntCounter,
+    pub redrives_running: IntGauge,
     pub idempotent_hits: IntCounter,
     pub idempotency_conflicts: IntCounter,
     intents_terminal: IntCounterVec,
@@ -88,6 +90,9 @@ impl Metrics {
         let make = Maker(&registry);
         let metrics = Self {
             intents_created: make.counter("intents_created_total", "Intents stored")?,
+            redrive_created: make
+                .counter("redrive_created_total", "Intents that redrives in bulk created; they also count as stored")?,
+            redrives_running: make.gauge("redrives_running", "Redrives that the leader works off; 0 on followers")?,
             intents_purged: make.counter("intents_purged_total", "Intents deleted after the retention time")?,
             idempotent_hits: make
                 .counter("idempotent_hits_total", "Requests that repeated an intent and got the stored one")?,
@@ -279,6 +284,12 @@ impl Metrics {
     /// The counter of calls that were not made because a local resource ran out. `kind` is `gateway` or `webhook`.
     pub fn local_resource_errors(&self, kind: &str) -> IntCounter {
         self.local_resource_errors.with_label_values(&[kind])
+    }
+
+    /// Records that a redrive in bulk created this many intents.
+    pub fn intents_redriven(&self, count: u64) {
+        self.redrive_created.inc_by(count);
+        self.intents_created.inc_by(count);
     }
 
     /// Records that an intent ended without an attempt.

@@ -11,6 +11,7 @@ use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, Status};
 use crate::domain::job::SubmissionId;
 use crate::domain::node::{Breach, PROBE_INTERVAL};
+use crate::domain::redrive::Refusal;
 use crate::store::{Conflict, StoreError};
 
 /// Every error that a client of the API can get.
@@ -52,6 +53,12 @@ pub enum ApiError {
     AttemptInProgress { attempt: u32 },
     #[error("it has already ended with the status {}", status.as_str())]
     AlreadyTerminal { status: Status },
+    #[error("{}", refused_change(change, *refusal))]
+    InvalidRedriveState { change: &'static str, refusal: Refusal },
+    #[error("only an intent that was rejected or exhausted can be redriven; this one is {}", status.as_str())]
+    NotFailed { status: Status },
+    #[error("the intent was redriven already, as {redriven_as:?}; redrive that one if it failed too")]
+    AlreadyRedriven { redriven_as: IntentId },
     #[error("the {what} is too large; the limit is {limit} bytes")]
     PayloadTooLarge { what: &'static str, limit: usize },
     #[error("the request body is incomplete or not framed correctly; check Content-Length or the chunked encoding")]
@@ -83,6 +90,14 @@ fn conflicting_fields(conflict: &Conflict) -> Vec<&'static str> {
     fields.into_iter().flatten().collect()
 }
 
+/// Why a redrive was not changed.
+fn refused_change(change: &str, refusal: Refusal) -> String {
+    match refusal {
+        Refusal::WrongState(state) => format!("cannot {change} a redrive that is {}", state.as_str()),
+        Refusal::EmptyPlan => "the plan has no intents, so there is nothing to start; plan another filter".to_owned(),
+    }
+}
+
 impl ApiError {
     /// The code of the error, for programs.
     pub fn code(&self) -> &'static str {
@@ -101,6 +116,8 @@ impl ApiError {
             Self::NotTerminal { .. } => "not_terminal",
             Self::AttemptInProgress { .. } => "attempt_in_progress",
             Self::AlreadyTerminal { .. } => "already_terminal",
+            Self::InvalidRedriveState { .. } | Self::NotFailed { .. } => "invalid_state",
+            Self::AlreadyRedriven { .. } => "already_redriven",
             Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::RequestTimeout | Self::HeadTimeout { .. } => "request_timeout",
             Self::HeadTooLarge => "headers_too_large",
@@ -124,7 +141,11 @@ impl ApiError {
                 let violations = breaches.iter().map(|breach| json!({ "field": breach.field, "rule": breach.rule }));
                 Some(json!({ "violations": violations.collect::<Vec<_>>() }))
             }
-            Self::AlreadyTerminal { status } => Some(json!({ "status": status.as_str() })),
+            Self::InvalidRedriveState { refusal: Refusal::WrongState(state), .. } => {
+                Some(json!({ "state": state.as_str() }))
+            }
+            Self::AlreadyRedriven { redriven_as } => Some(json!({ "redrivenAs": redriven_as.as_str() })),
+            Self::NotFailed { status } | Self::AlreadyTerminal { status } => Some(json!({ "status": status.as_str() })),
             Self::PayloadTooLarge { limit, .. } => Some(json!({ "maxBytes": limit })),
             _ => None,
         }
@@ -198,6 +219,9 @@ impl ResponseError for ApiError {
             | Self::NotTerminal { .. }
             | Self::AttemptInProgress { .. }
             | Self::AlreadyTerminal { .. }
+            | Self::InvalidRedriveState { .. }
+            | Self::NotFailed { .. }
+            | Self::AlreadyRedriven { .. }
             | Self::JobConflict { .. }
             | Self::KeyConflict { .. }
             | Self::AlreadyProcessed { .. } => StatusCode::CONFLICT,

@@ -30,6 +30,7 @@ mod memory;
 mod overload;
 mod permissions;
 mod raw_server;
+mod redrives;
 mod secrets;
 mod slow;
 mod sqlserver;

@@ -54,10 +54,10 @@ class Error(TypedDict):
 class _ErrorBody(TypedDict):
     # A stable code for programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`,
     # `management_node_not_found`, `method_not_allowed`, `request_timeout`, `idempotency_conflict`,
-    # `already_processed`, `not_terminal`, `already_terminal`, `attempt_in_progress`, `payload_too_large`,
-    # `headers_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`, `execution_unavailable` or
-    # `internal_error`. A proxy in front of the service may have codes of its own: the one in `deploy/haproxy.cfg`
-    # responds with 502, 503 and 504 and the code `unavailable`.
+    # `already_processed`, `not_terminal`, `already_terminal`, `attempt_in_progress`, `invalid_state`,
+    # `already_redriven`, `payload_too_large`, `headers_too_large`, `policy_rejected`, `overloaded`,
+    # `store_unavailable`, `execution_unavailable` or `internal_error`. A proxy in front of the service may have
+    # codes of its own: the one in `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code `unavailable`.
     code: str
     # A message for people. It may change between versions.
     message: str
@@ -83,6 +83,10 @@ class ExecutionProfile(_ExecutionProfile, total=False):
 
 # The values of `exhaustedReason`.
 ExhaustedReasonName = Literal["deadline_exceeded", "max_attempts", "one_shot", "cancelled"]
+
+
+# The statuses of intents that can be redriven.
+FailedStatusName = Literal["rejected", "exhausted"]
 
 
 class _History(TypedDict):
@@ -323,6 +327,113 @@ class PayloadRef(_PayloadRef, total=False):
     artifact_bucket: Union[str, None]
 
 
+class _PlanRequest(TypedDict):
+    filter: RedriveFilter
+
+
+class PlanRequest(_PlanRequest, total=False):
+    """Which intents to redrive."""
+
+    # Whether to include intents whose last attempt was interrupted or timed out. Their gateway may have accepted
+    # them, so sending them again may do twice what it did.
+    includeUnknownOutcome: bool
+    # A note for other operators, such as the number of an incident.
+    note: Union[str, None]
+
+
+class _Redrive(TypedDict):
+    # How many intents the plan has.
+    count: int
+    # How many new intents were created so far.
+    created: int
+    # How many failed intents that match the filter are not in the plan, by reason: `already_redriven`,
+    # `target_not_in_registry` and `outcome_unknown`.
+    excluded: Dict[str, int]
+    filter: RedriveFilter
+    # The intents of the plan by target, status and reason.
+    groups: List[RedriveGroup]
+    includeUnknownOutcome: bool
+    outcomes: RedriveOutcomes
+    plannedAt: str
+    redriveId: str
+    # How many intents are still to be redriven.
+    remaining: int
+    # Up to ten ids of the plan, in the order in which they are redriven.
+    sample: List[str]
+    # How many intents were left out since, because they were deleted or redriven otherwise, or because their target
+    # left the registry.
+    skipped: int
+    state: RedriveStateName
+
+
+class Redrive(_Redrive, total=False):
+    """A redrive: its plan, its state and its progress."""
+
+    # When it was completed or cancelled.
+    endedAt: Union[str, None]
+    note: Union[str, None]
+    # Absent until the redrive is started.
+    ratePerSecond: Union[int, None]
+    # Absent until the redrive is started.
+    startedAt: Union[str, None]
+
+
+class RedriveFilter(TypedDict, total=False):
+    """Chooses failed intents. All conditions that are present have to be met; `{}` chooses all failed intents.
+    `intentIds` stands alone.
+    """
+
+    completedAfter: Union[str, None]
+    completedBefore: Union[str, None]
+    createdAfter: Union[str, None]
+    createdBefore: Union[str, None]
+    # These intents alone, as far as they have failed.
+    intentIds: Union[List[str], None]
+    # The `rejectedReason` or `exhaustedReason`.
+    reason: Union[str, None]
+    # Both by default.
+    status: Union[List[FailedStatusName], None]
+    # A target of the registry.
+    submissionTarget: Union[str, None]
+
+
+class RedriveGroup(TypedDict):
+    """How many intents of a plan share target, status and reason."""
+
+    count: int
+    reason: str
+    status: FailedStatusName
+    submissionTarget: str
+
+
+class RedriveIntentRequest(TypedDict, total=False):
+    """How to redrive an intent."""
+
+    # Any JSON, in place of the payload of the intent. Without it, the new intent has the same payload bytes.
+    payload: Any
+
+
+class RedriveList(TypedDict):
+    """A page of redrives."""
+
+    # Pass this as `cursor` to get the next page; null on the last page.
+    nextCursor: Union[str, None]
+    redrives: List[Redrive]
+
+
+class RedriveOutcomes(TypedDict):
+    """How many of the new intents have which status."""
+
+    accepted: int
+    exhausted: int
+    pending: int
+    rejected: int
+
+
+# The states of a redrive.
+RedriveStateName = Literal["planned", "running", "paused", "completed", "cancelled"]
+
+
 class _RequestedBy(TypedDict):
     user_id: str
 
@@ -339,6 +450,13 @@ class ResourceShape(TypedDict):
     cpu: int
     memory_mib: int
     walltime_seconds: int
+
+
+class StartRequest(TypedDict, total=False):
+    """How to start a redrive."""
+
+    # How many intents to create in a second; 10 by default.
+    ratePerSecond: Union[int, None]
 
 
 # The values of `status`.

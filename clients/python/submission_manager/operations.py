@@ -188,6 +188,7 @@ class Operations(Transport):
         q: Union[str, None] = None,
         status: Union[models.StatusName, None] = None,
         submission_target: Union[str, None] = None,
+        redrive_id: Union[str, None] = None,
         created_after: Union[str, None] = None,
         created_before: Union[str, None] = None,
         limit: Union[int, None] = None,
@@ -199,6 +200,7 @@ class Operations(Transport):
         id starts with it, in order of their ids
         status: Only intents with this status
         submission_target: Only intents of this target
+        redrive_id: Only intents that this redrive created
         created_after: Only intents created after this time, such as 2026-11-16T09:00:00Z
         created_before: Only intents created before this time, such as 2026-11-16T09:00:00Z
         limit: Page size: 50 by default; values above 200 count as 200
@@ -208,7 +210,7 @@ class Operations(Transport):
             "GET",
             "/v1/intents",
             "json",
-            query={"q": q, "status": status, "submissionTarget": submission_target, "createdAfter": created_after, "createdBefore": created_before, "limit": limit, "cursor": cursor},
+            query={"q": q, "status": status, "submissionTarget": submission_target, "redriveId": redrive_id, "createdAfter": created_after, "createdBefore": created_before, "limit": limit, "cursor": cursor},
         ))
 
     def submit_intent(
@@ -293,6 +295,21 @@ class Operations(Transport):
             "/v1/intents/{intentId}/history",
             "json",
             path={"intentId": intent_id},
+        ))
+
+    def redrive_intent(self, intent_id: str, body: Union[models.RedriveIntentRequest, None]) -> models.Intent:
+        """Redrive an intent
+
+        Sends a failed intent again at once, as a new intent under the current contract of its target. The gateway
+        gets the `Idempotency-Key` of the first intent of the chain.
+        """
+        return cast(models.Intent, self._call(
+            "POST",
+            "/v1/intents/{intentId}/redrive",
+            "json",
+            path={"intentId": intent_id},
+            body=body,
+            content_type="application/json",
         ))
 
     def redeliver_webhook(self, intent_id: str) -> models.Webhook:
@@ -385,6 +402,91 @@ class Operations(Transport):
             "/v1/jobs/{submission_id}/history",
             "json",
             path={"submission_id": submission_id},
+        ))
+
+    def list_redrives(
+        self,
+        *,
+        limit: Union[int, None] = None,
+        cursor: Union[str, None] = None,
+    ) -> models.RedriveList:
+        """List redrives, newest first
+
+        limit: Page size: 50 by default; values above 200 count as 200
+        cursor: `nextCursor` of the previous page
+        """
+        return cast(models.RedriveList, self._call(
+            "GET",
+            "/v1/redrives",
+            "json",
+            query={"limit": limit, "cursor": cursor},
+        ))
+
+    def plan_redrive(self, body: models.PlanRequest) -> models.Redrive:
+        """Plan a redrive
+
+        Fixes the set of failed intents that match the filter, in the order in which they ended, and counts what is
+        left out. Nothing is sent until the plan is started. A plan that is not started within a day is deleted.
+        """
+        return cast(models.Redrive, self._call(
+            "POST",
+            "/v1/redrives",
+            "json",
+            body=body,
+            content_type="application/json",
+        ))
+
+    def get_redrive(self, redrive_id: str) -> models.Redrive:
+        """Get a redrive with its progress"""
+        return cast(models.Redrive, self._call(
+            "GET",
+            "/v1/redrives/{redriveId}",
+            "json",
+            path={"redriveId": redrive_id},
+        ))
+
+    def cancel_redrive(self, redrive_id: str) -> models.Redrive:
+        """Cancel a redrive
+
+        No further intents are created. Those that were created before stay.
+        """
+        return cast(models.Redrive, self._call(
+            "POST",
+            "/v1/redrives/{redriveId}/cancel",
+            "json",
+            path={"redriveId": redrive_id},
+        ))
+
+    def pause_redrive(self, redrive_id: str) -> models.Redrive:
+        """Pause a running redrive"""
+        return cast(models.Redrive, self._call(
+            "POST",
+            "/v1/redrives/{redriveId}/pause",
+            "json",
+            path={"redriveId": redrive_id},
+        ))
+
+    def resume_redrive(self, redrive_id: str) -> models.Redrive:
+        """Resume a paused redrive"""
+        return cast(models.Redrive, self._call(
+            "POST",
+            "/v1/redrives/{redriveId}/resume",
+            "json",
+            path={"redriveId": redrive_id},
+        ))
+
+    def start_redrive(self, redrive_id: str, body: Union[models.StartRequest, None]) -> models.Redrive:
+        """Start a planned redrive
+
+        The leader creates a new intent for each intent of the plan, at the given rate and behind new intents.
+        """
+        return cast(models.Redrive, self._call(
+            "POST",
+            "/v1/redrives/{redriveId}/start",
+            "json",
+            path={"redriveId": redrive_id},
+            body=body,
+            content_type="application/json",
         ))
 
     def list_targets(self) -> models.TargetList:

@@ -43,10 +43,10 @@ export interface ErrorBody {
   /**
    * A stable code for programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`,
    * `management_node_not_found`, `method_not_allowed`, `request_timeout`, `idempotency_conflict`,
-   * `already_processed`, `not_terminal`, `already_terminal`, `attempt_in_progress`, `payload_too_large`,
-   * `headers_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`, `execution_unavailable` or
-   * `internal_error`. A proxy in front of the service may have codes of its own: the one in `deploy/haproxy.cfg`
-   * responds with 502, 503 and 504 and the code `unavailable`.
+   * `already_processed`, `not_terminal`, `already_terminal`, `attempt_in_progress`, `invalid_state`,
+   * `already_redriven`, `payload_too_large`, `headers_too_large`, `policy_rejected`, `overloaded`,
+   * `store_unavailable`, `execution_unavailable` or `internal_error`. A proxy in front of the service may have
+   * codes of its own: the one in `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code `unavailable`.
    */
   code: string;
   /** Further details for programs, depending on the code. */
@@ -64,6 +64,9 @@ export interface ExecutionProfile {
 
 /** The values of `exhaustedReason`. */
 export type ExhaustedReasonName = "deadline_exceeded" | "max_attempts" | "one_shot" | "cancelled";
+
+/** The statuses of intents that can be redriven. */
+export type FailedStatusName = "rejected" | "exhausted";
 
 /**
  * An intent with its attempts in order. Once the intent has ended, `webhook` has its webhook event, if its contract
@@ -269,6 +272,106 @@ export interface PayloadRef {
   input_uri: string;
 }
 
+/** Which intents to redrive. */
+export interface PlanRequest {
+  filter: RedriveFilter;
+  /**
+   * Whether to include intents whose last attempt was interrupted or timed out. Their gateway may have accepted
+   * them, so sending them again may do twice what it did.
+   */
+  includeUnknownOutcome?: boolean;
+  /** A note for other operators, such as the number of an incident. */
+  note?: string | null;
+}
+
+/** A redrive: its plan, its state and its progress. */
+export interface Redrive {
+  /** How many intents the plan has. */
+  count: number;
+  /** How many new intents were created so far. */
+  created: number;
+  /** When it was completed or cancelled. */
+  endedAt?: string | null;
+  /**
+   * How many failed intents that match the filter are not in the plan, by reason: `already_redriven`,
+   * `target_not_in_registry` and `outcome_unknown`.
+   */
+  excluded: Record<string, number>;
+  filter: RedriveFilter;
+  /** The intents of the plan by target, status and reason. */
+  groups: Array<RedriveGroup>;
+  includeUnknownOutcome: boolean;
+  note?: string | null;
+  outcomes: RedriveOutcomes;
+  plannedAt: string;
+  /** Absent until the redrive is started. */
+  ratePerSecond?: number | null;
+  redriveId: string;
+  /** How many intents are still to be redriven. */
+  remaining: number;
+  /** Up to ten ids of the plan, in the order in which they are redriven. */
+  sample: Array<string>;
+  /**
+   * How many intents were left out since, because they were deleted or redriven otherwise, or because their target
+   * left the registry.
+   */
+  skipped: number;
+  /** Absent until the redrive is started. */
+  startedAt?: string | null;
+  state: RedriveStateName;
+}
+
+/**
+ * Chooses failed intents. All conditions that are present have to be met; `{}` chooses all failed intents.
+ * `intentIds` stands alone.
+ */
+export interface RedriveFilter {
+  completedAfter?: string | null;
+  completedBefore?: string | null;
+  createdAfter?: string | null;
+  createdBefore?: string | null;
+  /** These intents alone, as far as they have failed. */
+  intentIds?: Array<string> | null;
+  /** The `rejectedReason` or `exhaustedReason`. */
+  reason?: string | null;
+  /** Both by default. */
+  status?: Array<FailedStatusName> | null;
+  /** A target of the registry. */
+  submissionTarget?: string | null;
+}
+
+/** How many intents of a plan share target, status and reason. */
+export interface RedriveGroup {
+  count: number;
+  reason: string;
+  status: FailedStatusName;
+  submissionTarget: string;
+}
+
+/** How to redrive an intent. */
+export interface RedriveIntentRequest {
+  /** Any JSON, in place of the payload of the intent. Without it, the new intent has the same payload bytes. */
+  payload?: unknown;
+}
+
+/** A page of redrives. */
+export interface RedriveList {
+  /** Pass this as `cursor` to get the next page; null on the last page. */
+  nextCursor: string | null;
+  redrives: Array<Redrive>;
+}
+
+/** How many of the new intents have which status. */
+export interface RedriveOutcomes {
+  accepted: number;
+  exhausted: number;
+  pending: number;
+  rejected: number;
+}
+
+/** The states of a redrive. */
+export type RedriveStateName = "planned" | "running" | "paused" | "completed" | "cancelled";
+
 /** The user who requested the job. */
 export interface RequestedBy {
   session_id?: string | null;
@@ -280,6 +383,12 @@ export interface ResourceShape {
   cpu: number;
   memory_mib: number;
   walltime_seconds: number;
+}
+
+/** How to start a redrive. */
+export interface StartRequest {
+  /** How many intents to create in a second; 10 by default. */
+  ratePerSecond?: number | null;
 }
 
 /** The values of `status`. */

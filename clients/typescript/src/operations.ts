@@ -169,6 +169,8 @@ export class Operations extends Transport {
       status?: models.StatusName;
       /** Only intents of this target */
       submissionTarget?: string;
+      /** Only intents that this redrive created */
+      redriveId?: string;
       /** Only intents created after this time, such as 2026-11-16T09:00:00Z */
       createdAfter?: string;
       /** Only intents created before this time, such as 2026-11-16T09:00:00Z */
@@ -180,7 +182,7 @@ export class Operations extends Transport {
     } = {},
   ): Promise<models.IntentList> {
     return this.call("GET", "/v1/intents", "json", options, {
-      query: { "q": options.q, "status": options.status, "submissionTarget": options.submissionTarget, "createdAfter": options.createdAfter, "createdBefore": options.createdBefore, "limit": options.limit, "cursor": options.cursor },
+      query: { "q": options.q, "status": options.status, "submissionTarget": options.submissionTarget, "redriveId": options.redriveId, "createdAfter": options.createdAfter, "createdBefore": options.createdBefore, "limit": options.limit, "cursor": options.cursor },
     });
   }
 
@@ -256,6 +258,24 @@ export class Operations extends Transport {
   /** Get an intent with all its attempts */
   getIntentHistory(intentId: string, options: CallOptions = {}): Promise<models.History> {
     return this.call("GET", "/v1/intents/{intentId}/history", "json", options, {path: { "intentId": intentId }});
+  }
+
+  /**
+   * Redrive an intent
+   *
+   * Sends a failed intent again at once, as a new intent under the current contract of its target. The gateway gets
+   * the `Idempotency-Key` of the first intent of the chain.
+   */
+  redriveIntent(
+    intentId: string,
+    body: models.RedriveIntentRequest | null,
+    options: CallOptions = {},
+  ): Promise<models.Intent> {
+    return this.call("POST", "/v1/intents/{intentId}/redrive", "json", options, {
+      path: { "intentId": intentId },
+      body,
+      contentType: "application/json",
+    });
   }
 
   /**
@@ -342,6 +362,75 @@ export class Operations extends Transport {
   getJobHistory(submissionId: string, options: CallOptions = {}): Promise<models.JobHistory> {
     return this.call("GET", "/v1/jobs/{submission_id}/history", "json", options, {
       path: { "submission_id": submissionId },
+    });
+  }
+
+  /** List redrives, newest first */
+  listRedrives(
+    options: CallOptions & {
+      /** Page size: 50 by default; values above 200 count as 200 */
+      limit?: number;
+      /** `nextCursor` of the previous page */
+      cursor?: string;
+    } = {},
+  ): Promise<models.RedriveList> {
+    return this.call("GET", "/v1/redrives", "json", options, {
+      query: { "limit": options.limit, "cursor": options.cursor },
+    });
+  }
+
+  /**
+   * Plan a redrive
+   *
+   * Fixes the set of failed intents that match the filter, in the order in which they ended, and counts what is
+   * left out. Nothing is sent until the plan is started. A plan that is not started within a day is deleted.
+   */
+  planRedrive(body: models.PlanRequest, options: CallOptions = {}): Promise<models.Redrive> {
+    return this.call("POST", "/v1/redrives", "json", options, {body, contentType: "application/json"});
+  }
+
+  /** Get a redrive with its progress */
+  getRedrive(redriveId: string, options: CallOptions = {}): Promise<models.Redrive> {
+    return this.call("GET", "/v1/redrives/{redriveId}", "json", options, {path: { "redriveId": redriveId }});
+  }
+
+  /**
+   * Cancel a redrive
+   *
+   * No further intents are created. Those that were created before stay.
+   */
+  cancelRedrive(redriveId: string, options: CallOptions = {}): Promise<models.Redrive> {
+    return this.call("POST", "/v1/redrives/{redriveId}/cancel", "json", options, {
+      path: { "redriveId": redriveId },
+    });
+  }
+
+  /** Pause a running redrive */
+  pauseRedrive(redriveId: string, options: CallOptions = {}): Promise<models.Redrive> {
+    return this.call("POST", "/v1/redrives/{redriveId}/pause", "json", options, {path: { "redriveId": redriveId }});
+  }
+
+  /** Resume a paused redrive */
+  resumeRedrive(redriveId: string, options: CallOptions = {}): Promise<models.Redrive> {
+    return this.call("POST", "/v1/redrives/{redriveId}/resume", "json", options, {
+      path: { "redriveId": redriveId },
+    });
+  }
+
+  /**
+   * Start a planned redrive
+   *
+   * The leader creates a new intent for each intent of the plan, at the given rate and behind new intents.
+   */
+  startRedrive(
+    redriveId: string,
+    body: models.StartRequest | null,
+    options: CallOptions = {},
+  ): Promise<models.Redrive> {
+    return this.call("POST", "/v1/redrives/{redriveId}/start", "json", options, {
+      path: { "redriveId": redriveId },
+      body,
+      contentType: "application/json",
     });
   }
 

@@ -127,6 +127,13 @@ impl TargetBounds {
         self.limits.max_in_flight.is_none_or(|most| self.in_flight < most.get() as usize)
     }
 
+    /// How many more attempts the target's limits allow now. With a rate, it is one at a time.
+    pub(super) fn free_slots(&self) -> usize {
+        let most = self.limits.max_in_flight.map_or(usize::MAX, |most| most.get() as usize);
+        let free = most.saturating_sub(self.in_flight);
+        if self.limits.rate.is_some() { free.min(1) } else { free }
+    }
+
     /// When the rate of the target allows the next start, if it has a rate.
     pub(super) fn not_before(&self) -> Option<Timestamp> {
         self.next_start.filter(|_| self.limits.rate.is_some())

@@ -9,6 +9,7 @@
 //! structure: the scheduler actor tells it everything that happens, including the time.
 
 mod bounds;
+mod redriven;
 mod sharing;
 #[cfg(test)]
 mod tests;

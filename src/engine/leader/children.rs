@@ -10,6 +10,7 @@ use crate::domain::lease::Term;
 use crate::engine::executor::{ExecutorActor, ExecutorDeps};
 use crate::engine::inbox::{InboxActor, InboxDeps};
 use crate::engine::messages::{Child, ChildStopped, Stop};
+use crate::engine::redrive::{RedriveActor, RedriveDeps};
 use crate::engine::retention::RetentionActor;
 use crate::engine::scheduler::{SchedulerActor, SchedulerDeps};
 use crate::engine::webhooks::{StopDelivering, WebhookActor, WebhookDeps};
@@ -26,6 +27,7 @@ pub(super) struct Children {
     pub scheduler: Addr<SchedulerActor>,
     pub webhooks: Addr<WebhookActor>,
     pub inbox: Addr<InboxActor>,
+    pub redrives: Addr<RedriveActor>,
     retention: Option<Addr<RetentionActor>>,
     store: StoreClient,
     term: Term,
@@ -38,6 +40,7 @@ impl Drop for Children {
         self.scheduler.do_send(Stop);
         self.webhooks.do_send(StopDelivering { patience: Duration::ZERO });
         self.inbox.do_send(Stop);
+        self.redrives.do_send(Stop);
         if let Some(retention) = &self.retention {
             retention.do_send(Stop);
         }
@@ -107,12 +110,14 @@ impl Children {
         });
         let webhooks = start_webhooks(deps, leadership, &store_time, &leader);
         let inbox = start_inbox(deps, leadership, &leader);
+        let redrives = start_redrives(deps, leadership, &scheduler, &leader);
         report_death(&leader, &term, Child::Executor, executor_death);
         report_death(&leader, &term, Child::Scheduler, scheduler_death);
         Self {
             scheduler,
             webhooks,
             inbox,
+            redrives,
             retention,
             store,
             term,
@@ -129,10 +134,11 @@ const WEBHOOK_GRACE: Duration = Duration::from_millis(200);
 const WEBHOOK_RECORDING: Duration = Duration::from_secs(2);
 
 impl Children {
-    /// Stops the inbox and webhook actors. Webhook tries in flight may end by themselves until all attempts have finished,
+    /// Stops the inbox, redrive and webhook actors. Webhook tries in flight may end by themselves until all attempts have finished,
     /// and for [`WEBHOOK_GRACE`] after that.
     pub(super) async fn stop_webhooks(&self, attempts_finished: impl Future<Output = ()>) {
         self.inbox.do_send(Stop);
+        self.redrives.do_send(Stop);
         let stop = |patience| self.webhooks.send(StopDelivering { patience });
         let grace_is_over = async {
             attempts_finished.await;
@@ -158,6 +164,7 @@ impl Children {
     ) {
         match child {
             Child::Inbox => self.inbox = start_inbox(deps, leadership, leader),
+            Child::Redrives => self.redrives = start_redrives(deps, leadership, &self.scheduler, leader),
             Child::Webhooks => self.webhooks = start_webhooks(deps, leadership, store_time, leader),
             // Their death ended the term.
             Child::Scheduler | Child::Executor => {}
@@ -194,6 +201,27 @@ fn start_inbox(deps: &LeaderDeps, leadership: &LeadershipTerm, leader: &Addr<Lea
         leader: leader.clone().recipient(),
     };
     deps.webhook_thread.start(move |_| InboxActor::new(inbox, alive))
+}
+
+fn start_redrives(
+    deps: &LeaderDeps,
+    leadership: &LeadershipTerm,
+    scheduler: &Addr<SchedulerActor>,
+    leader: &Addr<LeaderActor>,
+) -> Addr<RedriveActor> {
+    let (alive, death) = alive();
+    report_death(leader, &leadership.term, Child::Redrives, death);
+    let redrives = RedriveDeps {
+        term: leadership.term.clone(),
+        trust: leadership.trust.clone(),
+        store: deps.store.clone(),
+        registry: deps.engine.registry.clone(),
+        metrics: Arc::clone(&deps.metrics),
+        scheduler: scheduler.clone(),
+        leader: leader.clone().recipient(),
+        keep_for: deps.settings.retention,
+    };
+    RedriveActor::start_in_arbiter(&deps.webhook_arbiter, move |_| RedriveActor::new(redrives, alive))
 }
 
 /// Reports the death of a child to the leader.

@@ -81,7 +81,7 @@ pub struct LeaderActor {
 enum State {
     Following,
     Preparing(LeadershipTerm),
-    Leading(LeadershipTerm, Children),
+    Leading(LeadershipTerm, Box<Children>),
     Draining(LeadershipTerm),
     Stopped,
 }
@@ -189,7 +189,7 @@ impl LeaderActor {
         }
         self.deps.board.set(Some(lease));
         let children = Children::start(&self.deps, &leadership, &self.store_time, snapshot, ctx.address());
-        self.state = State::Leading(leadership, children);
+        self.state = State::Leading(leadership, Box::new(children));
     }
 
     /// Tries again later to close attempts of earlier terms that the store refused to close. Their intents wait meanwhile.
@@ -383,6 +383,7 @@ impl Handler<CrashChild> for LeaderActor {
             Child::Scheduler => children.scheduler.do_send(crate::platform::supervision::Crash),
             Child::Webhooks => children.webhooks.do_send(crate::platform::supervision::Crash),
             Child::Inbox => children.inbox.do_send(crate::platform::supervision::Crash),
+            Child::Redrives => children.redrives.do_send(crate::platform::supervision::Crash),
             Child::Executor => children.executor.do_send(crate::platform::supervision::Crash),
         }
     }

@@ -8,6 +8,7 @@ mod inbox;
 mod options;
 mod progress;
 mod reads;
+mod redrives;
 mod stores;
 mod targets;
 mod terms;

@@ -10,6 +10,7 @@ pub mod jobs;
 pub mod leases;
 pub mod lookups;
 pub mod options;
+pub mod redrives;
 pub mod schedule;
 pub mod submissions;
 pub mod targets;
@@ -108,6 +109,19 @@ macro_rules! for_store {
                 an_intent_is_repeated_once_under_the_key_of_its_chain,
                 an_intent_that_repeats_another_may_be_started_on_insert,
                 retention_deletes_options_with_their_intents,
+            }
+            redrives {
+                a_plan_has_failed_intents_and_says_what_it_leaves_out,
+                filters_choose_intents,
+                states_follow_one_another,
+                redrives_are_listed_newest_first,
+                a_redrive_creates_an_intent_for_each_of_its_plan,
+                intents_that_cannot_be_redriven_any_more_are_skipped,
+                a_busy_gateway_holds_up_its_own_targets_only,
+                only_the_term_that_leads_works_off_redrives_that_run,
+                the_outcomes_of_a_redrive_outlive_its_intents,
+                pages_of_a_redrive_have_its_intents_only,
+                a_redrive_source_has_the_payload_and_the_key_of_the_chain,
             }
             targets {
                 no_attempt_of_a_paused_target_starts,

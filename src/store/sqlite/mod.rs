@@ -22,6 +22,7 @@ mod numbers;
 mod options;
 mod purge;
 mod read;
+mod redrives;
 mod schedule;
 mod targets;
 mod webhooks;
@@ -45,17 +46,20 @@ use self::jobs::Reach;
 use self::write::ContractCache;
 use super::error::fenced;
 use super::{
-    Backlog, BatchResults, Cancellation, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture,
-    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission,
-    IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery,
-    OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery,
-    Refresh, RefreshRequest, Reprocess, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent,
-    StoredTarget, TargetHealth, TargetStore, WebhookStore, WriteBatch, WriteStore,
+    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery,
+    FencedFuture, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore,
+    InboxSubmission, IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState,
+    LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET, Planning,
+    ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore,
+    RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore,
+    StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetStore, WebhookStore, WriteBatch,
+    WriteStore,
 };
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
 use crate::domain::lease::{Lease, Term};
+use crate::domain::redrive::{RedriveChange, RedriveId};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
 
@@ -67,6 +71,7 @@ const RESERVED_READERS: usize = 2;
 const BUDGET: Duration = Duration::from_secs(5);
 
 /// A store in a SQLite file.
+#[derive(Clone)]
 pub struct SqliteStore {
     file: Arc<DatabaseFile>,
     clock: WallClock,
@@ -491,6 +496,46 @@ impl InboxStore for SqliteStore {
 
     fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxMessage>> {
         self.read(move |connection, _| inbox::messages(connection, &query))
+    }
+}
+
+impl RedriveStore for SqliteStore {
+    fn redrive_source(&self, id: IntentId) -> StoreFuture<Option<RedriveSource>> {
+        self.read(move |connection, _| redrives::source(connection, &id))
+    }
+
+    fn plan_redrive(&self, new: NewRedrive) -> StoreFuture<Planning> {
+        Box::pin(redrives::plan::run(self.clone(), new))
+    }
+
+    fn find_redrive(&self, id: RedriveId) -> StoreFuture<Option<Redrive>> {
+        self.read(move |connection, clock| redrives::find(connection, clock, id))
+    }
+
+    fn list_redrives(&self, after: Option<RedriveId>, limit: usize) -> StoreFuture<RedrivePage> {
+        self.read(move |connection, clock| redrives::list(connection, clock, after, limit))
+    }
+
+    fn change_redrive(&self, id: RedriveId, change: RedriveChange) -> StoreFuture<ChangedRedrive> {
+        self.write(move |writer, clock| redrives::change(&mut writer.connection, clock, id, change))
+    }
+
+    fn running_redrives(&self) -> StoreFuture<Vec<RunningRedrive>> {
+        self.read_reserved(|connection, _| redrives::running(connection))
+    }
+
+    fn work_redrive(&self, term: Term, work: RedriveWork) -> FencedFuture<RedriveWorked> {
+        let step = self.write(move |writer, clock| redrives::work::run(writer, clock, &term, &work));
+        let (step, checkpointer) = (fenced(step), Arc::clone(&self.checkpointer));
+        Box::pin(async move {
+            let step = step.await?;
+            checkpointer.committed(step.payload_bytes);
+            Ok(step.worked)
+        })
+    }
+
+    fn tidy_redrives(&self, term: Term, keep_for: Option<Duration>) -> FencedFuture<bool> {
+        fenced(self.write(move |writer, clock| redrives::tidy(&mut writer.connection, clock, &term, keep_for)))
     }
 }
 

@@ -5,14 +5,23 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use crate::domain::intent::{IntentId, IntentSeq};
 use crate::domain::time::Timestamp;
-use crate::store::NewIntent;
+use crate::store::{NewIntent, RedriveLink};
 
 /// Stores the options of a new intent, if it has any.
 pub(super) fn insert(transaction: &Transaction<'_>, seq: IntentSeq, new: &NewIntent) -> Result<(), rusqlite::Error> {
     if new.not_before.is_none() && new.redrive.is_none() {
         return Ok(());
     }
-    let link = new.redrive.as_ref();
+    insert_link(transaction, seq, new.not_before, new.redrive.as_ref())
+}
+
+/// Stores the scheduled start of a new intent and its link to the intent that it repeats.
+pub(super) fn insert_link(
+    transaction: &Transaction<'_>,
+    seq: IntentSeq,
+    not_before: Option<Timestamp>,
+    link: Option<&RedriveLink>,
+) -> Result<(), rusqlite::Error> {
     transaction
         .prepare_cached(
             "INSERT INTO submission_intent_options (intent_seq, not_before, redrive_of, redrive_id, gateway_key)
@@ -20,7 +29,7 @@ pub(super) fn insert(transaction: &Transaction<'_>, seq: IntentSeq, new: &NewInt
         )?
         .execute(params![
             seq.0,
-            new.not_before.map(Timestamp::micros),
+            not_before.map(Timestamp::micros),
             link.map(|link| link.of.as_str()),
             link.and_then(|link| link.redrive).map(|id| id.to_string()),
             link.map(|link| link.gateway_key.as_str())

@@ -106,6 +106,13 @@ impl Filters {
                 Value::Text(target.to_string()),
             );
         }
+        if let Some(redrive) = query.redrive {
+            filters.add(
+                "EXISTS (SELECT 1 FROM submission_intent_options o
+                     WHERE o.intent_seq = i.intent_seq AND o.redrive_id = ?)",
+                Value::Text(redrive.to_string()),
+            );
+        }
         if let Some(moment) = query.created_after {
             let first = first_seq_from(snapshot, next_moment(moment))?;
             filters.add("i.intent_seq >= ?", Value::Integer(first));
@@ -134,7 +141,7 @@ impl Filters {
     }
 }
 
-fn next_moment(moment: Timestamp) -> Timestamp {
+pub(super) fn next_moment(moment: Timestamp) -> Timestamp {
     Timestamp::from_micros(moment.micros().saturating_add(1))
 }
 
@@ -154,6 +161,16 @@ fn newest(snapshot: &Connection, query: &ListQuery, mut filters: Filters) -> Res
     const ORDER: &str = "ORDER BY i.intent_seq DESC";
     let filter = filters.sql();
     let sql = match by_status {
+        _ if query.redrive.is_some() => {
+            let redrive = query.redrive.map(|id| id.to_string()).unwrap_or_default();
+            filters.values.insert(0, Value::Text(redrive));
+            let found = format!(
+                "SELECT o.intent_seq FROM submission_intent_options o INDEXED BY submission_intent_options_redrive
+                     CROSS JOIN submission_intents i ON i.intent_seq = o.intent_seq
+                 WHERE o.redrive_id = ? AND {filter} ORDER BY o.intent_seq DESC LIMIT ?"
+            );
+            format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {ORDER}")
+        }
         Some(index) => {
             let found = format!(
                 "SELECT i.intent_seq FROM submission_intents i INDEXED BY {index} WHERE {filter} {ORDER} LIMIT ?"
@@ -240,7 +257,7 @@ fn horizon(connection: &Connection, ids: &IdRange) -> Result<Option<IntentId>, r
 ///
 /// `created_at` grows with `intent_seq`, because the store's clock never goes back. So a binary search finds the intent
 /// without an index on `created_at`, which every insert would have to update. Intents of jobs are left out.
-fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rusqlite::Error> {
+pub(super) fn first_seq_from(connection: &Connection, moment: Timestamp) -> Result<i64, rusqlite::Error> {
     let mut ends = connection.prepare_cached(
         "SELECT coalesce((SELECT min(intent_seq) FROM submission_intents WHERE intent_seq >= 0), 0),
                 coalesce((SELECT max(intent_seq) FROM submission_intents), 0)",

@@ -311,6 +311,8 @@ async fn frequent_queries_use_their_indexes() {
             "SELECT 1 FROM submission_intents WHERE status = 'rejected' AND intent_seq < 9 ORDER BY intent_seq DESC",
             "submission_intents_rejected (status=? AND rowid<?",
         ),
+        (super::redrives::OUTCOMES, "submission_intent_options_redrive (redrive_id=?)"),
+        (super::redrives::work::NEXT, "PRIMARY KEY (redrive_seq=? AND target_number=?)"),
     ] {
         let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let plan: Result<Vec<String>, _> = explain.raw_query().mapped(|row| row.get("detail")).collect();

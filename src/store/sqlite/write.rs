@@ -266,7 +266,7 @@ fn submit(
 }
 
 /// Returns the lane of a contract, and inserts the contract if it is new.
-fn lane_of(
+pub(super) fn lane_of(
     transaction: &Transaction<'_>,
     contracts: &mut ContractCache,
     snapshot: &ContractSnapshot,

@@ -6,7 +6,7 @@ use super::rows;
 use crate::store::StoreError;
 
 /// All migrations in order. Each is one batch and can safely be run again.
-pub(super) const MIGRATIONS: [&str; 10] = [
+pub(super) const MIGRATIONS: [&str; 11] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
     include_str!("../../../schema/sqlserver/0003_minutes.sql"),
@@ -17,6 +17,7 @@ pub(super) const MIGRATIONS: [&str; 10] = [
     include_str!("../../../schema/sqlserver/0009_inbox_forms.sql"),
     include_str!("../../../schema/sqlserver/0010_fence.sql"),
     include_str!("../../../schema/sqlserver/0011_options.sql"),
+    include_str!("../../../schema/sqlserver/0012_redrives.sql"),
 ];
 
 pub(super) const VERSION: &str = "

@@ -18,6 +18,7 @@ mod migrate;
 mod options;
 mod purge;
 mod read;
+mod redrives;
 mod rows;
 mod script;
 mod settings;
@@ -44,17 +45,19 @@ use self::migrate::SchemaState;
 use self::write::Writer;
 use super::error::fenced;
 use super::{
-    Backlog, BatchResults, Cancellation, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, FencedFuture,
-    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission,
-    IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery,
-    OpenAttempt, OpenWebhookTry, Overview, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Refresh,
-    RefreshRequest, Reprocess, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget,
-    TargetHealth, TargetStore, WebhookStore, WriteBatch, WriteStore,
+    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery,
+    FencedFuture, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore,
+    InboxSubmission, IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState,
+    LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission,
+    PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore, RedriveWork, RedriveWorked,
+    Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture,
+    StoredIntent, StoredTarget, TargetHealth, TargetStore, WebhookStore, WriteBatch, WriteStore,
 };
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
 use crate::domain::lease::{Lease, Term};
+use crate::domain::redrive::{RedriveChange, RedriveId};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::StoreTime;
 use crate::telemetry::metrics::Metrics;
@@ -352,6 +355,42 @@ impl InboxStore for SqlServerStore {
 
     fn list_messages(&self, query: InboxQuery) -> StoreFuture<InboxPage<InboxMessage>> {
         self.call(move |store| async move { inbox::messages(&store.readers, &query).await })
+    }
+}
+
+impl RedriveStore for SqlServerStore {
+    fn redrive_source(&self, id: IntentId) -> StoreFuture<Option<RedriveSource>> {
+        self.call(move |store| async move { redrives::source(&store.readers, id).await })
+    }
+
+    fn plan_redrive(&self, new: NewRedrive) -> StoreFuture<Planning> {
+        self.call(move |store| async move { redrives::plan::run(&store.readers, new).await })
+    }
+
+    fn find_redrive(&self, id: RedriveId) -> StoreFuture<Option<Redrive>> {
+        self.call(move |store| async move { redrives::find(&store.readers, id).await })
+    }
+
+    fn list_redrives(&self, after: Option<RedriveId>, limit: usize) -> StoreFuture<RedrivePage> {
+        self.call(move |store| async move { redrives::list(&store.readers, after, limit).await })
+    }
+
+    fn change_redrive(&self, id: RedriveId, change: RedriveChange) -> StoreFuture<ChangedRedrive> {
+        self.call(move |store| async move { redrives::change(&store.readers, id, change).await })
+    }
+
+    fn running_redrives(&self) -> StoreFuture<Vec<RunningRedrive>> {
+        self.call(|store| async move { redrives::running(&store.database).await })
+    }
+
+    fn work_redrive(&self, term: Term, work: RedriveWork) -> FencedFuture<RedriveWorked> {
+        fenced(self.call(move |store| async move {
+            redrives::work::run(&store.database, &store.contracts, &term, &work).await
+        }))
+    }
+
+    fn tidy_redrives(&self, term: Term, keep_for: Option<Duration>) -> FencedFuture<bool> {
+        fenced(self.call(move |store| async move { redrives::tidy(&store.database, &term, keep_for).await }))
     }
 }
 

@@ -168,6 +168,14 @@ pub(super) fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
     if let Some(target) = &query.target {
         conditions.push(format!("c.submission_target = {}", values.text(target.as_str())));
     }
+    if let Some(redrive) = query.redrive {
+        // The second condition lets the filtered index be used.
+        conditions.push(format!(
+            "i.intent_seq IN (SELECT o.intent_seq FROM submission_intent_options AS o
+    WHERE o.redrive_id = {} AND o.redrive_id IS NOT NULL)",
+            values.code(redrive.to_string(), 36)
+        ));
+    }
     if let Some(after) = query.created_after {
         conditions.push(format!("i.created_at > {}", values.moment(after)));
     }

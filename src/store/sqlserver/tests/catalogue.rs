@@ -15,6 +15,7 @@ use sqlparser::parser::Parser;
 use super::super::attempts::{NotAllowed, Starts};
 use super::super::contracts::{self, ContractRow, Contracts};
 use super::super::database::{Batch, Database, PREPARE, Value};
+use super::super::redrives::{self, plan, work};
 use super::super::statements::{self, Part};
 use super::super::submit::Submits;
 use super::super::{checks, console, inbox, jobs, leases, migrate, options, purge, targets, webhooks, write};
@@ -26,6 +27,7 @@ use crate::domain::intent::{ExhaustedReason, IntentId, IntentSeq, Status, Target
 use crate::domain::job::fixtures::{command, submission_id};
 use crate::domain::lease::Term;
 use crate::domain::outcome::Outcome;
+use crate::domain::redrive::{Conditions, FailedStatus, RedriveFilter, RedriveId, RedriveState};
 use crate::domain::schedule::{GatewayId, Lane, LaneId, LanePage, LanePosition, Waiting};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
@@ -34,8 +36,8 @@ use crate::store::conformance::{accepted, finished, intent_id, new_intent};
 use crate::store::{
     ChangeCursor, DueWebhooksQuery, FailedInboxTry, FencedWrites, IdRange, InboxQuery, InboxSubmissionSeq,
     InboxSubmissionState, JobCursor, JobFacts, JobLookup, JobQuery, ListQuery, NewInboxSubmission, NewIntent, NewJob,
-    OpenAttempt, PageCursor, PostponeAttempt, ProcessedInboxSubmission, PurgeRequest, RedriveLink, RefreshRequest,
-    Reprocess, StartOnInsert, WriteBatch,
+    NewRedrive, OpenAttempt, PageCursor, PostponeAttempt, ProcessedInboxSubmission, PurgeRequest, RedriveAdmission,
+    RedriveLink, RedriveSeq, RedriveWork, RefreshRequest, Reprocess, StartOnInsert, WriteBatch,
 };
 
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
@@ -182,12 +184,13 @@ fn lists() -> Vec<Batch> {
         Part::ById("a", range(true, false)),
         Part::ById("a", range(true, true)),
     ];
-    for wanted in choices(4) {
+    for wanted in choices(5) {
         let query = ListQuery {
             status: wanted[0].then_some(Status::Accepted),
             target: wanted[1].then(target),
             created_after: wanted[2].then_some(NOW),
             created_before: wanted[3].then_some(NOW),
+            redrive: wanted[4].then(redrive_id),
             limit: 10,
             ..ListQuery::default()
         };
@@ -242,6 +245,61 @@ fn processed() -> Vec<Batch> {
     };
     let ways = (1..=3).flat_map(choices);
     ways.map(|way| inbox::process_batch(&term(), &way.into_iter().map(row).collect::<Vec<_>>())).collect()
+}
+
+fn redrive_id() -> RedriveId {
+    RedriveId::from_random([1; 16])
+}
+
+fn redrives() -> Vec<Batch> {
+    struct Always;
+    impl RedriveAdmission for Always {
+        fn room(&self, _: &Lane) -> usize {
+            1
+        }
+    }
+    let (seq, id) = (RedriveSeq(1), redrive_id());
+    let new = NewRedrive {
+        id,
+        filter: RedriveFilter::Ids(Vec::new()),
+        filter_json: String::new(),
+        include_unknown: false,
+        note: None,
+        registered: Arc::default(),
+    };
+    let work = RedriveWork { seq, id, limit: 1, contracts: Vec::new(), admission: Arc::new(Always) };
+    let mut batches = vec![
+        redrives::source_batch(&intent_id("a")),
+        redrives::find_batch(id),
+        redrives::list_batch(None, 10),
+        redrives::list_batch(Some(id), 10),
+        redrives::change_batch(id, RedriveState::Planned, RedriveState::Running, None),
+        redrives::running_batch(),
+        redrives::tidy_batch(&term(), None),
+        redrives::tidy_batch(&term(), Some(Duration::ZERO)),
+        plan::page_batch(&plan::Page::Ids(&[])),
+        plan::sample_batch(std::iter::empty()),
+        plan::begin_batch(&new),
+        plan::insert_batch(seq, 0, &[]),
+        plan::finish_batch(seq, 0, ""),
+        work::next_batch(seq, std::iter::empty(), 1),
+        work::create_batch(&term(), &work, std::iter::empty()),
+    ];
+    for wanted in choices(6) {
+        let conditions = Conditions {
+            statuses: Vec::new(),
+            target: wanted[0].then(target),
+            reason: wanted[1].then(|| "r".to_owned()),
+            created_after: wanted[2].then_some(NOW),
+            created_before: wanted[3].then_some(NOW),
+            completed_after: wanted[4].then_some(NOW),
+            completed_before: wanted[5].then_some(NOW),
+        };
+        batches.extend(
+            FailedStatus::ALL.map(|status| plan::page_batch(&plan::Page::Matching(status, &conditions, IntentSeq(0)))),
+        );
+    }
+    batches
 }
 
 pub(crate) fn all() -> Vec<Batch> {
@@ -308,6 +366,7 @@ pub(crate) fn all() -> Vec<Batch> {
     all.extend(writes.join().unwrap());
     all.extend(lists());
     all.extend(processed());
+    all.extend(redrives());
     let mut seen = HashSet::new();
     all.retain(|batch| seen.insert(batch.sql.clone()));
     all

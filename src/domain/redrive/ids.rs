@@ -1,14 +1,8 @@
-//! Redrives: failed intents that are sent again, each as a new intent that names the old one.
+//! The ids of intents that repeat others.
 
 use sha2::{Digest, Sha256};
 
-use super::intent::{IntentId, MAX_NAME_CHARS};
-use super::uuid_id::uuid_id;
-
-uuid_id! {
-    /// `redriveId`: the id of a redrive.
-    RedriveId
-}
+use crate::domain::intent::{IntentId, MAX_NAME_CHARS};
 
 /// Stands between the id of the first intent of a chain and the digest that ends the ids of all others.
 const MARK: &str = "~redrive-";
