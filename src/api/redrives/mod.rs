@@ -10,12 +10,11 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use self::json::{PlanRequest, RedriveJson, RedriveListJson, StartRequest};
 use super::intents::page_limit;
 use super::json::{CommonErrors, ErrorJson};
-use crate::domain::client::Scope;
 use crate::domain::redrive::{MAX_PLANNED, RedriveChange, RedriveFilter, RedriveId, RedriveRate};
 use crate::store::{ChangedRedrive, NewRedrive, Planning, Redrive};
 use crate::web::error::ApiError;
 use crate::web::query::Query;
-use crate::web::{WebDeps, auth, get_or_head, resource};
+use crate::web::{WebDeps, get_or_head, resource};
 
 /// Registers the routes of redrives.
 pub fn routes(config: &mut web::ServiceConfig) {
@@ -45,12 +44,7 @@ const MAX_BYTES: usize = 1024 * 1024;
         (status = 413, body = ErrorJson, description = "The request body has more than 1 MiB"),
         CommonErrors,
     ))]
-pub async fn plan(
-    request: HttpRequest,
-    payload: web::Payload,
-    deps: web::Data<WebDeps>,
-) -> Result<HttpResponse, ApiError> {
-    auth::authorize(&request, &deps, Scope::Admin)?;
+pub async fn plan(payload: web::Payload, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     let (body, _reservation) = deps.bodies.read(payload, MAX_BYTES).await?;
     let planned = plan_redrive(&deps, json::parse_plan(&body)?).await?;
     Ok(HttpResponse::Created().json(RedriveJson::from(&planned)))
@@ -115,7 +109,6 @@ fn new_id() -> Result<RedriveId, ApiError> {
         CommonErrors,
     ))]
 pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
-    auth::authorize(&request, &deps, Scope::Admin)?;
     let query = Query::parse(request.query_string(), &["limit", "cursor"])?;
     let after = query.get("cursor", "the nextCursor of the previous page", RedriveId::parse)?;
     let page = deps.store.list_redrives(after, page_limit(&query)?).await?;
@@ -132,12 +125,7 @@ pub async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Result<Http
         (status = 404, body = ErrorJson, description = "No such redrive, or a plan that was not started within a day"),
         CommonErrors,
     ))]
-pub async fn get(
-    request: HttpRequest,
-    path: web::Path<String>,
-    deps: web::Data<WebDeps>,
-) -> Result<HttpResponse, ApiError> {
-    auth::authorize(&request, &deps, Scope::Admin)?;
+pub async fn get(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     let found = deps.store.find_redrive(parse_id(&path)?).await?.ok_or_else(|| no_such_redrive(&path))?;
     Ok(HttpResponse::Ok().json(RedriveJson::from(&found)))
 }
@@ -157,12 +145,10 @@ pub async fn get(
         CommonErrors,
     ))]
 pub async fn start(
-    request: HttpRequest,
     path: web::Path<String>,
     payload: web::Payload,
     deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, ApiError> {
-    auth::authorize(&request, &deps, Scope::Admin)?;
     let id = parse_id(&path)?;
     let (body, _reservation) = deps.bodies.read(payload, MAX_BYTES).await?;
     let rate: RedriveRate = json::parse_start(&body)?;
@@ -179,12 +165,7 @@ pub async fn start(
         (status = 409, body = ErrorJson, description = "The redrive is not running (`invalid_state`)"),
         CommonErrors,
     ))]
-pub async fn pause(
-    request: HttpRequest,
-    path: web::Path<String>,
-    deps: web::Data<WebDeps>,
-) -> Result<HttpResponse, ApiError> {
-    auth::authorize(&request, &deps, Scope::Admin)?;
+pub async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     respond(&deps, parse_id(&path)?, RedriveChange::Pause).await
 }
 
@@ -198,12 +179,7 @@ pub async fn pause(
         (status = 409, body = ErrorJson, description = "The redrive is not paused (`invalid_state`)"),
         CommonErrors,
     ))]
-pub async fn resume(
-    request: HttpRequest,
-    path: web::Path<String>,
-    deps: web::Data<WebDeps>,
-) -> Result<HttpResponse, ApiError> {
-    auth::authorize(&request, &deps, Scope::Admin)?;
+pub async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     respond(&deps, parse_id(&path)?, RedriveChange::Resume).await
 }
 
@@ -219,12 +195,7 @@ pub async fn resume(
         (status = 409, body = ErrorJson, description = "The redrive has ended already (`invalid_state`)"),
         CommonErrors,
     ))]
-pub async fn cancel(
-    request: HttpRequest,
-    path: web::Path<String>,
-    deps: web::Data<WebDeps>,
-) -> Result<HttpResponse, ApiError> {
-    auth::authorize(&request, &deps, Scope::Admin)?;
+pub async fn cancel(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     respond(&deps, parse_id(&path)?, RedriveChange::Cancel).await
 }
 

@@ -221,7 +221,7 @@ fn start_redrives(
         leader: leader.clone().recipient(),
         keep_for: deps.settings.retention,
     };
-    RedriveActor::start_in_arbiter(&deps.webhook_arbiter, move |_| RedriveActor::new(redrives, alive))
+    deps.webhook_thread.start(move |_| RedriveActor::new(redrives, alive))
 }
 
 /// Reports the death of a child to the leader.
