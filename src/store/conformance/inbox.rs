@@ -257,6 +257,8 @@ pub async fn a_long_message_is_shown_up_to_a_whole_character(fixture: Fixture) {
         "a".repeat(SHOWN_CHARS),
         format!("{}😀", "a".repeat(SHOWN_CHARS)),
         format!("a{}", "😀".repeat(SHOWN_CHARS)),
+        // More than any cut of UTF-16 units leaves whole.
+        format!("a{}", "😀".repeat(2 * SHOWN_CHARS)),
         format!("{}é", "😀".repeat(SHOWN_CHARS - 1)),
     ];
     for (number, body) in (1_u8..).zip(&bodies) {
