@@ -88,7 +88,10 @@ async fn a_thousand_lines_are_one_commit_and_all_are_sent() {
     let body: Vec<String> = (0..1000).map(|number| item(&format!("n-{number}"), "once")).collect();
     let answer = lines(&api, body.join("\n") + "\n").await;
     assert_eq!(statuses(&answer), [200; 1000]);
-    assert_eq!(commits().await - before, 1, "one commit of more than 512 writes");
+    // Transactions of a SQL Server are smaller, so that other instances need not wait for long.
+    if site.is_a_file() {
+        assert_eq!(commits().await - before, 1, "one commit of more than 512 writes");
+    }
     api.until_nothing_is_pending().await;
     assert_eq!(gateway.ledger.len(), 1000);
     let again = lines(&api, body.join("\n")).await.json();
