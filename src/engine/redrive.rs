@@ -2,9 +2,8 @@
 //!
 //! State: the redrives that run, and when each may create its next intents. It receives `Stop` from the leader, and sends
 //! `TermFailed` to the leader if the term is over. It creates the new intents of each redrive at its rate, a few in each
-//! fenced transaction, and only as many as could start at once, so that new intents come
-//! first. Once a minute it
-//! deletes what is left of redrives that are over.
+//! fenced transaction, and only as many as could start at once, so that new intents come first. Once a minute it deletes
+//! what is left of redrives that are over.
 //!
 //! A store call that fails is repeated, which is harmless: the transaction that creates an intent also deletes it from the
 //! redrive. When the actor dies, the leader starts another one.
