@@ -52,7 +52,7 @@ async fn operator_of(request: &ServiceRequest, console: &Console, deps: &WebDeps
         let own_name = origin::host(request.request()).is_some_and(|host| deps.listener.is_own_name(host));
         return if console.on_loopback && own_name { Ok(Operator::ON_LOOPBACK) } else { Err(closed()) };
     }
-    // The address of the connection, not of a proxy header: whoever guesses passwords could forge the header.
+    // The address of the connection, not of a proxy header: an attacker could forge the header.
     let address = request.peer_addr().map_or(IpAddr::from([0; 4]), |peer| peer.ip());
     let authorization = request.headers().get(header::AUTHORIZATION);
     let counted = |result: &str| deps.metrics.console_login(result);

@@ -49,7 +49,7 @@ pub(super) struct RedriveDeps {
     pub metrics: Arc<Metrics>,
     pub scheduler: Addr<SchedulerActor>,
     pub leader: Recipient<TermFailed>,
-    /// How long redrives are kept after they ended, if not for ever.
+    /// How long redrives are kept after they ended; `None` keeps them.
     pub keep_for: Option<Duration>,
 }
 

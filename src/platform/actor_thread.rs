@@ -20,7 +20,7 @@ impl ActorThread {
         Self(Kind::Arbiter(Arbiter::new().handle()))
     }
 
-    /// The thread of whoever starts an actor. A test can pause the clock there, and can run several instances side by side,
+    /// The thread that starts an actor. A test can pause the clock there, and can run several instances side by side,
     /// each in a set of local tasks of its own.
     #[cfg(test)]
     pub fn caller() -> Self {

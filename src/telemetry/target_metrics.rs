@@ -1,6 +1,6 @@
 //! Metrics by target: attempts by outcome, waiting intents, and the time until intents end.
 //!
-//! The number of time series is bounded for ever. Only the first [`MOST_TARGETS`] targets of the registry, by name, have a
+//! The number of time series is bounded, also over reloads. Only the first [`MOST_TARGETS`] targets of the registry, by name, have a
 //! label value of their own; all others share `other`. When the registry is reloaded, the series of targets that are no
 //! longer among them are removed.
 

@@ -18,7 +18,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Whoever uses the console of a service that only this machine can reach.
+    /// A user of a console that needs no login, because only this machine can reach it.
     pub const ON_LOOPBACK: Self = Self { name: None, role: Role::Admin };
 }
 

@@ -59,7 +59,7 @@ const ADMIN_SCOPE: Needs = Needs::Scope(Scope::Admin);
 const VIEWER: Needs = Needs::Role(Role::Viewer);
 const OPERATOR: Needs = Needs::Role(Role::Operator);
 
-/// All routes. Whoever may GET may HEAD.
+/// All routes. A row for GET also covers HEAD.
 pub const ROUTES: &[Route] = &[
     get("/v1/intents", INTENTS_READ),
     post("/v1/intents", INTENTS_WRITE),
