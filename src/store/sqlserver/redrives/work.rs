@@ -169,9 +169,11 @@ pub(in crate::store::sqlserver) fn create_batch(
     let seq = script.values.number(work.seq.0);
     let id = script.values.code(work.id.to_string(), 36);
     script.variable("@running BIGINT = 0, @created BIGINT = 0, @deleted BIGINT = 0");
+    // The first update is a real change, which the last one takes back: it holds the row until the commit, so that no pause
+    // or cancellation comes in between.
     script.fenced_change(&format!(
         "
-UPDATE submission_redrives SET skipped_count = skipped_count WHERE redrive_seq = {seq} AND state = 'running';
+UPDATE submission_redrives SET created_count = created_count + 1 WHERE redrive_seq = {seq} AND state = 'running';
 SET @running = @@ROWCOUNT;
 IF @running = 1
 BEGIN
@@ -196,7 +198,7 @@ BEGIN
         WHERE n.target_number = submission_redrive_items.target_number
             AND n.position = submission_redrive_items.position AND n.place BETWEEN @first AND @last);
     SET @deleted = @@ROWCOUNT;
-    UPDATE submission_redrives SET created_count = created_count + @created,
+    UPDATE submission_redrives SET created_count = created_count + @created - 1,
         skipped_count = skipped_count + @deleted - @created
     WHERE redrive_seq = {seq};
     UPDATE submission_redrives SET state = 'completed', ended_at = @now
