@@ -1,7 +1,8 @@
 # syntax=docker/dockerfile:1
 # The service as an image. Dependencies are cached as a layer; it runs as an unprivileged user on a read-only root.
 #
-#   docker build --build-arg VERSION="$(cargo pkgid | sed 's/.*[#@]//')" -t submission-manager .
+#   docker build --build-arg VERSION="$(cargo pkgid | sed 's/.*[#@]//')" \
+#     --build-arg SOURCE_COMMIT="$(git rev-parse HEAD)" -t submission-manager .
 #   docker run --read-only -p 127.0.0.1:8082:8082 -v submissions:/data -v ./registry:/registry:ro \
 #     -e SM_CONSOLE_AUTH submission-manager
 #
@@ -13,10 +14,14 @@ COPY Cargo.toml Cargo.lock ./
 # Dependencies first: they change seldom and take most of the time.
 RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
     && cargo build --release --locked && rm -r src
+COPY build.rs ./
 COPY src src
 COPY schema schema
 COPY registry registry
 COPY templates templates
+# What '--version' shows: the commit, and the date of the build in seconds since 1970.
+ARG SOURCE_COMMIT
+ARG SOURCE_DATE_EPOCH
 RUN touch src/lib.rs src/main.rs && cargo build --release --locked
 # Folders of the image. They are created here because the second stage runs no commands.
 RUN mkdir -p /image/data /image/registry && cp registry/*.json /image/registry/ \

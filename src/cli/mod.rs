@@ -28,7 +28,7 @@ use crate::telemetry::metrics::Metrics;
 #[derive(Parser)]
 #[command(
     name = "submission-manager",
-    version,
+    version = env!("BUILD_VERSION"),
     about,
     after_help = "Without a command it runs 'serve'. 'submission-manager serve --help' lists all settings."
 )]

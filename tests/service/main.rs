@@ -38,4 +38,5 @@ mod sqlserver_token;
 mod support;
 mod targets;
 mod tracing;
+mod version;
 mod webhooks;
