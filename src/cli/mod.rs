@@ -5,7 +5,9 @@ mod check;
 mod client;
 mod demo;
 mod health;
+mod init;
 mod lease;
+mod packaging;
 mod redrive;
 mod settings;
 mod stand_in;
@@ -44,6 +46,9 @@ enum Command {
         after_help = "Example:\n  SM_STORE=sqlite:data/submission.db submission-manager serve --listen 127.0.0.1:8082"
     )]
     Serve(Config),
+    /// Write a starter configuration into an empty folder, and say what to do next
+    #[command(after_help = "Example:\n  submission-manager init submissions")]
+    Init(init::InitArgs),
     /// Run the service with stand-in gateways and sample intents, to try it out
     #[command(after_help = "Example:\n  submission-manager demo --listen 127.0.0.1:8082")]
     Demo(demo::DemoArgs),
@@ -87,6 +92,15 @@ enum Command {
     /// Create tokens for API clients
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Print a script that completes commands and flags in a shell
+    #[command(
+        after_help = "Example:\n  submission-manager completions bash > /etc/bash_completion.d/submission-manager"
+    )]
+    Completions(packaging::CompletionsArgs),
+    /// Print the manual page, or write the pages of all commands
+    #[command(after_help = "Examples:\n  submission-manager man | man -l -\n  \
+        submission-manager man --directory /usr/local/share/man/man1")]
+    Man(packaging::ManArgs),
 }
 
 /// Runs the command that the arguments of the process name. Prints an error to standard error if it fails.
@@ -107,6 +121,7 @@ pub fn run() -> ExitCode {
                 result => result,
             }
         }
+        Command::Init(args) => init::run(&args),
         Command::Demo(args) => {
             logging::start_quiet();
             block_on(demo::run(args))
@@ -124,6 +139,8 @@ pub fn run() -> ExitCode {
         Command::History(args) => block_on(client::history(args)),
         Command::Cancel(args) => block_on(client::cancel(args)),
         Command::Token(command) => token::run(command),
+        Command::Completions(args) => packaging::completions(&args, &mut CommandLine::command()),
+        Command::Man(args) => packaging::man(&args, CommandLine::command()),
         Command::Health(args) => block_on(health::run(args)),
         Command::StandIn(args) => {
             logging::start_quiet();
