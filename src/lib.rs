@@ -18,7 +18,7 @@
 //! - [`store`]: the contract of a store, the store actor, and the SQLite and SQL Server stores.
 //! - [`telemetry`]: metrics, logging and trace spans.
 //! - [`http_client`]: the HTTP/1.1 client for gateways, webhooks and the trace collector.
-//! - [`platform`]: clocks, file descriptors and supervision of actors.
+//! - [`platform`]: clocks, file descriptors, supervision of actors, errors with their causes.
 //! - [`domain`]: what an intent is and what becomes of it; pure functions and types.
 //!
 //! `ARCHITECTURE.md` explains how these work together.

@@ -114,7 +114,7 @@ async fn submit_all(
     }
     let mut stored = deps.store.submit_all(new).await?.into_iter();
     let next = |result: Option<ItemResult>| {
-        let lost = || Err(StoreError::Unavailable("an item of a batch has no result".to_owned()));
+        let lost = || Err(StoreError::unavailable("an item of a batch has no result"));
         result.unwrap_or_else(|| stored.next().unwrap_or_else(lost).map_err(ApiError::from).and_then(item_result))
     };
     Ok(results.into_iter().map(next).collect())

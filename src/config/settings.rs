@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::config::registry::{ConsoleUser, RegistryFiles};
+use crate::config::registry::{ConsoleUser, InvalidHtpasswd, RegistryFiles};
 use crate::domain::contract::GatewayUrl;
 use crate::domain::lease::{LeaseTiming, UnsafeTiming};
-use crate::store::selection::{Credentials, DEFAULT_STORE, StoreChoice};
+use crate::store::selection::{Credentials, DEFAULT_STORE, InvalidStore, StoreChoice};
 use crate::store::sqlserver::PoolSettings;
 use crate::telemetry::logging::LogFormat;
 
@@ -102,7 +102,7 @@ impl StoreConfig {
         let pool = PoolSettings { size: self.store_connections, timeout: self.store_timeout };
         let credentials =
             Credentials { password: self.store_password.as_deref(), token_file: self.store_token_file.as_deref() };
-        StoreChoice::parse(&self.store, credentials, pool).map_err(ConfigError::Store)
+        Ok(StoreChoice::parse(&self.store, credentials, pool)?)
     }
 }
 
@@ -256,7 +256,7 @@ impl std::fmt::Debug for ConsoleConfig {
 impl ConsoleConfig {
     /// The user of `SM_CONSOLE_AUTH`, if it is set. An error repeats nothing of its value.
     pub fn administrator(&self) -> Result<Option<ConsoleUser>, ConfigError> {
-        self.console_auth.as_deref().map(ConsoleUser::of_htpasswd).transpose().map_err(ConfigError::ConsoleAuth)
+        Ok(self.console_auth.as_deref().map(ConsoleUser::of_htpasswd).transpose()?)
     }
 }
 
@@ -308,9 +308,9 @@ pub enum ConfigError {
     #[error("--lease-duration (SM_LEASE_DURATION) and --renew-interval (SM_RENEW_INTERVAL) do not fit together: {0}")]
     Lease(#[from] UnsafeTiming),
     #[error("--store or SM_STORE {0}")]
-    Store(String),
+    Store(#[from] InvalidStore),
     #[error("--console-auth or SM_CONSOLE_AUTH {0}")]
-    ConsoleAuth(String),
+    ConsoleAuth(#[from] InvalidHtpasswd),
     #[error("the system has no random numbers: {0}")]
     NoRandomNumbers(#[from] getrandom::Error),
     #[error(

@@ -34,6 +34,7 @@ use self::nav::Nav;
 use self::passwords::{Passwords, Users};
 use crate::config::registry::{ConsoleUser, Registry};
 use crate::config::settings::{ConfigError, ConsoleConfig, Switch};
+use crate::platform::errors::full_text;
 use crate::store::StoreError;
 use crate::web::permissions::{GuardedService, Refusal, guarded};
 use crate::web::{get_or_head, with_and_without_slash};
@@ -124,9 +125,9 @@ pub enum PageError {
     NotFound(String),
     #[error("{0}")]
     Refused(String),
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("{0}")]
+    #[error(transparent)]
     Template(#[from] askama::Error),
 }
 
@@ -146,11 +147,11 @@ impl ResponseError for PageError {
             Self::NotFound(text) => notice(status, "Not found", text),
             Self::Refused(text) => notice(status, "Refused", text),
             Self::Store(StoreError::Overloaded | StoreError::Unavailable(_)) => {
-                log::warn!("page_failed error={:?}", self.to_string());
+                log::warn!("page_failed error={:?}", full_text(self));
                 notice(status, "Try again in a moment", "The store is not responding or is overloaded.")
             }
             Self::Store(StoreError::Unexpected(_)) | Self::Template(_) => {
-                log::error!("page_failed error={:?}", self.to_string());
+                log::error!("page_failed error={:?}", full_text(self));
                 notice(status, "Internal error", "The log of the service has the details.")
             }
         }

@@ -7,6 +7,7 @@ use actix::Message;
 
 use crate::domain::lease::Term;
 use crate::domain::schedule::Waiting;
+use crate::platform::errors::full_text;
 use crate::store::{FencedError, InFlightGuard, SlotGuard};
 
 /// An actor that lives for one term.
@@ -64,9 +65,9 @@ impl TermFailed {
     pub fn new(term: &Term, during: &str, error: &FencedError) -> Self {
         let (lost, store_error) = match error {
             FencedError::TermOver => (true, None),
-            FencedError::Store(error) => (false, Some(error.to_string())),
+            FencedError::Store(error) => (false, Some(full_text(error))),
         };
-        Self { term: term.clone(), lost, why: format!("{during}: {error}"), store_error }
+        Self { term: term.clone(), lost, why: format!("{during}: {}", full_text(error)), store_error }
     }
 
     /// The lease must not be used any longer. It is not released either: it expires, and until then attempts in flight may

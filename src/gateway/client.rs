@@ -8,11 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::{Attempting, Gateway, LocalResourceError, answer};
+use super::{Attempting, Gateway, answer};
 use crate::domain::attempt::OpenAttempt;
 use crate::domain::intent::IntentId;
 use crate::domain::outcome::Outcome;
-use crate::http_client::{Answer, CallError, HttpClient, NoBody, retry_after};
+use crate::http_client::{Answer, CallError, HttpClient, NoBody, one_line, retry_after};
 use crate::telemetry::metrics::Metrics;
 
 /// The characters of an intent id that are percent-encoded in the `Idempotency-Key` header, in addition to non-ASCII ones.
@@ -57,9 +57,9 @@ impl Gateway for HttpGateway {
         Box::pin(async move {
             match call.await {
                 Ok(answer) => Ok(outcome(answer)),
-                Err(CallError::NotSent(text)) => Ok(Outcome::not_sent(text)),
-                Err(CallError::Unknown(text)) => Ok(Outcome::unknown(text)),
-                Err(CallError::LocalResource(text)) => Err(LocalResourceError(text)),
+                Err(CallError::NotSent(cause)) => Ok(Outcome::not_sent(one_line(cause.as_ref()))),
+                Err(CallError::Unknown(cause)) => Ok(Outcome::unknown(one_line(cause.as_ref()))),
+                Err(CallError::LocalResource(error)) => Err(error),
             }
         })
     }
@@ -72,10 +72,10 @@ fn outcome(answer: Answer) -> Outcome {
         Ok(body) => answer::read(status, &body),
         // Without a body, the status still says that the gateway did not accept.
         Err(no_body) if !(200..300).contains(&status) => {
-            Outcome::error(format!("gateway answered HTTP {status} with {no_body}"))
+            Outcome::error(format!("gateway answered HTTP {status} with {}", one_line(&no_body)))
         }
         Err(NoBody::TooSlow(timeout)) => Outcome::unknown(format!("timed out: no complete answer within {timeout:?}")),
-        Err(no_body) => Outcome::unknown(format!("gateway answered HTTP {status} with {no_body}")),
+        Err(no_body) => Outcome::unknown(format!("gateway answered HTTP {status} with {}", one_line(&no_body))),
     };
     outcome.with_retry_after(retry_after)
 }

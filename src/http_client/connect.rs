@@ -12,8 +12,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::wire::Stream;
-use super::{CallError, shown};
+use super::{CallError, LocalResourceError};
 use crate::platform::clock::monotonic;
+use crate::platform::errors::{BoxError, Described};
 
 /// The timeout for name lookup, connecting and TLS together. The system repeats the first packet after 1, 3 and 7 s. A peer
 /// that answered none of these is down, and other calls need the slot.
@@ -58,30 +59,35 @@ pub(super) async fn connect(
     deadline: Instant,
 ) -> Result<Stream, CallError> {
     let deadline = deadline.min(monotonic() + CONNECT_TIMEOUT);
-    let too_slow = |_| CallError::NotSent(format!("timed out while connecting to the {peer}"));
+    let too_slow = |_| CallError::not_sent(format!("timed out while connecting to the {peer}"));
     let addresses = timeout_at(deadline, resolve(peer, origin)).await.map_err(too_slow)??;
     let stream = connect_to_any(peer, &addresses, deadline).await?;
     if !origin.tls {
         return Ok(Stream::Plain(stream));
     }
-    let failed = |reason: String| CallError::NotSent(format!("TLS with the {peer} failed: {reason}"));
-    let name = ServerName::try_from(origin.host.clone()).map_err(|error| failed(error.to_string()))?;
+    let failed = |error: BoxError| CallError::not_sent(Described::new(format!("TLS with the {peer} failed"), error));
+    let name = ServerName::try_from(origin.host.clone()).map_err(|error| failed(error.into()))?;
     let secured = timeout_at(deadline, TlsConnector::from(Arc::clone(tls)).connect(name, stream)).await;
-    let stream = secured.map_err(too_slow)?.map_err(|error| failed(shown(&error.to_string())))?;
+    let stream = secured.map_err(too_slow)?.map_err(|error| failed(error.into()))?;
     Ok(Stream::Tls(Box::new(stream)))
 }
 
 async fn resolve(peer: &str, origin: &Origin) -> Result<Vec<SocketAddr>, CallError> {
-    let not_found = |reason: &str| CallError::NotSent(format!("cannot find the {peer}'s host: {}", shown(reason)));
+    let not_found =
+        |reason: BoxError| CallError::not_sent(Described::new(format!("cannot find the {peer}'s host"), reason));
     match tokio::net::lookup_host((origin.host.as_str(), origin.port)).await {
         Ok(addresses) => Some(addresses.collect::<Vec<_>>())
             .filter(|addresses| !addresses.is_empty())
-            .ok_or_else(|| not_found("no address")),
-        // A resolver that cannot open a socket or a file reports an unknown name, so this tries to open a socket.
-        Err(error) => Err(match shortage(&error).or_else(|| shortage(&TcpSocket::new_v4().err()?)) {
-            Some(problem) => CallError::LocalResource(format!("cannot look up the {peer}'s host: {problem}")),
-            None => not_found(&error.to_string()),
-        }),
+            .ok_or_else(|| not_found("no address".into())),
+        Err(error) => {
+            // A resolver that cannot open a socket or a file reports an unknown name, so this tries to open a socket.
+            let lacking = TcpSocket::new_v4().err().filter(|error| shortage(error).is_some());
+            let error = lacking.unwrap_or(error);
+            Err(match shortage(&error) {
+                Some(what) => lacks(format!("cannot look up the {peer}'s host: {what}"), error),
+                None => not_found(error.into()),
+            })
+        }
     }
 }
 
@@ -100,29 +106,33 @@ async fn connect_to_any(peer: &str, addresses: &[SocketAddr], deadline: Instant)
                 return Ok(stream);
             }
             Ok(Err(error)) => match shortage(&error).filter(|_| is_local(&error, *address)) {
-                Some(problem) => CallError::LocalResource(format!("cannot connect to the {peer}: {problem}")),
-                None => CallError::NotSent(format!("cannot connect to the {peer}: {error}")),
+                Some(what) => lacks(format!("cannot connect to the {peer}: {what}"), error),
+                None => CallError::not_sent(Described::new(format!("cannot connect to the {peer}"), error)),
             },
-            Err(_) => CallError::NotSent(format!("timed out while connecting to the {peer}")),
+            Err(_) => CallError::not_sent(format!("timed out while connecting to the {peer}")),
         };
         // A local shortage is the result only if no address failed for another reason.
         if !matches!((&failure, &error), (Some(CallError::NotSent(_)), CallError::LocalResource(_))) {
             failure = Some(error);
         }
     }
-    Err(failure.unwrap_or_else(|| CallError::NotSent(format!("cannot find the {peer}'s host: no address"))))
+    Err(failure.unwrap_or_else(|| CallError::not_sent(format!("cannot find the {peer}'s host: no address"))))
 }
 
 /// What ran out on this machine, with what to do about it, if that is what the error means.
-pub(super) fn shortage(error: &io::Error) -> Option<String> {
-    let problem = match error.raw_os_error()? {
-        libc::EMFILE => "this process has too many open files; raise its limit (ulimit -n)",
-        libc::ENFILE => "this machine has too many open files; raise fs.file-max",
-        libc::ENOBUFS | libc::ENOMEM => "this machine has no memory left for sockets",
-        libc::EADDRNOTAVAIL => "no local port is free; widen net.ipv4.ip_local_port_range",
-        _ => return None,
-    };
-    Some(format!("{problem} ({error})"))
+pub(super) fn shortage(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EMFILE => Some("this process has too many open files; raise its limit (ulimit -n)"),
+        libc::ENFILE => Some("this machine has too many open files; raise fs.file-max"),
+        libc::ENOBUFS | libc::ENOMEM => Some("this machine has no memory left for sockets"),
+        libc::EADDRNOTAVAIL => Some("no local port is free; widen net.ipv4.ip_local_port_range"),
+        _ => None,
+    }
+}
+
+/// The error of a call that failed because something on this machine ran out.
+pub(super) fn lacks(what: String, error: impl Into<BoxError>) -> CallError {
+    LocalResourceError(Described::new(what, error).into()).into()
 }
 
 /// Whether a shortage is temporary and local. `EADDRNOTAVAIL` can mean that no port is free, which is, or that this machine

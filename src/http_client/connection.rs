@@ -18,10 +18,11 @@ use hyper::{Request, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout_at};
 
-use super::connect::shortage;
+use super::connect::{lacks, shortage};
 use super::wire::{RequestBody, Stream, Wire};
-use super::{Answer, Budget, CallError, MAX_ANSWER_BYTES, NoBody, shown};
+use super::{Answer, Budget, CallError, MAX_ANSWER_BYTES, NoBody};
 use crate::platform::clock::monotonic;
+use crate::platform::errors::Described;
 
 /// The maximum size of a response head, and so of one read.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -42,7 +43,7 @@ pub(super) struct Connection {
 /// Why an exchange got no response.
 pub(super) enum Broken {
     /// No byte of the request was written, so it can be sent on another connection.
-    Unsent(String),
+    Unsent(hyper::Error),
     /// The call has failed.
     Failed(CallError),
 }
@@ -82,19 +83,19 @@ impl Connection {
         let mut response = pin!(self.sender.try_send_request(request));
         let response = match timeout_at(budget.deadline, self.drive(|cx| response.as_mut().poll(cx))).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(self.broken(peer, error.error())),
+            Ok(Err(error)) => return Err(self.broken(peer, error.into_error())),
             Err(_) => return Err(Broken::Failed(self.timed_out(peer, budget))),
         };
         let (status, version) = (response.status(), response.version());
         if status == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(Broken::Failed(CallError::Unknown(format!(
+            return Err(Broken::Failed(CallError::unknown(format!(
                 "{peer} answered HTTP 101, which was not requested"
             ))));
         }
         // On a connection that was used before, an early response may belong to an earlier request.
         if reused && self.wire.was_answered_early() {
             let text = format!("{peer} answered HTTP {} before it had the whole request", status.as_u16());
-            return Err(Broken::Failed(CallError::Unknown(text)));
+            return Err(Broken::Failed(CallError::unknown(text)));
         }
         let (head, body) = response.into_parts();
         let body = self.read(body, budget).await;
@@ -130,9 +131,7 @@ impl Connection {
                         read.extend_from_slice(data);
                     }
                 }
-                Ok(Some(Err(error))) => {
-                    return Err(NoBody::BrokeOff(format!(" after {} bytes: {}", read.len(), reason(&error))));
-                }
+                Ok(Some(Err(source))) => return Err(NoBody::BrokeOff { read: read.len(), source }),
                 Err(_) => return Err(NoBody::TooSlow(budget.timeout)),
             }
         }
@@ -154,26 +153,24 @@ impl Connection {
 
     fn timed_out(&self, peer: &str, budget: Budget) -> CallError {
         match self.wire.has_written() {
-            true => CallError::Unknown(format!("timed out: no complete answer within {:?}", budget.timeout)),
-            false => CallError::NotSent(format!("timed out while sending to the {peer}")),
+            true => CallError::unknown(format!("timed out: no complete answer within {:?}", budget.timeout)),
+            false => CallError::not_sent(format!("timed out while sending to the {peer}")),
         }
     }
 
-    fn broken(&self, peer: &str, error: &hyper::Error) -> Broken {
-        let reason = reason(error);
+    fn broken(&self, peer: &str, error: hyper::Error) -> Broken {
         if !self.wire.has_written() {
             let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
             return match io.and_then(shortage) {
-                Some(problem) => {
-                    Broken::Failed(CallError::LocalResource(format!("cannot write to the {peer}: {problem}")))
-                }
-                None => Broken::Unsent(reason),
+                Some(what) => Broken::Failed(lacks(format!("cannot write to the {peer}: {what}"), error)),
+                None => Broken::Unsent(error),
             };
         }
-        Broken::Failed(CallError::Unknown(match error.is_parse() {
-            true => format!("{peer}'s answer is not HTTP: {reason}"),
-            false => format!("connection lost after sending: {reason}"),
-        }))
+        let what = match error.is_parse() {
+            true => format!("{peer}'s answer is not HTTP"),
+            false => "connection lost after sending".to_owned(),
+        };
+        Broken::Failed(CallError::unknown(Described::new(what, error)))
     }
 }
 
@@ -181,15 +178,4 @@ impl Connection {
 fn wants_close(headers: &HeaderMap) -> bool {
     let options = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     options.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case("close"))
-}
-
-/// An error and its causes, on one line.
-fn reason(error: &hyper::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    shown(&text)
 }

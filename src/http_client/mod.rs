@@ -29,8 +29,8 @@ use self::connect::{Origin, connect};
 use self::connection::{Broken, Connection};
 use self::pool::Pool;
 use self::shortage::ShortageReport;
-use crate::domain::outcome::Contact;
 use crate::platform::clock::monotonic;
+use crate::platform::errors::{BoxError, Context, Described, full_text};
 
 pub use self::shortage::LocalResourceError;
 pub use self::tls::{CertificateError, tls_config};
@@ -40,6 +40,9 @@ pub const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// How many characters of a response an error text quotes.
 const SHOWN_CHARS: usize = 200;
+
+/// The maximum length of an error text. Our own words before what others wrote are short.
+const ERROR_CHARS: usize = 300;
 
 /// The `User-Agent` of requests that do not set one.
 const USER_AGENT: &str = concat!("submission-manager/", env!("CARGO_PKG_VERSION"));
@@ -74,47 +77,41 @@ pub struct Answer {
     version: Version,
 }
 
-/// Why a call got no response. Each text is one line that says what happened.
-#[derive(Debug)]
+/// Why a call got no response. [`one_line`] shows it with its causes.
+#[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// No byte of the request left this machine.
-    NotSent(String),
+    #[error("not sent")]
+    NotSent(#[source] BoxError),
     /// The request may have left this machine, in part or completely, and no complete response arrived.
-    Unknown(String),
+    #[error("outcome unknown")]
+    Unknown(#[source] BoxError),
     /// No byte of the request left this machine, because it ran out of file descriptors, ports or memory.
-    LocalResource(String),
+    #[error("not sent")]
+    LocalResource(#[from] LocalResourceError),
 }
 
-/// Writes the text with the prefix of its [`Contact`], which identifies the kind of error in stored texts.
-impl std::fmt::Display for CallError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (contact, text) = match self {
-            Self::NotSent(text) | Self::LocalResource(text) => (Contact::NotSent, text),
-            Self::Unknown(text) => (Contact::Unknown, text),
-        };
-        write!(f, "{}{text}", contact.prefix())
+impl CallError {
+    fn not_sent(cause: impl Into<BoxError>) -> Self {
+        Self::NotSent(cause.into())
+    }
+
+    fn unknown(cause: impl Into<BoxError>) -> Self {
+        Self::Unknown(cause.into())
     }
 }
 
 /// Why the body of a response was not read to its end, although the head arrived.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum NoBody {
-    /// It has more than [`MAX_ANSWER_BYTES`].
+    #[error("more than {MAX_ANSWER_BYTES} bytes, which were not read")]
     TooLong,
-    /// The connection failed before the end. The text says after how many bytes and why.
-    BrokeOff(String),
+    /// The connection failed before the end.
+    #[error("a body that broke off after {read} bytes")]
+    BrokeOff { read: usize, source: hyper::Error },
     /// It was not complete within the timeout.
+    #[error("a body that did not end within {0:?}")]
     TooSlow(Duration),
-}
-
-impl std::fmt::Display for NoBody {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::TooLong => write!(f, "more than {MAX_ANSWER_BYTES} bytes, which were not read"),
-            Self::BrokeOff(reason) => write!(f, "a body that broke off{reason}"),
-            Self::TooSlow(timeout) => write!(f, "a body that did not end within {timeout:?}"),
-        }
-    }
 }
 
 /// The timeout of a call, and the moment when it passes.
@@ -137,13 +134,13 @@ impl OutgoingRequest {
         self
     }
 
-    fn build(self, body: Bytes) -> Result<(Origin, Request<Bytes>), String> {
-        let uri: Uri = self.url.parse().map_err(|error| format!("its URL is invalid: {error}"))?;
-        let origin = Origin::of(&uri).map_err(|problem| format!("its URL is invalid: {problem}"))?;
+    fn build(self, body: Bytes) -> Result<(Origin, Request<Bytes>), BoxError> {
+        let uri: Uri = self.url.parse().context(|| "its URL is invalid")?;
+        let origin = Origin::of(&uri).context(|| "its URL is invalid")?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut request = Request::post(path).body(body).map_err(|error| error.to_string())?;
+        let mut request = Request::post(path).body(body)?;
         let headers = request.headers_mut();
-        let host = HeaderValue::try_from(origin.host_header()).map_err(|error| error.to_string())?;
+        let host = HeaderValue::try_from(origin.host_header())?;
         headers.insert(header::HOST, host);
         headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         for (name, value) in self.headers {
@@ -191,8 +188,8 @@ impl HttpClient {
         let shared = Rc::clone(&self.shared);
         async move {
             let result = shared.call(request, body).await;
-            if let (Err(CallError::LocalResource(problem)), Some(report)) = (&result, &shared.report) {
-                report.shortage(problem);
+            if let (Err(CallError::LocalResource(error)), Some(report)) = (&result, &shared.report) {
+                report.shortage(error);
             }
             result
         }
@@ -202,7 +199,7 @@ impl HttpClient {
 impl Shared {
     async fn call(&self, request: OutgoingRequest, body: Bytes) -> Result<Answer, CallError> {
         let budget = Budget { timeout: request.timeout, deadline: monotonic() + request.timeout };
-        let (origin, request) = request.build(body).map_err(|problem| self.not_sent(&problem))?;
+        let (origin, request) = request.build(body).map_err(|problem| self.not_sent(problem))?;
         let _call = self.pool.count_call();
         // If an idle connection turns out to be closed before a byte is written, another one can be tried safely.
         while let Some(connection) = self.pool.take(&origin) {
@@ -214,9 +211,11 @@ impl Shared {
         }
         self.pool.make_room();
         let stream = connect(self.peer, &origin, &self.tls, budget.deadline).await?;
-        let connection = Connection::open(stream).await.map_err(|error| self.not_sent(&error.to_string()))?;
+        let connection = Connection::open(stream).await.map_err(|error| self.not_sent(error))?;
         self.exchange(&origin, connection, request, budget).await.map_err(|broken| match broken {
-            Broken::Unsent(reason) => CallError::NotSent(format!("connection to the {} closed: {reason}", self.peer)),
+            Broken::Unsent(error) => {
+                CallError::not_sent(Described::new(format!("connection to the {} closed", self.peer), error))
+            }
             Broken::Failed(error) => error,
         })
     }
@@ -236,8 +235,8 @@ impl Shared {
         Ok(answer)
     }
 
-    fn not_sent(&self, problem: &str) -> CallError {
-        CallError::NotSent(format!("cannot make the request to the {}: {}", self.peer, shown(problem)))
+    fn not_sent(&self, problem: impl Into<BoxError>) -> CallError {
+        CallError::not_sent(Described::new(format!("cannot make the request to the {}", self.peer), problem))
     }
 }
 
@@ -261,8 +260,17 @@ pub fn quoted(body: &[u8]) -> String {
 
 /// The beginning of a text from outside, on one line and without control characters, so that it is safe in a log.
 pub fn shown(text: &str) -> String {
-    let mut kept: String = text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().nth(SHOWN_CHARS).is_some() {
+    cut(text, SHOWN_CHARS)
+}
+
+/// An error and its causes as one line without control characters. Causes may quote what a peer sent.
+pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
+    cut(&full_text(error), ERROR_CHARS)
+}
+
+fn cut(text: &str, chars: usize) -> String {
+    let mut kept: String = text.chars().take(chars).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(chars).is_some() {
         kept.push('…');
     }
     kept

@@ -1,10 +1,11 @@
-//! Access to the clocks, the limit of open files, and the threads and supervision of actors.
+//! Access to the clocks, the limit of open files, the threads and supervision of actors, and errors with their causes.
 //!
 //! Code in this folder is independent of what the service does.
 
 pub mod actor_thread;
 pub mod clock;
 pub mod descriptors;
+pub mod errors;
 #[cfg(test)]
 pub mod mutation;
 pub mod supervision;

@@ -72,7 +72,7 @@ impl Gateway for SimulatedGateway {
             }
             if world.strikes(Fault::Shortage) {
                 world.log(format_args!("i{} lacks a resource for {:?}", this.instance, attempt.intent_id));
-                return Err(LocalResourceError("told to lack a resource".to_owned()));
+                return Err(LocalResourceError("told to lack a resource".into()));
             }
             let (reaction, delay) = this.react();
             let sent = !matches!(reaction, Reaction::Refused);

@@ -50,7 +50,7 @@ impl WebhookSender for SimulatedReceivers {
                 return std::future::pending().await;
             }
             if world.strikes(Fault::Shortage) {
-                return Err(LocalResourceError("told to lack a resource".to_owned()));
+                return Err(LocalResourceError("told to lack a resource".into()));
             }
             let (status, delay) = this.react();
             let event: serde_json::Value = serde_json::from_slice(&body).unwrap();

@@ -115,7 +115,7 @@ impl SimulatedStore {
         if plan.lost_in_crash && self.gate.is_closed() {
             return None;
         }
-        let unavailable = |why: &str| Err(StoreError::Unavailable(why.to_owned()).into());
+        let unavailable = |why: &str| Err(StoreError::unavailable(why).into());
         let result = if plan.fails == Fails::Before {
             unavailable("told to fail")
         } else {

@@ -105,7 +105,7 @@ impl StoreClient {
         self.within(give_up_at, self.call(|reply| SubmitAll { submits, reply })).await??;
         let mut results = Vec::with_capacity(answers.len());
         for answer in answers {
-            let answer = async { answer.await.map_err(|_| StoreError::Unavailable("the store restarted".to_owned())) };
+            let answer = async { answer.await.map_err(|_| StoreError::unavailable("the store restarted")) };
             results.push(self.within(give_up_at, answer).await.and_then(|result| result));
         }
         Ok(results)
@@ -165,10 +165,10 @@ impl StoreClient {
             let _one_probe_at_a_time = self.shared.probe.lock().await;
             if let Some(bytes) = self.shared.health.wants_probe() {
                 let result = self.within(monotonic() + PROBE_BUDGET, self.probe(bytes)).await;
-                self.shared.health.probed(result.map_err(|error| error.to_string()));
+                self.shared.health.probed(result);
             }
         }
-        self.shared.health.verdict().map_err(StoreError::Unavailable)
+        self.shared.health.verdict().map_err(StoreError::unavailable)
     }
 
     /// Returns how far the store's clock is ahead of its host's, as of the last comparison; `None` below [`NOTABLY_AHEAD`].
@@ -253,7 +253,7 @@ impl StoreClient {
         give_up_at: Instant,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let late = |_| Err(StoreError::Unavailable("it did not answer in time".to_owned()));
+        let late = |_| Err(StoreError::unavailable("it did not answer in time"));
         tokio::time::timeout_at(give_up_at, call).await.unwrap_or_else(late)
     }
 
@@ -267,9 +267,9 @@ impl StoreClient {
         let (reply, answer) = oneshot::channel();
         let address: Addr<StoreActor> = self.actor.address();
         match address.try_send(message(reply)) {
-            Ok(()) => answer.await.map_err(|_| StoreError::Unavailable("the store restarted".to_owned())),
+            Ok(()) => answer.await.map_err(|_| StoreError::unavailable("the store restarted")),
             Err(SendError::Full(_)) => Err(StoreError::Overloaded),
-            Err(SendError::Closed(_)) => Err(StoreError::Unavailable("the store is starting".to_owned())),
+            Err(SendError::Closed(_)) => Err(StoreError::unavailable("the store is starting")),
         }
     }
 }

@@ -1,23 +1,70 @@
 //! Why a call of a store failed, and the futures that calls return.
 
+use std::error::Error;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
-/// Why a call of the store failed.
+use crate::platform::errors::{BoxError, full_text};
+
+/// Why a call of the store failed. `full_text` shows it with its cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A queue in front of the store is full; nothing was tried.
     #[error("the queue in front of the store is full")]
     Overloaded,
     /// The database did not answer, or refused everything. Whether a write took effect may be unknown.
-    #[error("the store is unavailable: {0}")]
-    Unavailable(String),
+    #[error("the store is unavailable")]
+    Unavailable(#[source] Cause),
     /// The database refused this item alone, which had no effect: something in it is not valid.
-    #[error("the store holds something unexpected: {0}")]
-    Unexpected(String),
+    #[error("the store holds something unexpected")]
+    Unexpected(#[source] Cause),
 }
 
+/// What made a call of the store fail: an error of the driver, or a text. Clones share it, because one failed commit
+/// fails many calls. `Debug` writes the full text, as log lines show it.
+#[derive(Clone)]
+pub struct Cause(Arc<dyn Error + Send + Sync>);
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&full_text(self), f)
+    }
+}
+
+impl Error for Cause {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// Errors of drivers cannot be compared, so causes with the same text are equal.
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        full_text(self) == full_text(other)
+    }
+}
+
+impl Eq for Cause {}
+
 impl StoreError {
+    /// The database did not answer, or refused everything, because of `cause`: an error or a text.
+    pub fn unavailable(cause: impl Into<BoxError>) -> Self {
+        Self::Unavailable(Cause(cause.into().into()))
+    }
+
+    /// The database refused one item because of `cause`: an error or a text.
+    pub fn unexpected(cause: impl Into<BoxError>) -> Self {
+        Self::Unexpected(Cause(cause.into().into()))
+    }
+
     /// The error without its text, as metrics name it.
     pub fn kind(&self) -> &'static str {
         match self {

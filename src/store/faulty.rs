@@ -74,7 +74,7 @@ impl Intercept for FaultyStore {
         call: &'static str,
         run: impl FnOnce(&dyn Store) -> Call<T, E> + Send + 'static,
     ) -> Call<T, E> {
-        let unavailable = |why: &str| Err(StoreError::Unavailable(why.to_owned()).into());
+        let unavailable = |why: &str| Err(StoreError::unavailable(why).into());
         match self.faults.take(call) {
             None => run(&*self.inner),
             Some(Fault::Fail) => Box::pin(async move { unavailable("told to fail") }),
@@ -108,7 +108,7 @@ impl WriteStore for FaultyStore {
             return Box::pin(async move {
                 let mut results = rest.await?;
                 if let Ok(fenced) = &mut results.fenced {
-                    let refusal = || Err(StoreError::Unexpected("told to refuse".to_owned()));
+                    let refusal = || Err(StoreError::unexpected("told to refuse"));
                     fenced.starts = (0..refused).map(|_| refusal()).collect();
                 }
                 Ok(results)
@@ -123,7 +123,7 @@ impl WriteStore for FaultyStore {
             return Box::pin(async move {
                 let mut results = rest.await?;
                 if let Ok(fenced) = &mut results.fenced {
-                    let refusal = || Err(StoreError::Unexpected("told to refuse".to_owned()));
+                    let refusal = || Err(StoreError::unexpected("told to refuse"));
                     fenced.finishes = (0..refused).map(|_| refusal()).collect();
                 }
                 Ok(results)

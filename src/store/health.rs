@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::StoreError;
 use crate::platform::clock::monotonic;
 
 /// A write that succeeded this recently makes a probe unnecessary: readiness checks come every second or two.
@@ -37,7 +38,7 @@ struct State {
     failures: u32,
     last_failed_commit: Option<Instant>,
     last_probe: Option<Instant>,
-    last_error: String,
+    last_error: Option<StoreError>,
 }
 
 impl Default for WriteHealth {
@@ -48,7 +49,7 @@ impl Default for WriteHealth {
             failures: 0,
             last_failed_commit: None,
             last_probe: None,
-            last_error: String::new(),
+            last_error: None,
         })))
     }
 }
@@ -65,7 +66,7 @@ impl WriteHealth {
     }
 
     /// A commit failed.
-    pub fn commit_failed(&self, error: &str) {
+    pub fn commit_failed(&self, error: &StoreError) {
         let mut state = self.state();
         state.last_failed_commit = Some(monotonic());
         state.fail(error);
@@ -85,7 +86,7 @@ impl WriteHealth {
     }
 
     /// A probe ended.
-    pub fn probed(&self, result: Result<(), String>) {
+    pub fn probed(&self, result: Result<(), StoreError>) {
         let (mut state, now) = (self.state(), monotonic());
         state.last_probe = Some(now);
         let held = |failed: Instant| now.duration_since(failed) < HOLD && state.failures >= TOO_MANY;
@@ -97,18 +98,18 @@ impl WriteHealth {
     }
 
     /// Returns whether writes succeed, as far as is known; otherwise the last error.
-    pub fn verdict(&self) -> Result<(), String> {
+    pub fn verdict(&self) -> Result<(), StoreError> {
         let state = self.state();
         let is_recent = |success: Instant| monotonic().duration_since(success) < GRACE;
         let ignored = state.last_success.is_some_and(is_recent) && state.failures < TOO_MANY;
-        if state.failures == 0 || ignored { Ok(()) } else { Err(state.last_error.clone()) }
+        if state.failures == 0 || ignored { Ok(()) } else { state.last_error.clone().map_or(Ok(()), Err) }
     }
 }
 
 impl State {
-    fn fail(&mut self, error: &str) {
+    fn fail(&mut self, error: &StoreError) {
         self.failures = self.failures.saturating_add(1);
-        error.clone_into(&mut self.last_error);
+        self.last_error = Some(error.clone());
     }
 }
 
@@ -116,8 +117,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn failed() -> Result<(), String> {
-        Err("locked".to_owned())
+    fn failed() -> Result<(), StoreError> {
+        Err(StoreError::unavailable("locked"))
     }
 
     #[tokio::test(start_paused = true)]
@@ -151,16 +152,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_probe_does_not_hide_that_commits_fail() {
         let health = WriteHealth::default();
+        let full = StoreError::unavailable("full");
         health.committed();
-        health.commit_failed("full");
-        health.commit_failed("full");
+        health.commit_failed(&full);
+        health.commit_failed(&full);
         tokio::time::advance(PROBE_INTERVAL).await;
         health.probed(Ok(()));
-        assert_eq!(health.verdict(), Err("full".to_owned()));
+        assert_eq!(health.verdict(), Err(full.clone()));
         health.committed();
         assert_eq!(health.verdict(), Ok(()), "a commit counts");
-        health.commit_failed("full");
-        health.commit_failed("full");
+        health.commit_failed(&full);
+        health.commit_failed(&full);
         tokio::time::advance(HOLD).await;
         health.probed(Ok(()));
         assert_eq!(health.verdict(), Ok(()), "a probe counts when no commit has failed for a while");

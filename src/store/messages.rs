@@ -98,7 +98,8 @@ impl StoreCall {
                     Err(refused) => Err(E::from(refused)),
                 };
                 let error = answer.as_ref().err().and_then(StoreFailure::store_error);
-                let refused = |error: &StoreError| kind == CallKind::Optional && *error == StoreError::Overloaded;
+                let refused =
+                    |error: &StoreError| kind == CallKind::Optional && matches!(error, StoreError::Overloaded);
                 if let Some(error) = error.filter(|error| !refused(error)) {
                     metrics.store_failed(error.kind());
                 }

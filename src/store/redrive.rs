@@ -251,5 +251,5 @@ pub(super) fn is_unknown(error: Option<&str>) -> bool {
 
 /// The error of a plan whose row was deleted while it was made.
 pub(super) fn plan_lost() -> StoreError {
-    StoreError::Unavailable("planning the redrive took too long; narrow its filter and plan it again".to_owned())
+    StoreError::unavailable("planning the redrive took too long; narrow its filter and plan it again")
 }

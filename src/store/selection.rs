@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::sqlite::integrity::{Examined, quick_check};
 use super::sqlite::{self, SqliteStore};
-use super::sqlserver::{PoolSettings, Settings, SqlServerStore};
+use super::sqlserver::{InvalidConnectionString, PoolSettings, Settings, SqlServerStore};
 use super::{Store, StoreError};
 use crate::platform::clock::WallClock;
 use crate::telemetry::metrics::Metrics;
@@ -32,33 +32,44 @@ pub struct Credentials<'a> {
     pub token_file: Option<&'a Path>,
 }
 
+/// The value of `SM_STORE` names no store. The text continues the name of the setting, and never repeats the value, which may
+/// contain a password.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidStore {
+    #[error("must be sqlite:<path of a file> or the connection string of a SQL Server")]
+    UnknownForm,
+    #[error("is used with either SM_STORE_PASSWORD or SM_STORE_TOKEN_FILE: leave one out")]
+    TwoCredentials,
+    #[error(transparent)]
+    ConnectionString(#[from] InvalidConnectionString),
+}
+
 /// Why a store cannot be used, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreOpenError {
     #[error(transparent)]
     Sqlite(#[from] sqlite::OpenError),
-    #[error("cannot use {name} as the store: {source}")]
+    #[error("cannot use {name} as the store")]
     SqlServer { name: String, source: StoreError },
 }
 
 impl StoreChoice {
-    /// Parses the value of `SM_STORE`. The error message names what is expected and never repeats the value, which may
-    /// contain a password.
-    pub fn parse(text: &str, credentials: Credentials<'_>, pool: PoolSettings) -> Result<Self, String> {
+    /// Parses the value of `SM_STORE`.
+    pub fn parse(text: &str, credentials: Credentials<'_>, pool: PoolSettings) -> Result<Self, InvalidStore> {
         if let Some(path) = sqlite::path_of(text) {
             return Ok(Self::Sqlite(path));
         }
         if !text.contains('=') {
-            return Err("must be sqlite:<path of a file> or the connection string of a SQL Server".to_owned());
+            return Err(InvalidStore::UnknownForm);
         }
         let settings = match credentials {
             Credentials { password: Some(_), token_file: Some(_) } => {
-                return Err("is used with either SM_STORE_PASSWORD or SM_STORE_TOKEN_FILE: leave one out".to_owned());
+                return Err(InvalidStore::TwoCredentials);
             }
             Credentials { password: None, token_file: Some(file) } => Settings::parse_with_token_file(text, file, pool),
             Credentials { password, token_file: None } => Settings::parse(text, password, pool),
         };
-        settings.map(|settings| Self::SqlServer(Box::new(settings)))
+        Ok(Self::SqlServer(Box::new(settings?)))
     }
 
     /// Brings the schema up to date, and returns how many migrations were run. It creates no directory except that of the
@@ -161,13 +172,13 @@ mod tests {
     fn a_store_is_selected_by_the_form_of_its_text() {
         let pool = PoolSettings { size: 1, timeout: Duration::from_secs(1) };
         let name = |text| StoreChoice::parse(text, Credentials::default(), pool).map(|choice| choice.name());
-        assert_eq!(name("sqlite:a b.db").as_deref(), Ok("a b.db"));
-        assert_eq!(name("Server=db;Database=s;User Id=u;Password=p").as_deref(), Ok("db:1433/s"));
+        assert_eq!(name("sqlite:a b.db").unwrap(), "a b.db");
+        assert_eq!(name("Server=db;Database=s;User Id=u;Password=p").unwrap(), "db:1433/s");
         for text in ["sqlite:", "data.db", "postgres://x", "Server=db"] {
             assert!(name(text).is_err(), "{text}");
         }
         let both = Credentials { password: Some("p"), token_file: Some(Path::new("token")) };
-        let error = StoreChoice::parse("Server=db;Database=s", both, pool).unwrap_err();
+        let error = StoreChoice::parse("Server=db;Database=s", both, pool).unwrap_err().to_string();
         assert!(error.contains("either SM_STORE_PASSWORD or SM_STORE_TOKEN_FILE"), "{error}");
     }
 }

@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn what_went_wrong_inside_is_not_told() {
         for (error, status, code) in [
-            (StoreError::Unexpected("no such table: secrets".to_owned()), 500, "internal_error"),
-            (StoreError::Unavailable("login failed for sa".to_owned()), 503, "store_unavailable"),
+            (StoreError::unexpected("no such table: secrets"), 500, "internal_error"),
+            (StoreError::unavailable("login failed for sa"), 503, "store_unavailable"),
             (StoreError::Overloaded, 503, "overloaded"),
         ] {
             let error = ApiError::from(error);

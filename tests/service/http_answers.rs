@@ -17,6 +17,7 @@ use submission_manager::engine::webhooks::sender::{HttpWebhookSender, WebhookSen
 use submission_manager::gateway::Gateway;
 use submission_manager::gateway::client::HttpGateway;
 use submission_manager::http_client::tls_config;
+use submission_manager::platform::errors::full_text;
 use submission_manager::store::OpenAttempt;
 use submission_manager::telemetry::metrics::Metrics;
 use tokio::net::TcpListener;
@@ -460,7 +461,7 @@ async fn a_lack_of_file_descriptors_is_no_attempt() {
     let named = server.url.replace("127.0.0.1", "localhost");
     for url in [&server.url, &named] {
         let failed = gateway.attempt(&attempt(url), Bytes::from_static(b"{}"), LONG).await.unwrap_err();
-        assert!(failed.0.contains("this process has too many open files"), "{url}: {failed}");
+        assert!(full_text(&failed).contains("this process has too many open files"), "{url}: {failed}");
     }
     let text = String::from_utf8(metrics.text().unwrap()).unwrap();
     assert!(text.contains("submission_local_resource_errors_total{kind=\"gateway\"} 2\n"), "{text}");

@@ -29,14 +29,17 @@ impl fmt::Debug for ConsoleUser {
     }
 }
 
+/// A text that is no line of `htpasswd`. The error repeats nothing of it.
+#[derive(Debug, thiserror::Error)]
+#[error("must be a line as 'htpasswd -nB user' prints it: user:$2y$…")]
+pub struct InvalidHtpasswd;
+
 impl ConsoleUser {
-    /// Parses a line of `htpasswd -nB`, `user:$2y$…`, as the one administrator that `SM_CONSOLE_AUTH` names. The error
-    /// repeats nothing of it.
-    pub fn of_htpasswd(text: &str) -> Result<Self, String> {
-        let invalid = || "must be a line as 'htpasswd -nB user' prints it: user:$2y$…".to_owned();
-        let (name, hash) = text.trim().split_once(':').ok_or_else(invalid)?;
+    /// Parses a line of `htpasswd -nB`, `user:$2y$…`, as the one administrator that `SM_CONSOLE_AUTH` names.
+    pub fn of_htpasswd(text: &str) -> Result<Self, InvalidHtpasswd> {
+        let (name, hash) = text.trim().split_once(':').ok_or(InvalidHtpasswd)?;
         if name.is_empty() || cost(hash).is_none() {
-            return Err(invalid());
+            return Err(InvalidHtpasswd);
         }
         Ok(Self { name: name.into(), password_hash: hash.into(), role: Role::Admin })
     }
@@ -201,7 +204,7 @@ mod tests {
         let user = ConsoleUser::of_htpasswd(&format!(" ops:{}\n", hash(5))).unwrap();
         assert_eq!((&*user.name, user.role), ("ops", Role::Admin));
         for text in ["", "ops", "ops:secret", &format!(":{}", hash(12)), "ops:$apr1$x$y"] {
-            let error = ConsoleUser::of_htpasswd(text).unwrap_err();
+            let error = ConsoleUser::of_htpasswd(text).unwrap_err().to_string();
             assert!(error.contains("htpasswd -nB") && !error.contains("secret"), "{text}: {error}");
         }
     }

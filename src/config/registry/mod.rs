@@ -28,7 +28,7 @@ use crate::domain::node::ManagementNode;
 
 use serde_json::{Map, Value};
 
-pub use self::console_users::ConsoleUser;
+pub use self::console_users::{ConsoleUser, InvalidHtpasswd};
 use self::targets::Targets;
 
 /// The paths of the registry files. Each optional file enables a part of the service: jobs, tokens, the

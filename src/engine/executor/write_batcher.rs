@@ -95,5 +95,5 @@ fn deliver<T>(answers: Vec<Answer<T>>, results: Vec<Result<T, StoreError>>) {
 }
 
 fn no_answer() -> FencedError {
-    FencedError::Store(StoreError::Unavailable("the store actor did not answer".to_owned()))
+    FencedError::Store(StoreError::unavailable("the store actor did not answer"))
 }

@@ -16,6 +16,7 @@ use crate::domain::lease::{Lease, Term};
 use crate::engine::lease_trust::RemainingTrust;
 use crate::engine::messages::TermFailed;
 use crate::platform::clock::monotonic;
+use crate::platform::errors::full_text;
 use crate::store::FencedError;
 
 /// A term that lasted this long resets the count of terms that failed in a row.
@@ -102,7 +103,7 @@ impl LeaderActor {
                 actor.renew_failed(TermFailed::new(&term, "renew", &FencedError::TermOver), ctx);
             }
             Err(FencedError::Store(error)) => {
-                let store_error = Some(error.to_string());
+                let store_error = Some(full_text(&error));
                 actor.renew_failed(TermFailed { store_error, ..TermFailed::lost(&term, "renew failed") }, ctx);
             }
         }));

@@ -79,7 +79,7 @@ impl ScriptedGateway {
 impl Gateway for ScriptedGateway {
     fn attempt(&self, attempt: &OpenAttempt, _: Bytes, timeout: Duration) -> Attempting {
         if self.shortages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
-            return Box::pin(async { Err(LocalResourceError("too many open files".to_owned())) });
+            return Box::pin(async { Err(LocalResourceError("too many open files".into())) });
         }
         let call = (attempt.intent_id.to_string(), attempt.attempt_number);
         let (delay, outcome) = (self.script)(&call.0, call.1);
@@ -130,7 +130,7 @@ impl WebhookSender for ScriptedReceivers {
     fn deliver(&self, request: &WebhookRequest) -> Delivery {
         let less = |left: usize| left.checked_sub(1);
         if self.shortages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-            return Box::pin(async { Err(LocalResourceError("too many open files".to_owned())) });
+            return Box::pin(async { Err(LocalResourceError("too many open files".into())) });
         }
         let event: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
         let id = event["intent"]["intentId"].as_str().unwrap().to_owned();

@@ -38,6 +38,7 @@ use crate::domain::webhook::{TryOutcome, Verdict, decide};
 use crate::engine::lease_trust::LeaseTrust;
 use crate::engine::messages::TermFailed;
 use crate::engine::one_at_a_time::OneAtATime;
+use crate::http_client::one_line;
 use crate::platform::clock::{StoreTime, monotonic};
 use crate::platform::mutated;
 use crate::platform::supervision::Alive;
@@ -333,7 +334,9 @@ async fn deliver(sender: &dyn WebhookSender, webhook_request: &WebhookRequest, t
     for call in 1.. {
         match sender.deliver(webhook_request).await {
             Ok(outcome) => return outcome,
-            Err(error) if call == SHORTAGE_CALLS => return TryOutcome::Error(format!("not sent: {error}")),
+            Err(error) if call == SHORTAGE_CALLS => {
+                return TryOutcome::Error(format!("not sent: {}", one_line(&error)));
+            }
             Err(_) => tokio::time::sleep(SHORTAGE_PAUSE).await,
         }
         if !trust.holds() {

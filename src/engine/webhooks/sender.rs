@@ -9,7 +9,7 @@ use hyper::header;
 
 use super::request::WebhookRequest;
 use crate::domain::webhook::TryOutcome;
-use crate::http_client::{Answer, CallError, HttpClient, LocalResourceError, quoted, retry_after};
+use crate::http_client::{Answer, CallError, HttpClient, LocalResourceError, one_line, quoted, retry_after};
 use crate::telemetry::metrics::Metrics;
 
 /// Resolves with the outcome of a try, or with an error if this machine lacked a resource and nothing was sent.
@@ -52,8 +52,8 @@ impl WebhookSender for HttpWebhookSender {
         Box::pin(async move {
             match call.await {
                 Ok(answer) => Ok(read(answer, &secrets)),
-                Err(CallError::LocalResource(text)) => Err(LocalResourceError(text)),
-                Err(error) => Ok(TryOutcome::Error(error.to_string())),
+                Err(CallError::LocalResource(error)) => Err(error),
+                Err(error) => Ok(TryOutcome::Error(one_line(&error))),
             }
         })
     }
@@ -63,7 +63,7 @@ impl WebhookSender for HttpWebhookSender {
 fn read(answer: Answer, secrets: &[String]) -> TryOutcome {
     let shown = |bytes: &[u8]| quoted(without(secrets, bytes).as_bytes());
     let remark = match &answer.body {
-        Err(no_body) => Some(format!("answered with {no_body}")),
+        Err(no_body) => Some(format!("answered with {}", one_line(no_body))),
         Ok(_) if (200..300).contains(&answer.status) => None,
         Ok(body) => {
             let location = answer.headers.get(header::LOCATION).map(|value| value.as_bytes());

@@ -141,7 +141,7 @@ impl StoreActor {
                 }
                 Err(error) => {
                     log::error!("commit_failed writes={writes} store_error={error:?}");
-                    actor.deps.health.commit_failed(&error.to_string());
+                    actor.deps.health.commit_failed(&error);
                     actor.deps.metrics.store_failed(error.kind());
                     callers.fail(&error);
                 }

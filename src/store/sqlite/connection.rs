@@ -129,22 +129,30 @@ pub(super) fn set_durable(connection: &Connection, durable: bool) -> Result<(), 
 const CACHE_KIB: i64 = 64 * 1024;
 
 /// Converts an error of SQLite. Errors of the file or the disk mean that the store is unavailable; others concern one item.
-pub(super) fn store_error(error: &rusqlite::Error) -> StoreError {
-    match error.sqlite_error_code() {
+pub(super) fn store_error(error: rusqlite::Error) -> StoreError {
+    match is_about_the_file(&error) {
+        true => StoreError::unavailable(error),
+        false => StoreError::unexpected(error),
+    }
+}
+
+/// Whether an error of SQLite is about the file or the disk, and not about one item.
+pub(super) fn is_about_the_file(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
         Some(
             ErrorCode::DatabaseBusy
-            | ErrorCode::DatabaseLocked
-            | ErrorCode::DiskFull
-            | ErrorCode::SystemIoFailure
-            | ErrorCode::CannotOpen
-            | ErrorCode::ReadOnly
-            | ErrorCode::DatabaseCorrupt
-            | ErrorCode::NotADatabase
-            | ErrorCode::OutOfMemory
-            | ErrorCode::FileLockingProtocolFailed,
-        ) => StoreError::Unavailable(error.to_string()),
-        _ => StoreError::Unexpected(error.to_string()),
-    }
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::DiskFull
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::CannotOpen
+                | ErrorCode::ReadOnly
+                | ErrorCode::DatabaseCorrupt
+                | ErrorCode::NotADatabase
+                | ErrorCode::OutOfMemory
+                | ErrorCode::FileLockingProtocolFailed,
+        )
+    )
 }
 
 /// From here on the store's clock is slowed down and compared with the host's in `submission_clock_pace`.

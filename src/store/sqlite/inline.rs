@@ -154,9 +154,9 @@ pub(super) fn write<T: Send + 'static>(
 ) -> StoreFuture<T> {
     Box::pin(async move {
         if monotonic() >= give_up_at {
-            return Err(StoreError::Unavailable("other writes took too long".to_owned()));
+            return Err(StoreError::unavailable("other writes took too long"));
         }
-        work(&mut *writer.lock().await, &clock).map_err(|error| store_error(&error))
+        work(&mut *writer.lock().await, &clock).map_err(store_error)
     })
 }
 
@@ -166,7 +166,7 @@ pub(super) fn read<T: Send + 'static>(
     clock: WallClock,
     work: impl FnOnce(&mut Connection, &WallClock) -> Result<T, rusqlite::Error> + Send + 'static,
 ) -> StoreFuture<T> {
-    Box::pin(async move { work(&mut writer.lock().await.connection, &clock).map_err(|error| store_error(&error)) })
+    Box::pin(async move { work(&mut writer.lock().await.connection, &clock).map_err(store_error) })
 }
 
 /// A deliberate bug: the number of the next attempt comes from the records of attempts.

@@ -62,6 +62,7 @@ use crate::domain::lease::{Lease, Term};
 use crate::domain::redrive::{RedriveChange, RedriveId};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
+use crate::platform::errors::Described;
 
 /// Connections for reads of clients. More would not help, because they wait for the same few cores.
 const READERS: usize = 4;
@@ -186,7 +187,7 @@ impl SqliteStore {
             return inline::write(writer, clock, give_up_at, work);
         }
         Box::pin(async move {
-            let late = |_| StoreError::Unavailable("other writes took too long".to_owned());
+            let late = |_| StoreError::unavailable("other writes took too long");
             let mut writer = tokio::time::timeout_at(give_up_at, writer.lock_owned()).await.map_err(late)?;
             let done = blocking(move || {
                 file.check()?;
@@ -270,7 +271,7 @@ impl Readers {
 
     async fn take(self: &Arc<Self>) -> Result<Reader, StoreError> {
         let taken = Arc::clone(&self.available).acquire_owned().await;
-        let taken = taken.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))?;
+        let taken = taken.map_err(|_| StoreError::unavailable("the store is closing"))?;
         Ok(Reader { readers: Arc::clone(self), connection: self.idle().pop(), _taken: taken })
     }
 
@@ -284,8 +285,8 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, rusqlite::Error> + Send + 'static,
 ) -> Result<T, StoreError> {
     match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result.map_err(|error| connection::store_error(&error)),
-        Err(panic) => Err(StoreError::Unavailable(format!("a database call panicked: {panic}"))),
+        Ok(result) => result.map_err(connection::store_error),
+        Err(panic) => Err(StoreError::unavailable(Described::new("a database call panicked", panic))),
     }
 }
 

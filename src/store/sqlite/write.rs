@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, Transaction, params};
 use tokio::time::Instant;
 
-use super::connection::{begin_transaction, store_error};
+use super::connection::{begin_transaction, is_about_the_file, store_error};
 use super::numbers::Numbers;
 use super::read::{self, parsed};
 use super::targets::{self, Lanes};
@@ -46,7 +46,7 @@ pub(super) fn commit(
     let Err(error) = result else { return result };
     // The rollback may have removed contracts, so their numbers must not be used any more.
     *contracts = ContractCache::default();
-    if matches!(store_error(&error), StoreError::Unavailable(_)) {
+    if is_about_the_file(&error) {
         return Err(error);
     }
     let result = try_commit(connection, contracts, clock, batch, Items::InSavepoints);
@@ -137,7 +137,7 @@ fn is_late(give_up_at: Option<&Instant>) -> bool {
 }
 
 fn late() -> StoreError {
-    StoreError::Unavailable("the database was locked for too long".to_owned())
+    StoreError::unavailable("the database was locked for too long")
 }
 
 impl Items {
@@ -162,7 +162,7 @@ impl Items {
             Err(error) if transaction.is_autocommit() => Err(error),
             Err(error) => {
                 transaction.execute_batch("ROLLBACK TO item; RELEASE item")?;
-                Ok(Err(store_error(&error)))
+                Ok(Err(store_error(error)))
             }
         }
     }

@@ -98,7 +98,7 @@ WHERE b.intent_seq BETWEEN @first AND @last;",
         for (place, waiting) in self.waiting.iter().enumerate() {
             let id = waiting.lane.id.0;
             let answer = match (self.contracts.get(&id), by_seq.get(&waiting.seq)) {
-                (None, _) => Err(StoreError::Unexpected(format!("contract {id} cannot be read"))),
+                (None, _) => Err(StoreError::unexpected(format!("contract {id} cannot be read"))),
                 (Some(contract), Some(row)) if written.contains(&place) => {
                     Ok(classify(waiting, row, contract, now, not_allowed)?)
                 }

@@ -37,7 +37,7 @@ pub(super) async fn level(database: &Database) -> Result<(), StoreError> {
     // Some servers report a lower level than what they support, so this tries `OPENJSON` itself.
     match ask(database, JSON).await? {
         Some(_) => Ok(()),
-        None => Err(StoreError::Unexpected(too_low(&name, level))),
+        None => Err(StoreError::unexpected(too_low(&name, level))),
     }
 }
 

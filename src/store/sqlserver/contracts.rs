@@ -152,5 +152,5 @@ fn sha256(text: &str) -> [u8; 32] {
 }
 
 fn missing(what: &str) -> StoreError {
-    StoreError::Unexpected(format!("the {what} that was just inserted is missing"))
+    StoreError::unexpected(format!("the {what} that was just inserted is missing"))
 }

@@ -22,6 +22,7 @@ use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
 
 use super::settings::Settings;
 use crate::platform::clock::monotonic;
+use crate::platform::errors::{BoxError, Described, full_text};
 use crate::store::StoreError;
 use crate::telemetry::metrics::Metrics;
 
@@ -80,7 +81,7 @@ pub(super) struct Database {
     name: &'static str,
     pool: Pool<Manager>,
     /// The error of the last connection that could not be opened.
-    faults: watch::Sender<String>,
+    faults: watch::Sender<Option<Error>>,
     metrics: Arc<Metrics>,
     /// How long a batch may take in all, including repetitions.
     budget: Duration,
@@ -121,7 +122,7 @@ impl Database {
         let task = tokio::spawn(async move { database.run_with_patience(&batch).await });
         match task.await {
             Ok(result) => result,
-            Err(panic) => Err(StoreError::Unavailable(format!("a database call panicked: {panic}"))),
+            Err(panic) => Err(StoreError::unavailable(Described::new("a database call panicked", panic))),
         }
     }
 
@@ -134,12 +135,12 @@ impl Database {
                 Ok(results) => return Ok(results),
                 Err(failure) => failure,
             };
-            let pause = failure.pause(tried);
+            let pause = failure.kind.pause(tried);
             let in_time = monotonic().duration_since(started) + pause < self.budget;
-            if tried >= TRIES || !in_time || !failure.allows(batch.repeat) {
+            if tried >= TRIES || !in_time || !failure.kind.allows(batch.repeat) {
                 return Err(failure.into());
             }
-            log::debug!("batch_repeated tried={tried} store_error={:?}", failure.text());
+            log::debug!("batch_repeated tried={tried} store_error={:?}", full_text(failure.error.as_ref()));
             tokio::time::sleep(pause).await;
         }
     }
@@ -148,7 +149,7 @@ impl Database {
         let waited = monotonic();
         let got = self.connection().await;
         self.show_pool(waited);
-        let mut connection = got.map_err(Failure::Unreachable)?;
+        let mut connection = got.map_err(|error| Failure::new(FailureKind::Unreachable, error))?;
         connection.dirty = true;
         let result = connection.query(batch).await;
         match result {
@@ -157,13 +158,13 @@ impl Database {
                 connection.used = monotonic();
                 Ok(results)
             }
-            Err(QueryError { error, answered: true }) => Err(Failure::InDoubt(error.to_string())),
+            Err(QueryError { error, answered: true }) => Err(Failure::new(FailureKind::InDoubt, error)),
             Err(QueryError { error, answered: false }) => Err(Failure::of(error, &mut connection).await),
         }
     }
 
     /// Takes a connection from the pool. Fails at once if no connection can be opened and the pool has no other.
-    async fn connection(&self) -> Result<PooledConnection<'_, Manager>, String> {
+    async fn connection(&self) -> Result<PooledConnection<'_, Manager>, BoxError> {
         let mut faults = self.faults.subscribe();
         let get = self.pool.get();
         tokio::pin!(get);
@@ -171,13 +172,14 @@ impl Database {
             tokio::select! {
                 got = &mut get => {
                     return got.map_err(|error| match error {
-                        RunError::User(error) => error.to_string(),
-                        RunError::TimedOut => "no connection became free in time".to_owned(),
+                        RunError::User(error) => error.into(),
+                        RunError::TimedOut => "no connection became free in time".into(),
                     });
                 }
                 Ok(()) = faults.changed() => {
                     if self.pool.state().connections == 0 {
-                        return Err(faults.borrow().clone());
+                        let fault = faults.borrow().clone();
+                        return Err(fault.map_or_else(|| "no connection can be opened".into(), BoxError::from));
                     }
                 }
             }
@@ -217,75 +219,79 @@ async fn query(client: &mut Tds, sql: &str, values: &[Value]) -> Result<ResultSe
     stream.into_results().await.map_err(|error| QueryError { error, answered: true })
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Failure {
+/// Why a batch failed, and the error of the driver or of the pool.
+#[derive(Debug)]
+struct Failure {
+    kind: FailureKind,
+    error: BoxError,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FailureKind {
     /// There is no connection, or it broke. Whether a write took effect may be unknown.
-    Unreachable(String),
+    Unreachable,
     /// The answer broke off after its first result set: a write has taken effect, and its results are not known.
-    InDoubt(String),
+    InDoubt,
     /// The server rolled back the whole batch because of a temporary condition.
-    RolledBack(String),
+    RolledBack,
     /// The server refused or ended the batch because of a temporary condition. The batch may have taken effect.
-    Passing { code: u32, text: String },
+    Passing { code: u32 },
     /// A key exists already, because another transaction inserted it first or the batch contains it twice.
-    KeyExists(String),
+    KeyExists,
     /// The server refused the batch, and would refuse it again.
-    Refused(String),
+    Refused,
 }
 
 impl Failure {
-    async fn of(error: Error, connection: &mut Connection) -> Self {
-        let text = error.to_string();
-        let Error::Server(token) = &error else { return Self::Unreachable(text) };
-        match Self::of_code(token.code(), text) {
-            Ok(known) => known,
-            // A server that is shutting down sends an error before it closes the connection. Such an error is not about
-            // the batch.
-            Err(text) if token.class() < 17 && connection.answers().await => Self::Refused(text),
-            Err(text) => Self::Unreachable(text),
-        }
+    fn new(kind: FailureKind, error: impl Into<BoxError>) -> Self {
+        Self { kind, error: error.into() }
     }
 
+    async fn of(error: Error, connection: &mut Connection) -> Self {
+        let kind = match &error {
+            Error::Server(token) => match FailureKind::of_code(token.code()) {
+                Some(kind) => kind,
+                // A server that is shutting down sends an error before it closes the connection. Such an error is not
+                // about the batch.
+                None if token.class() < 17 && connection.answers().await => FailureKind::Refused,
+                None => FailureKind::Unreachable,
+            },
+            _ => FailureKind::Unreachable,
+        };
+        Self::new(kind, error)
+    }
+}
+
+impl FailureKind {
     /// The kind of failure, if the server's error number alone decides it.
-    fn of_code(code: u32, text: String) -> Result<Self, String> {
+    fn of_code(code: u32) -> Option<Self> {
         match code {
             // Deadlock victim; lock timeout; update conflict under snapshot isolation.
-            1205 | 1222 | 3960 => Ok(Self::RolledBack(text)),
-            2601 | 2627 => Ok(Self::KeyExists(text)),
+            1205 | 1222 | 3960 => Some(Self::RolledBack),
+            2601 | 2627 => Some(Self::KeyExists),
             // Limits and reconfigurations of Azure SQL. Some of them may come after a commit (40143, 40197, 40540, 40613).
             615 | 926 | 4060 | 4221 | 10_928 | 10_929 | 40_143 | 40_197 | BUSY | 40_540 | 40_613 | 49_918 | 49_919
-            | 49_920 => Ok(Self::Passing { code, text }),
+            | 49_920 => Some(Self::Passing { code }),
             // This replica is no longer the primary. A new connection reaches the new primary.
-            976 | 983 | 3906 => Ok(Self::Unreachable(text)),
-            _ => Err(text),
+            976 | 983 | 3906 => Some(Self::Unreachable),
+            _ => None,
         }
     }
 
-    fn allows(&self, repeat: Repeat) -> bool {
+    fn allows(self, repeat: Repeat) -> bool {
         match self {
-            Self::RolledBack(_) => true,
-            Self::Passing { .. } | Self::KeyExists(_) => repeat == Repeat::IfFailed,
-            Self::Unreachable(_) | Self::InDoubt(_) | Self::Refused(_) => false,
+            Self::RolledBack => true,
+            Self::Passing { .. } | Self::KeyExists => repeat == Repeat::IfFailed,
+            Self::Unreachable | Self::InDoubt | Self::Refused => false,
         }
     }
 
     /// How long to wait before the batch is sent again, after `tried` failures.
-    fn pause(&self, tried: u32) -> Duration {
+    fn pause(self, tried: u32) -> Duration {
         const ASKED_FOR: Duration = Duration::from_secs(10);
         match self {
-            Self::Passing { code: BUSY, .. } => ASKED_FOR,
+            Self::Passing { code: BUSY } => ASKED_FOR,
             _ => Duration::from_millis(10 << tried).mul_f64(0.5 + fastrand::f64()),
-        }
-    }
-
-    fn text(&self) -> &str {
-        match self {
-            Self::Unreachable(text)
-            | Self::InDoubt(text)
-            | Self::RolledBack(text)
-            | Self::Passing { text, .. }
-            | Self::KeyExists(text)
-            | Self::Refused(text) => text,
         }
     }
 }
@@ -294,15 +300,15 @@ impl Failure {
 const BUSY: u32 = 40_501;
 
 impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::InDoubt(text) => {
-                Self::Unavailable(format!("a batch has taken effect, but its answer was lost: {text}"))
+    fn from(Failure { kind, error }: Failure) -> Self {
+        match kind {
+            FailureKind::InDoubt => {
+                Self::unavailable(Described::new("a batch has taken effect, but its answer was lost", error))
             }
-            Failure::Unreachable(text) | Failure::RolledBack(text) | Failure::Passing { text, .. } => {
-                Self::Unavailable(text)
+            FailureKind::Unreachable | FailureKind::RolledBack | FailureKind::Passing { .. } => {
+                Self::unavailable(error)
             }
-            Failure::Refused(text) | Failure::KeyExists(text) => Self::Unexpected(text),
+            FailureKind::Refused | FailureKind::KeyExists => Self::unexpected(error),
         }
     }
 }
@@ -318,7 +324,7 @@ pub type Tds = Client<Compat<TcpStream>>;
 
 pub(super) struct Manager {
     settings: Settings,
-    faults: watch::Sender<String>,
+    faults: watch::Sender<Option<Error>>,
 }
 
 impl Manager {
@@ -397,7 +403,7 @@ impl ManageConnection for Manager {
             Err(Error::Io { kind: std::io::ErrorKind::TimedOut, message })
         };
         let made = tokio::time::timeout(timeout, self.make()).await.unwrap_or_else(late);
-        made.inspect_err(|error| drop(self.faults.send_replace(error.to_string())))
+        made.inspect_err(|error| drop(self.faults.send_replace(Some(error.clone()))))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Error> {
@@ -443,7 +449,7 @@ mod tests {
 
     #[test]
     fn errors_are_repeated_only_where_that_is_safe() {
-        let of = |code| Failure::of_code(code, String::new());
+        let of = FailureKind::of_code;
         let kinds = |code: u32| {
             let failure = of(code).unwrap();
             (failure.allows(Repeat::IfRolledBack), failure.allows(Repeat::IfFailed))
@@ -455,12 +461,12 @@ mod tests {
             assert_eq!(kinds(may_have_happened), (false, true), "{may_have_happened}");
         }
         for former_primary in [976, 983, 3906] {
-            let failure = of(former_primary).unwrap();
+            let failure = Failure::new(of(former_primary).unwrap(), "read only");
             assert_eq!(kinds(former_primary), (false, false));
             assert!(matches!(StoreError::from(failure), StoreError::Unavailable(_)), "{former_primary}");
         }
-        assert!(of(8152).is_err(), "whether that is a verdict is for the connection to say");
-        assert!(!Failure::InDoubt(String::new()).allows(Repeat::IfFailed));
+        assert!(of(8152).is_none(), "whether that is a verdict is for the connection to say");
+        assert!(!FailureKind::InDoubt.allows(Repeat::IfFailed));
         assert!(of(BUSY).unwrap().pause(1) >= Duration::from_secs(10), "as long as the server asks for");
         assert!(of(1205).unwrap().pause(1) < Duration::from_secs(1));
     }

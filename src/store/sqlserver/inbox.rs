@@ -91,7 +91,7 @@ pub(super) fn received(
     }
     let answer = |new: &NewInboxSubmission| {
         let Some(key) = new.key_sha256 else { return Ok(Received::Created(new.id)) };
-        let lost = || StoreError::Unavailable("the server did not return what is stored under a key".to_owned());
+        let lost = || StoreError::unavailable("the server did not return what is stored under a key");
         let (id, content) = by_key.get(key.as_slice()).ok_or_else(lost)?;
         Ok(if *id == new.id {
             Received::Created(*id)
@@ -425,5 +425,5 @@ pub(super) async fn messages(database: &Database, query: &InboxQuery) -> Result<
 }
 
 fn no_answer(what: &str) -> StoreError {
-    StoreError::Unavailable(format!("the server did not answer {what}"))
+    StoreError::unavailable(format!("the server did not answer {what}"))
 }

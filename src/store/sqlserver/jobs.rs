@@ -177,10 +177,6 @@ pub(super) async fn list(database: &Database, query: &JobQuery) -> Result<JobPag
 
 pub(super) async fn admits(database: &Database, gateway: &GatewayUrl) -> Result<bool, StoreError> {
     let results = database.run(admits_batch(&Sha256::digest(gateway.as_str()).into())).await?;
-    let row = results
-        .iter()
-        .flatten()
-        .next()
-        .ok_or_else(|| StoreError::Unavailable("the server returned no rows".to_owned()))?;
+    let row = results.iter().flatten().next().ok_or_else(|| StoreError::unavailable("the server returned no rows"))?;
     Ok(rows::need::<i64>(row, "admitted")? == 1)
 }

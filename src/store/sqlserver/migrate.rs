@@ -49,7 +49,7 @@ pub(super) enum SchemaState {
 pub(super) async fn state(database: &Database) -> Result<SchemaState, StoreError> {
     let results = database.run(Batch::new(VERSION, Vec::new())).await?;
     let row = results.iter().flatten().next();
-    let row = row.ok_or_else(|| StoreError::Unavailable("the server did not return the schema version".to_owned()))?;
+    let row = row.ok_or_else(|| StoreError::unavailable("the server did not return the schema version"))?;
     let version = usize::try_from(rows::need::<i64>(row, "version")?).unwrap_or(usize::MAX);
     Ok(match MIGRATIONS.len() {
         known if version > known => SchemaState::Newer(version),

@@ -37,7 +37,7 @@ use tokio::sync::OnceCell;
 
 pub use checks::Warning;
 pub use database::{Tds, connect};
-pub use settings::{PoolSettings, Settings};
+pub use settings::{InvalidConnectionString, PoolSettings, Settings};
 
 use self::contracts::Contracts;
 use self::database::Database;
@@ -135,7 +135,7 @@ impl SqlServerStore {
         checks::level(&self.database).await?;
         match migrate::state(&self.database).await? {
             SchemaState::Current => checks::warnings(&self.database).await,
-            SchemaState::Behind(missing) => Err(StoreError::Unexpected(format!(
+            SchemaState::Behind(missing) => Err(StoreError::unexpected(format!(
                 "the schema lacks {missing} migrations; run 'submission-manager migrate' first"
             ))),
             newer => self.refuse_newer(newer).map(|()| Vec::new()),
@@ -144,7 +144,7 @@ impl SqlServerStore {
 
     fn refuse_newer(&self, state: SchemaState) -> Result<(), StoreError> {
         match state {
-            SchemaState::Newer(version) => Err(StoreError::Unexpected(format!(
+            SchemaState::Newer(version) => Err(StoreError::unexpected(format!(
                 "the schema has version {version} and was made by a newer version of this program; start that version"
             ))),
             _ => Ok(()),
@@ -160,9 +160,9 @@ impl SqlServerStore {
             if !store.ready.initialized() {
                 // Calls that arrive while another one prepares wait for that one, but no longer than their own timeout.
                 let prepared = tokio::time::timeout(store.patience, store.prepare()).await;
-                let late = |_| Err(StoreError::Unavailable("the schema could not be checked in time".to_owned()));
+                let late = |_| Err(StoreError::unavailable("the schema could not be checked in time"));
                 // The call is not the cause, so whatever failed, the store is unavailable to it.
-                prepared.unwrap_or_else(late).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+                prepared.unwrap_or_else(late).map_err(StoreError::unavailable)?;
             }
             work(store).await
         })

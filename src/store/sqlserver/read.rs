@@ -21,7 +21,7 @@ pub(super) fn first(results: &[Vec<Row>]) -> Option<&Row> {
 }
 
 pub(super) fn need_first(results: &[Vec<Row>]) -> Result<&Row, StoreError> {
-    first(results).ok_or_else(|| StoreError::Unavailable("the server returned no rows".to_owned()))
+    first(results).ok_or_else(|| StoreError::unavailable("the server returned no rows"))
 }
 
 pub(super) fn all<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {

@@ -12,6 +12,7 @@ use crate::domain::intent::{Intent, IntentId, IntentSeq, TargetName};
 use crate::domain::schedule::{GatewayId, Lane, LaneId, Waiting};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
+use crate::platform::errors::Described;
 use crate::store::{Attempt, OpenAttempt, StoreError, StoredIntent, column_values};
 
 /// The columns that [`intent`] reads, of `submission_intents AS i` and `submission_contracts AS c`.
@@ -27,7 +28,7 @@ pub(super) const NOT_BEFORE: &str =
     "(SELECT o.not_before FROM submission_intent_options AS o WHERE o.intent_seq = i.intent_seq) AS not_before";
 
 pub(super) fn get<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Result<Option<T>, StoreError> {
-    row.try_get(column).map_err(|error| StoreError::Unexpected(format!("column {column}: {error}")))
+    row.try_get(column).map_err(|error| StoreError::unexpected(Described::new(format!("column {column}"), error)))
 }
 
 pub(super) fn need<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Result<T, StoreError> {
@@ -35,7 +36,7 @@ pub(super) fn need<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Re
 }
 
 fn nonsense(column: &'static str, value: &str) -> StoreError {
-    StoreError::Unexpected(format!("column {column} holds {value:?}"))
+    StoreError::unexpected(format!("column {column} holds {value:?}"))
 }
 
 pub(super) fn moment(row: &Row, column: &'static str) -> Result<Option<Timestamp>, StoreError> {

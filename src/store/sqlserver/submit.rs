@@ -278,5 +278,5 @@ fn job_fields(job: &NewJob, key_from: usize) -> impl Iterator<Item = (String, Js
 }
 
 fn missing() -> StoreError {
-    StoreError::Unavailable("the server did not return an intent that was just inserted".to_owned())
+    StoreError::unavailable("the server did not return an intent that was just inserted")
 }

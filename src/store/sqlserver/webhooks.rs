@@ -258,7 +258,7 @@ fn opened(row: &Row, known: &HashMap<i64, Arc<Contract>>, started_at: Timestamp)
     Ok(OpenWebhookTry {
         receiver: ReceiverId(rows::need(row, "receiver_id")?),
         intent: rows::intent(row)?,
-        contract: contract.ok_or_else(|| StoreError::Unexpected(format!("contract {id} cannot be read")))?,
+        contract: contract.ok_or_else(|| StoreError::unexpected(format!("contract {id} cannot be read")))?,
         number,
         round: Round {
             pending_since: rows::need_moment(row, "owed_since")?,

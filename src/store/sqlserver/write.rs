@@ -17,6 +17,7 @@ use crate::domain::intent::Intent;
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{StoreTime, monotonic};
+use crate::platform::errors::Described;
 use crate::store::{
     BatchResults, FencedError, FencedResult, FencedResults, FencedWrites, StartOnInsert, StartResult, StoreError,
     WriteBatch,
@@ -112,7 +113,7 @@ impl Writer<'_> {
         let results = database.run(script).await?;
         // From here on the transaction is committed.
         let (results, not_allowed) = read_batch(batch, submits, &starts, results, |now| time.observe(asked, now))
-            .map_err(|error| StoreError::Unavailable(format!("the answer to a batch cannot be read: {error}")))?;
+            .map_err(|error| StoreError::unavailable(Described::new("the answer to a batch cannot be read", error)))?;
         Ok(match &batch.fenced {
             Some(writes) if !not_allowed.is_empty() => self.end_not_allowed(writes, results, &not_allowed).await,
             _ => results,
@@ -273,5 +274,5 @@ impl Results {
 }
 
 fn lost(what: &str) -> StoreError {
-    StoreError::Unavailable(format!("the server did not return the {what} of a batch"))
+    StoreError::unavailable(format!("the server did not return the {what} of a batch"))
 }

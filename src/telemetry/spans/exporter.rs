@@ -10,7 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::otlp::{self, Resource};
 use super::{QueueItem, Span};
 use crate::domain::contract::GatewayUrl;
-use crate::http_client::{HttpClient, quoted};
+use crate::http_client::{HttpClient, one_line, quoted};
+use crate::platform::errors::BoxError;
 use crate::telemetry::metrics::Metrics;
 
 /// Spans in one request: about half a megabyte.
@@ -40,7 +41,9 @@ pub(super) async fn run(collector: Collector, mut queue: mpsc::Receiver<QueueIte
             let sent = send(&client, &url, &resource, &spans).await;
             metrics.spans(if sent.is_ok() { "exported" } else { "failed" }, spans.len());
             match &sent {
-                Err(error) if works => log::warn!("spans_not_exported collector={url} error={error:?}"),
+                Err(error) if works => {
+                    log::warn!("spans_not_exported collector={url} error={:?}", one_line(error.as_ref()));
+                }
                 Ok(()) if !works => log::info!("spans_exported_again collector={url}"),
                 _ => {}
             }
@@ -75,12 +78,14 @@ async fn batch(first: QueueItem, queue: &mut mpsc::Receiver<QueueItem>) -> (Vec<
     }
 }
 
-async fn send(client: &HttpClient, url: &str, resource: &Resource, spans: &[Span]) -> Result<(), String> {
+async fn send(client: &HttpClient, url: &str, resource: &Resource, spans: &[Span]) -> Result<(), BoxError> {
     let body = otlp::request(resource, spans).to_string();
     let request = client.post(url).header("Content-Type", "application/json");
     match client.send(request, body.into()).await {
         Ok(answer) if (200..300).contains(&answer.status) => Ok(()),
-        Ok(answer) => Err(format!("answered HTTP {}{}", answer.status, quoted(&answer.body.unwrap_or_default()))),
-        Err(error) => Err(error.to_string()),
+        Ok(answer) => {
+            Err(format!("answered HTTP {}{}", answer.status, quoted(&answer.body.unwrap_or_default())).into())
+        }
+        Err(error) => Err(error.into()),
     }
 }

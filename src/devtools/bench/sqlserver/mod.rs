@@ -15,6 +15,7 @@ use tiberius::{Row, ToSql};
 pub(super) use self::ceiling::measure as measure_ceiling;
 pub(super) use self::counters::{Counters, Spent};
 pub(super) use self::fill::fill;
+use crate::platform::errors::full_text;
 use crate::store::selection::{Credentials, StoreChoice};
 use crate::store::sqlserver::{PoolSettings, Settings, Tds, connect};
 use crate::telemetry::metrics::Metrics;
@@ -48,7 +49,9 @@ impl Server {
 
     fn settings(&self, database: &str) -> Result<Settings, String> {
         let credentials = Credentials { password: self.password.as_deref(), token_file: self.token_file.as_deref() };
-        match StoreChoice::parse(&self.connection_string(database), credentials, POOL)? {
+        match StoreChoice::parse(&self.connection_string(database), credentials, POOL)
+            .map_err(|error| error.to_string())?
+        {
             StoreChoice::SqlServer(settings) => Ok(*settings),
             StoreChoice::Sqlite(_) => Err("is for a SQL Server; without it an embedded store is made".to_owned()),
         }
@@ -63,7 +66,7 @@ impl Server {
         let database = BenchDatabase { server: self.clone(), name, is_babelfish: is_babelfish == Some(1) };
         let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
         let choice = StoreChoice::SqlServer(Box::new(self.settings(&database.name)?));
-        choice.migrate(metrics).await.map_err(|error| error.to_string())?;
+        choice.migrate(metrics).await.map_err(|error| full_text(&error))?;
         Ok(database)
     }
 

@@ -28,7 +28,7 @@ pub(in crate::store::sqlite) async fn run(store: SqliteStore, new: NewRedrive) -
     let Ok((set, sample)) = selected else { return Ok(Planning::TooMany) };
     let id = new.id;
     let summary = serde_json::to_string(&set.summary(sample));
-    let summary = summary.map_err(|error| StoreError::Unexpected(error.to_string()))?;
+    let summary = summary.map_err(StoreError::unexpected)?;
     let seq = store.write(move |writer, clock| begin(writer, clock, &new)).await?;
     let mut next = 0;
     for items in set.items.chunks(ITEMS_EACH) {

@@ -182,7 +182,7 @@ pub(super) async fn change(
             return Ok(changed.map_or(ChangedRedrive::NotFound, |changed| ChangedRedrive::Changed(Box::new(changed))));
         }
     }
-    Err(StoreError::Unavailable("the redrive kept changing".to_owned()))
+    Err(StoreError::unavailable("the redrive kept changing"))
 }
 
 pub(super) fn running_batch() -> Batch {

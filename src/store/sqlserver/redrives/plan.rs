@@ -28,7 +28,7 @@ pub(in crate::store::sqlserver) async fn run(database: &Database, new: NewRedriv
     let sample = database.run(sample_batch(set_of_plan.sample())).await?;
     let sample = set(&sample, 0).iter().map(|row| rows::need::<&str>(row, "intent_id").map(str::to_owned));
     let summary = set_of_plan.summary(sample.collect::<Result<_, _>>()?);
-    let summary = serde_json::to_string(&summary).map_err(|error| StoreError::Unexpected(error.to_string()))?;
+    let summary = serde_json::to_string(&summary).map_err(StoreError::unexpected)?;
     let begun = database.run(begin_batch(&new)).await?;
     let seq = RedriveSeq(rows::need(need_first(&begun)?, "redrive_seq")?);
     let mut position = 0;

@@ -60,7 +60,7 @@ pub(in crate::store::sqlserver) async fn run(
     if rows::need::<i64>(head, "held")? != 1 {
         return Ok(None);
     }
-    let worked = set(&results, 1).first().ok_or_else(|| StoreError::Unavailable("no answer to a step".to_owned()))?;
+    let worked = set(&results, 1).first().ok_or_else(|| StoreError::unavailable("no answer to a step"))?;
     if rows::need::<i64>(worked, "running")? != 1 {
         return Ok(Some(RedriveWorked::NOTHING));
     }
