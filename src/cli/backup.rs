@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::time::Instant;
 
+use super::CommandResult;
 use crate::config::settings::StoreConfig;
 use crate::platform::clock::monotonic;
 use crate::store::selection::StoreChoice;
@@ -26,15 +27,15 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// A page of the database has 4 KiB.
 const PAGES_PER_MIB: u64 = 256;
 
-pub(super) async fn run(args: BackupArgs) -> Result<(), String> {
-    let StoreChoice::Sqlite(store) = args.store.choice().map_err(|error| error.to_string())? else {
+pub(super) async fn run(args: BackupArgs) -> CommandResult {
+    let StoreChoice::Sqlite(store) = args.store.choice()? else {
         return Err("the store is a SQL Server, and this command copies SQLite stores only; use the backups of the \
                     server, such as BACKUP DATABASE (see docs/operations.md)"
-            .to_owned());
+            .into());
     };
     let file = args.file.clone();
     let copying = tokio::task::spawn_blocking(move || backup::run(&store, &file, progress_printer()));
-    let contents = copying.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let contents = copying.await??;
     let rows = |table: &str| contents.rows.get(table).copied().unwrap_or_default();
     println!(
         "{}: {} MiB, {} intents, {} attempts; integrity and row counts verified",

@@ -3,14 +3,17 @@
 use std::io::Read;
 use std::time::Duration;
 
+use actix_web::http::StatusCode;
 use awc::Client;
+use awc::error::{PayloadError, SendRequestError};
 use clap::Args;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::submit_file;
+use super::{CommandResult, submit_file};
 use crate::config::settings::whole;
+use crate::platform::errors::Context;
 
 #[derive(Args)]
 pub(super) struct ServiceArgs {
@@ -97,23 +100,19 @@ const TIMEOUT: Duration = Duration::from_secs(40);
 const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Runs `submit`.
-pub(super) async fn submit(args: SubmitArgs) -> Result<(), String> {
+pub(super) async fn submit(args: SubmitArgs) -> CommandResult {
     if let Some(file) = &args.file {
         return submit_file::run(&args.service, file, args.batch).await;
     }
     let payload = match args.payload.as_deref() {
-        Some("-") => Some(
-            std::io::read_to_string(std::io::stdin())
-                .map_err(|error| format!("cannot read standard input: {error}"))?,
-        ),
+        Some("-") => Some(std::io::read_to_string(std::io::stdin()).context(|| "cannot read standard input")?),
         Some(text) => match text.strip_prefix('@') {
             Some(path) => Some(read_file(path)?),
             None => Some(text.to_owned()),
         },
         None => None,
     };
-    let raw =
-        payload.map(RawValue::from_string).transpose().map_err(|error| format!("--payload is not JSON: {error}"))?;
+    let raw = payload.map(RawValue::from_string).transpose().context(|| "--payload is not JSON")?;
     let mut body = serde_json::Map::new();
     body.insert("intentId".to_owned(), args.id.into());
     body.insert("submissionTarget".to_owned(), args.target.into());
@@ -129,8 +128,8 @@ pub(super) async fn submit(args: SubmitArgs) -> Result<(), String> {
 }
 
 /// The body of the request. It contains the payload byte for byte, not as a parser would write it again.
-fn with_payload(fields: &serde_json::Map<String, Value>, payload: Option<&RawValue>) -> Result<String, String> {
-    let mut text = serde_json::to_string(fields).map_err(|error| error.to_string())?;
+fn with_payload(fields: &serde_json::Map<String, Value>, payload: Option<&RawValue>) -> CommandResult<String> {
+    let mut text = serde_json::to_string(fields)?;
     if let Some(payload) = payload {
         text.pop();
         text.push_str(&format!(",\"payload\":{}}}", payload.get()));
@@ -138,16 +137,16 @@ fn with_payload(fields: &serde_json::Map<String, Value>, payload: Option<&RawVal
     Ok(text)
 }
 
-fn read_file(path: &str) -> Result<String, String> {
+fn read_file(path: &str) -> CommandResult<String> {
     let mut text = String::new();
     std::fs::File::open(path)
         .and_then(|mut file| file.read_to_string(&mut text))
-        .map_err(|error| format!("cannot read {path}: {error}"))?;
+        .context(|| format!("cannot read {path}"))?;
     Ok(text)
 }
 
 /// Runs `history`.
-pub(super) async fn history(args: HistoryArgs) -> Result<(), String> {
+pub(super) async fn history(args: HistoryArgs) -> CommandResult {
     let id = utf8_percent_encode(&args.id, NON_ALPHANUMERIC);
     let request = args.service.client().get(args.service.url(&format!("/v1/intents/{id}/history")));
     let response = call(request.send()).await?;
@@ -155,19 +154,16 @@ pub(super) async fn history(args: HistoryArgs) -> Result<(), String> {
         println!("{}", String::from_utf8_lossy(&response));
         return Ok(());
     }
-    let history: Value =
-        serde_json::from_slice(&response).map_err(|error| format!("the response is not JSON: {error}"))?;
-    print!("{}", summary(&history));
+    print!("{}", summary(&parse(&response)?));
     Ok(())
 }
 
 /// Runs `cancel`.
-pub(super) async fn cancel(args: CancelArgs) -> Result<(), String> {
+pub(super) async fn cancel(args: CancelArgs) -> CommandResult {
     let id = utf8_percent_encode(&args.id, NON_ALPHANUMERIC);
     let path = format!("/v1/intents/{id}/cancel?afterAttempt={}", args.after_attempt);
     let response = call(args.service.client().post(args.service.url(&path)).send()).await?;
-    let intent: Value =
-        serde_json::from_slice(&response).map_err(|error| format!("the response is not JSON: {error}"))?;
+    let intent = parse(&response)?;
     let sent = match intent["mayHaveBeenSent"].as_bool() {
         Some(false) => "no attempt was ever started",
         _ => "its gateway may have received it",
@@ -223,17 +219,45 @@ fn summary(history: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The body of a successful response. Anything else becomes an error message.
-pub(super) async fn call(request: awc::SendClientRequest) -> Result<Vec<u8>, String> {
-    let mut response = request.await.map_err(|error| {
-        format!("cannot reach the service: {error}; check that it runs, and set its URL with --url or SM_URL")
-    })?;
-    let body = response.body().limit(MAX_RESPONSE_BYTES).await;
-    let body = body.map_err(|error| format!("cannot read the response of the service: {error}"))?;
+/// Why a call of the service failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ServiceError {
+    #[error("cannot reach the service: {0}; check that it runs, and set its URL with --url or SM_URL")]
+    Unreachable(#[source] SendRequestError),
+    #[error("cannot read the response of the service")]
+    BrokeOff(#[source] PayloadError),
+    #[error("the service responded with {status}: {message} ({code})")]
+    Refused { status: StatusCode, message: String, code: String },
+    #[error("the response is not JSON")]
+    NotJson(#[source] serde_json::Error),
+    #[error("the response has no results")]
+    NoResults(#[source] serde_json::Error),
+}
+
+impl ServiceError {
+    /// Whether the same call may succeed later: the service could not be reached, or has no capacity.
+    pub(super) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::BrokeOff(_) => true,
+            Self::Refused { status, .. } => matches!(status.as_u16(), 502..=504),
+            Self::NotJson(_) | Self::NoResults(_) => false,
+        }
+    }
+}
+
+/// The body of a successful response.
+pub(super) async fn call(request: awc::SendClientRequest) -> Result<Vec<u8>, ServiceError> {
+    let mut response = request.await.map_err(ServiceError::Unreachable)?;
+    let body = response.body().limit(MAX_RESPONSE_BYTES).await.map_err(ServiceError::BrokeOff)?;
     if response.status().is_success() {
         return Ok(body.to_vec());
     }
     let error: Value = serde_json::from_slice(&body).unwrap_or_default();
     let field = |name: &str| error["error"][name].as_str().unwrap_or("?").to_owned();
-    Err(format!("the service responded with {}: {} ({})", response.status(), field("message"), field("code")))
+    Err(ServiceError::Refused { status: response.status(), message: field("message"), code: field("code") })
+}
+
+/// The JSON of a response.
+pub(super) fn parse(response: &[u8]) -> Result<Value, ServiceError> {
+    serde_json::from_slice(response).map_err(ServiceError::NotJson)
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 use clap::{Args, FromArgMatches};
 use serde_json::{Value, json};
 
-use super::token;
+use super::{CommandResult, token};
 use crate::config::registry::Registry;
 use crate::config::settings::{Config, listen_address};
 use crate::config::variables::Variables;
 use crate::devtools::stand_in_gateway::StandIn;
 use crate::devtools::webhook_sink::{ReceivedEvent, Sink};
 use crate::domain::signature::Secret;
+use crate::platform::errors::Context;
 use crate::service::{Service, SignalRequest, Signals, stop_in_order};
 
 #[derive(Args)]
@@ -34,22 +35,20 @@ const SAMPLE_NODES: &str = include_str!("../../registry/management_nodes.json");
 const SAMPLE_INBOX: &str = include_str!("../../registry/inbox_clients.json");
 const SAMPLE_CLIENTS: &str = include_str!("../../registry/api_clients.json");
 
-pub(super) async fn run(args: DemoArgs) -> Result<(), String> {
-    let text = |error: std::io::Error| error.to_string();
-    let gateway = StandIn::start(false).map_err(|error| format!("cannot start a stand-in gateway: {error}"))?;
-    let directory = tempfile::Builder::new().prefix("submission-manager-demo-").tempdir().map_err(text)?;
+pub(super) async fn run(args: DemoArgs) -> CommandResult {
+    let gateway = StandIn::start(false).context(|| "cannot start a stand-in gateway")?;
+    let directory = tempfile::Builder::new().prefix("submission-manager-demo-").tempdir()?;
     let secret = Secret::text_of(&std::array::from_fn(|_| fastrand::u8(..)));
-    let secrets = Secret::parse_list(&secret).map_err(|error| error.to_string())?;
+    let secrets = Secret::parse_list(&secret)?;
     let print = |event: &ReceivedEvent| println!("{}", event_line(event));
-    let sink =
-        Sink::start(secrets, Box::new(print)).map_err(|error| format!("cannot start a webhook sink: {error}"))?;
+    let sink = Sink::start(secrets, Box::new(print)).context(|| "cannot start a webhook sink")?;
     let variables = Variables::from_fn(move |name| (name == SECRET_ENV).then(|| secret.clone()));
     let token = token::random()?;
     let registry = registry_for(&gateway.url, &sink.url, &token, &variables)?;
     let targets: Vec<String> = target_names()?;
     let config = demo_config(&args.listen, directory.path())?;
-    let mut signals = Signals::listen().map_err(|error| error.to_string())?;
-    let service = Service::start(&config, registry, variables).await.map_err(|error| error.to_string())?;
+    let mut signals = Signals::listen()?;
+    let service = Service::start(&config, registry, variables).await?;
     let address = service.address;
     print!("{}", welcome(&format!("http://{address}"), &targets, &token));
     let samples = actix::spawn(submit_samples(format!("http://{address}/v1/intents"), targets));
@@ -70,23 +69,21 @@ fn event_line(event: &ReceivedEvent) -> String {
 }
 
 /// The settings of `serve`, with a store in `directory`.
-fn demo_config(listen: &str, directory: &std::path::Path) -> Result<Config, String> {
+fn demo_config(listen: &str, directory: &std::path::Path) -> CommandResult<Config> {
     let store = format!("sqlite:{}", directory.join("demo.db").display());
     let command = Config::augment_args(clap::Command::new("demo"));
     let fixed = ["--migrate", "on", "--retention", "1h", "--shutdown-delay", "0s"];
-    let matches = command
-        .try_get_matches_from(["demo", "--listen", listen, "--store", &store].into_iter().chain(fixed))
-        .map_err(|error| error.to_string())?;
-    Config::from_arg_matches(&matches).map_err(|error| error.to_string())
+    let arguments = ["demo", "--listen", listen, "--store", &store].into_iter().chain(fixed);
+    Ok(Config::from_arg_matches(&command.try_get_matches_from(arguments)?)?)
 }
 
-fn sample(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| error.to_string())
+fn sample(text: &str) -> CommandResult<Value> {
+    Ok(serde_json::from_str(text)?)
 }
 
 /// The sample registry, in which every target and node points to the stand-in gateway and every webhook to the sink, and
 /// the sample client has the given token.
-fn registry_for(gateway: &str, sink: &str, token: &str, variables: &Variables) -> Result<Registry, String> {
+fn registry_for(gateway: &str, sink: &str, token: &str, variables: &Variables) -> CommandResult<Registry> {
     let mut document = sample(SAMPLE_REGISTRY)?;
     for target in document["targets"].as_array_mut().into_iter().flatten() {
         target["gatewayUrl"] = gateway.into();
@@ -99,10 +96,10 @@ fn registry_for(gateway: &str, sink: &str, token: &str, variables: &Variables) -
     let registry = Registry::parse(&document.to_string(), variables);
     let registry = registry.and_then(|registry| registry.with_jobs(&nodes.to_string(), &clients.to_string()));
     let registry = registry.and_then(|registry| registry.with_inbox(SAMPLE_INBOX, variables));
-    registry.map_err(|errors| format!("{errors:?}"))
+    Ok(registry.map_err(|errors| format!("{errors:?}"))?)
 }
 
-fn target_names() -> Result<Vec<String>, String> {
+fn target_names() -> CommandResult<Vec<String>> {
     let document = sample(SAMPLE_REGISTRY)?;
     let names = document["targets"].as_array().into_iter().flatten().filter_map(|t| t["submissionTarget"].as_str());
     Ok(names.map(str::to_owned).collect())

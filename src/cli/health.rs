@@ -1,10 +1,13 @@
 //! The `health` command: checks that the service on this machine responds. Container engines run it where the image has
 //! no HTTP client.
 
+use std::error::Error;
 use std::time::Duration;
 
+use actix_web::http::StatusCode;
 use clap::Args;
 
+use super::CommandResult;
 use crate::config::settings::listen_address;
 
 #[derive(Args)]
@@ -20,23 +23,34 @@ pub(super) struct HealthArgs {
 /// Shorter than the time that container engines allow for a health check.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) async fn run(args: HealthArgs) -> Result<(), String> {
+/// Why the service counts as not healthy.
+#[derive(Debug, thiserror::Error)]
+enum Unhealthy {
+    #[error("{address} does not respond")]
+    NoResponse { address: String, source: Box<dyn Error> },
+    #[error("{address} does not respond within {TIMEOUT:?}")]
+    TooSlow { address: String },
+    #[error("{address} responded with {status}")]
+    Failed { address: String, status: StatusCode },
+}
+
+pub(super) async fn run(args: HealthArgs) -> CommandResult {
     let address = local_address(&args.listen);
     if args.tls_cert.is_some() {
         // The certificate is issued for another name than that of the local address, so https would fail here.
         let connected = tokio::time::timeout(TIMEOUT, tokio::net::TcpStream::connect(&address)).await;
         return match connected {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(format!("{address} does not respond: {error}")),
-            Err(_) => Err(format!("{address} does not respond within {TIMEOUT:?}")),
+            Ok(Err(error)) => Err(Unhealthy::NoResponse { address, source: error.into() }.into()),
+            Err(_) => Err(Unhealthy::TooSlow { address }.into()),
         };
     }
     let client = awc::Client::builder().timeout(TIMEOUT).finish();
     let response = client.get(format!("http://{address}/healthz")).send().await;
-    let response = response.map_err(|error| format!("{address} does not respond: {error}"))?;
-    match response.status() {
-        status if status.is_success() => Ok(()),
-        status => Err(format!("{address} responded with {status}")),
+    match response {
+        Err(error) => Err(Unhealthy::NoResponse { address, source: error.into() }.into()),
+        Ok(response) if response.status().is_success() => Ok(()),
+        Ok(response) => Err(Unhealthy::Failed { address, status: response.status() }.into()),
     }
 }
 

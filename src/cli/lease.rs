@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::CommandResult;
 use crate::config::settings::{LEASE_DURATION, StoreConfig, duration};
 use crate::platform::clock::monotonic;
-use crate::store::{LeaseState, Store};
 use crate::telemetry::metrics::Metrics;
 
 #[derive(Subcommand)]
@@ -30,11 +30,11 @@ pub(super) struct ResetArgs {
 /// How often the lease is read while the command waits for a renewal.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-pub(super) async fn run(LeaseCommand::Reset(args): LeaseCommand) -> Result<(), String> {
-    let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
-    let choice = args.store.choice().map_err(|error| error.to_string())?;
-    let store = choice.open(false, metrics).await.map_err(|error| error.to_string())?;
-    let state = lease_state(&*store).await?;
+pub(super) async fn run(LeaseCommand::Reset(args): LeaseCommand) -> CommandResult {
+    let metrics = Arc::new(Metrics::new()?);
+    let choice = args.store.choice()?;
+    let store = choice.open(false, metrics).await?;
+    let state = store.lease_state().await?;
     let Some(lease) = state.lease.filter(|lease| lease.expires_at > state.now) else {
         println!("the lease is free, so there is nothing to reset; a running instance acquires it within a second");
         return Ok(());
@@ -44,23 +44,16 @@ pub(super) async fn run(LeaseCommand::Reset(args): LeaseCommand) -> Result<(), S
     let until = monotonic() + wait;
     while monotonic() < until {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let current = lease_state(&*store).await?.lease;
+        let current = store.lease_state().await?.lease;
         if current.map(|current| (current.epoch, current.renewed_at)) != Some((lease.epoch, lease.renewed_at)) {
-            return Err(alive(&lease.holder_id));
+            return Err(alive(&lease.holder_id).into());
         }
     }
-    match store.reset_lease(lease.epoch, lease.renewed_at).await {
-        Ok(true) => {
-            println!("reset the lease of {}; a running instance acquires it within a second", lease.holder_id);
-            Ok(())
-        }
-        Ok(false) => Err(alive(&lease.holder_id)),
-        Err(error) => Err(error.to_string()),
+    if !store.reset_lease(lease.epoch, lease.renewed_at).await? {
+        return Err(alive(&lease.holder_id).into());
     }
-}
-
-async fn lease_state(store: &dyn Store) -> Result<LeaseState, String> {
-    store.lease_state().await.map_err(|error| error.to_string())
+    println!("reset the lease of {}; a running instance acquires it within a second", lease.holder_id);
+    Ok(())
 }
 
 fn alive(holder_id: &str) -> String {

@@ -14,6 +14,7 @@ mod stand_in;
 mod submit_file;
 mod token;
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use self::settings::{InvalidSetting, Parsed};
 use crate::config::settings::{Config, StoreConfig};
 use crate::devtools::bench;
+use crate::platform::errors::full_text;
 use crate::service;
 use crate::telemetry::logging::{self, LogFormat};
 use crate::telemetry::metrics::Metrics;
@@ -103,6 +105,9 @@ enum Command {
     Man(packaging::ManArgs),
 }
 
+/// The result of a command, or of a step of it. [`run`] prints the error with all its causes, once.
+type CommandResult<T = ()> = Result<T, Box<dyn Error>>;
+
 /// Runs the command that the arguments of the process name. Prints an error to standard error if it fails.
 pub fn run() -> ExitCode {
     let (command, invalid) = match parse() {
@@ -113,9 +118,9 @@ pub fn run() -> ExitCode {
         Command::Serve(config) => {
             logging::start(config.log_format);
             let format = config.log_format;
-            match block_on(async move { service::serve(&config).await.map_err(|error| error.to_string()) }) {
-                Err(message) if format == LogFormat::Json => {
-                    log::error!("not_started error={message:?}");
+            match block_on(async move { Ok(service::serve(&config).await?) }) {
+                Err(error) if format == LogFormat::Json => {
+                    log::error!("not_started error={:?}", full_text(error.as_ref()));
                     return ExitCode::FAILURE;
                 }
                 result => result,
@@ -134,7 +139,7 @@ pub fn run() -> ExitCode {
         Command::Submit(args) => block_on(client::submit(args)),
         Command::Bench(args) => {
             logging::start_quiet();
-            block_on(bench::run(args))
+            block_on(async move { Ok(bench::run(args).await?) })
         }
         Command::History(args) => block_on(client::history(args)),
         Command::Cancel(args) => block_on(client::cancel(args)),
@@ -149,8 +154,8 @@ pub fn run() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("submission-manager: {message}");
+        Err(error) => {
+            eprintln!("submission-manager: {}", full_text(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -199,14 +204,14 @@ fn fail(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR))
 }
 
-fn block_on(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+fn block_on(work: impl Future<Output = CommandResult>) -> CommandResult {
     actix::System::new().block_on(work)
 }
 
-async fn migrate(config: StoreConfig) -> Result<(), String> {
-    let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
-    let choice = config.choice().map_err(|error| error.to_string())?;
-    match choice.migrate(metrics).await.map_err(|error| error.to_string())? {
+async fn migrate(config: StoreConfig) -> CommandResult {
+    let metrics = Arc::new(Metrics::new()?);
+    let choice = config.choice()?;
+    match choice.migrate(metrics).await? {
         0 => println!("{}: schema is up to date", choice.name()),
         count => println!("{}: ran {count} migration{}", choice.name(), if count == 1 { "" } else { "s" }),
     }

@@ -8,6 +8,9 @@ use clap::{Args, Command, ValueEnum};
 use clap_complete::shells;
 use clap_mangen::Man;
 
+use super::CommandResult;
+use crate::platform::errors::Context;
+
 #[derive(Args)]
 pub(super) struct CompletionsArgs {
     /// The shell that completes the commands and flags
@@ -28,7 +31,15 @@ pub(super) struct ManArgs {
     directory: Option<PathBuf>,
 }
 
-pub(super) fn completions(args: &CompletionsArgs, command: &mut Command) -> Result<(), String> {
+/// The manual pages were not written to the folder that the arguments name.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to {}: {source}; name a folder that exists", directory.display())]
+struct NotWritten {
+    directory: PathBuf,
+    source: std::io::Error,
+}
+
+pub(super) fn completions(args: &CompletionsArgs, command: &mut Command) -> CommandResult {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     match args.shell {
@@ -46,17 +57,17 @@ fn with_one_label(script: Vec<u8>) -> Vec<u8> {
     text.replace("submission__subcmd__manager", "submission__manager").into_bytes()
 }
 
-pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), String> {
+pub(super) fn man(args: &ManArgs, command: Command) -> CommandResult {
     if let Some(directory) = &args.directory {
-        let failed = |error| format!("cannot write to {}: {error}; name a folder that exists", directory.display());
-        return clap_mangen::generate_to(command, directory).map_err(failed);
+        let failed = |source| NotWritten { directory: directory.clone(), source };
+        return Ok(clap_mangen::generate_to(command, directory).map_err(failed)?);
     }
     let mut page = Vec::new();
     // The first of the pages above, which have none for the command `help`.
-    Man::new(command.disable_help_subcommand(true)).render(&mut page).map_err(|error| error.to_string())?;
+    Man::new(command.disable_help_subcommand(true)).render(&mut page)?;
     print(&page)
 }
 
-fn print(text: &[u8]) -> Result<(), String> {
-    std::io::stdout().write_all(text).map_err(|error| format!("cannot write to standard output: {error}"))
+fn print(text: &[u8]) -> CommandResult {
+    Ok(std::io::stdout().write_all(text).context(|| "cannot write to standard output")?)
 }

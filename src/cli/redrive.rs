@@ -8,7 +8,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::client::{ServiceArgs, call};
+use super::CommandResult;
+use super::client::{ServiceArgs, ServiceError, call, parse};
 use crate::platform::clock::monotonic;
 
 #[derive(Subcommand)]
@@ -119,7 +120,7 @@ const MAX_FAILURES: u32 = 10;
 const PLAN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Runs a `redrive` command.
-pub(super) async fn run(command: RedriveCommand) -> Result<(), String> {
+pub(super) async fn run(command: RedriveCommand) -> CommandResult {
     match command {
         RedriveCommand::Plan(args) => plan(*args).await,
         RedriveCommand::Start(args) => start(args).await,
@@ -130,7 +131,7 @@ pub(super) async fn run(command: RedriveCommand) -> Result<(), String> {
     }
 }
 
-async fn plan(args: PlanArgs) -> Result<(), String> {
+async fn plan(args: PlanArgs) -> CommandResult {
     let request = args.service.client().post(args.service.url("/v1/redrives")).timeout(PLAN_TIMEOUT);
     let planning = call(request.send_json(&order(&args)));
     let response = with_elapsed("planning", planning).await?;
@@ -172,10 +173,6 @@ async fn with_elapsed<T>(what: &str, work: impl Future<Output = T>) -> T {
         }
         show(&format!("{what}: {} s", monotonic().duration_since(started).as_secs()));
     }
-}
-
-fn parse(response: &[u8]) -> Result<Value, String> {
-    serde_json::from_slice(response).map_err(|error| format!("the response is not JSON: {error}"))
 }
 
 fn text(value: &Value) -> &str {
@@ -243,16 +240,16 @@ impl IdArgs {
         self.service.url(&format!("/v1/redrives/{id}"))
     }
 
-    async fn get(&self) -> Result<Value, String> {
+    async fn get(&self) -> Result<Value, ServiceError> {
         parse(&call(self.service.client().get(self.path()).send()).await?)
     }
 
-    async fn post(&self, change: &str, body: &Value) -> Result<Value, String> {
+    async fn post(&self, change: &str, body: &Value) -> Result<Value, ServiceError> {
         parse(&call(self.service.client().post(format!("{}/{change}", self.path())).send_json(body)).await?)
     }
 }
 
-async fn start(args: StartArgs) -> Result<(), String> {
+async fn start(args: StartArgs) -> CommandResult {
     let started = args.redrive.post("start", &json!({ "ratePerSecond": args.rate })).await?;
     if args.detach {
         println!("{}", progress_text(&started));
@@ -261,7 +258,7 @@ async fn start(args: StartArgs) -> Result<(), String> {
     watch(&args.redrive).await
 }
 
-async fn status(args: StatusArgs) -> Result<(), String> {
+async fn status(args: StatusArgs) -> CommandResult {
     let Some(id) = args.id else {
         let response = call(args.service.client().get(args.service.url("/v1/redrives")).send()).await?;
         if args.json {
@@ -288,7 +285,7 @@ async fn status(args: StatusArgs) -> Result<(), String> {
     Ok(())
 }
 
-async fn change(args: IdArgs, change: &str) -> Result<(), String> {
+async fn change(args: IdArgs, change: &str) -> CommandResult {
     println!("{}", progress_text(&args.post(change, &json!({})).await?));
     Ok(())
 }
@@ -314,7 +311,7 @@ fn progress_text(redrive: &Value) -> String {
 }
 
 /// Shows the progress of a redrive until it is over. Ctrl-C leaves it running.
-async fn watch(redrive: &IdArgs) -> Result<(), String> {
+async fn watch(redrive: &IdArgs) -> CommandResult {
     let mut interrupted = std::pin::pin!(actix_web::rt::signal::ctrl_c());
     let mut speed = Speed::default();
     let mut failures = 0;
@@ -332,7 +329,7 @@ async fn watch(redrive: &IdArgs) -> Result<(), String> {
                 show(&bar(&found, speed.per_second()));
             }
             Err(_) if failures < MAX_FAILURES => failures += 1,
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         if tokio::time::timeout(POLL_INTERVAL, interrupted.as_mut()).await.is_ok() {
             clear();

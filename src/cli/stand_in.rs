@@ -2,8 +2,10 @@
 
 use clap::Args;
 
+use super::CommandResult;
 use crate::config::settings::listen_address;
 use crate::devtools::stand_in_gateway::StandIn;
+use crate::platform::errors::Context;
 use crate::service::{SignalRequest, Signals};
 
 #[derive(Args)]
@@ -13,10 +15,9 @@ pub(super) struct StandInArgs {
     listen: String,
 }
 
-pub(super) async fn run(args: StandInArgs) -> Result<(), String> {
-    let mut signals = Signals::listen().map_err(|error| error.to_string())?;
-    let gateway =
-        StandIn::listen(&args.listen).map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
+pub(super) async fn run(args: StandInArgs) -> CommandResult {
+    let mut signals = Signals::listen()?;
+    let gateway = StandIn::listen(&args.listen).context(|| format!("cannot listen on {}", args.listen))?;
     println!("stand-in gateways at {}; the field \"simulate\" of a payload tells them what to do", gateway.url);
     while let SignalRequest::Reload = signals.next().await {}
     gateway.stop().await;

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::client::{ServiceArgs, call};
+use super::CommandResult;
+use super::client::{ServiceArgs, ServiceError, call, parse};
 use crate::platform::clock::monotonic;
+use crate::platform::errors::Context;
 
 /// Bytes of one request: half of what the service takes, so that a last line always fits.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
@@ -22,24 +24,24 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MOST_PRINTED: usize = 20;
 
 /// Runs `submit --file`. `-` is standard input.
-pub(super) async fn run(service: &ServiceArgs, path: &str, batch: usize) -> Result<(), String> {
-    let cannot_read = |error: std::io::Error| format!("cannot read {path}: {error}");
+pub(super) async fn run(service: &ServiceArgs, path: &str, batch: usize) -> CommandResult {
+    let cannot_read = || format!("cannot read {path}");
     let (mut lines, size): (Box<dyn BufRead>, Option<u64>) = match path {
         "-" => (Box::new(BufReader::new(std::io::stdin())), None),
         _ => {
-            let file = std::fs::File::open(path).map_err(cannot_read)?;
+            let file = std::fs::File::open(path).context(cannot_read)?;
             let size = file.metadata().map(|metadata| metadata.len()).ok();
             (Box::new(BufReader::new(file)), size)
         }
     };
     let mut run = Run::new(size);
     loop {
-        let taken = next_batch(&mut *lines, batch, &mut run.line).map_err(cannot_read)?;
+        let taken = next_batch(&mut *lines, batch, &mut run.line).context(cannot_read)?;
         if taken.numbers.is_empty() {
             break;
         }
         let sent = send(service, &taken.body).await;
-        let results = sent.map_err(|error| run.given_up(&taken, &error))?;
+        let results = sent.map_err(|error| run.given_up(&taken, error))?;
         run.count(&taken, &results)?;
         run.show();
     }
@@ -77,40 +79,37 @@ fn next_batch(lines: &mut dyn BufRead, most: usize, line: &mut u64) -> Result<Ba
 }
 
 /// Sends a batch. Repeats it while the service has no capacity or cannot be reached; that is safe, because the ids make it so.
-async fn send(service: &ServiceArgs, body: &[u8]) -> Result<Vec<Value>, String> {
+async fn send(service: &ServiceArgs, body: &[u8]) -> Result<Vec<Value>, ServiceError> {
     let mut pause = FIRST_PAUSE;
-    for tries in 1.. {
+    let mut tries = 1;
+    loop {
         let request = service.client().post(service.url("/v1/intents/batch"));
         let request = request.insert_header(("Content-Type", "application/x-ndjson"));
         match call(request.send_body(body.to_vec())).await {
             Ok(response) => {
-                let mut json: Value =
-                    serde_json::from_slice(&response).map_err(|error| format!("the response is not JSON: {error}"))?;
-                let results = json["results"].take();
-                return serde_json::from_value(results)
-                    .map_err(|error| format!("the response has no results: {error}"));
+                let results = parse(&response)?["results"].take();
+                return serde_json::from_value(results).map_err(ServiceError::NoResults);
             }
-            Err(error) if tries < TRIES && may_pass(&error) => {
+            Err(error) if tries < TRIES && error.is_temporary() => {
                 tokio::time::sleep(pause).await;
                 pause *= 2;
+                tries += 1;
             }
             Err(error) => return Err(error),
         }
     }
-    Err("no try was made".to_owned())
 }
 
-/// Whether a failed request may succeed later.
-fn may_pass(error: &str) -> bool {
-    [
-        "cannot reach the service",
-        "cannot read the response",
-        "responded with 503",
-        "responded with 502",
-        "responded with 504",
-    ]
-    .iter()
-    .any(|start| error.contains(start))
+/// A run that ended early.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{stored} intents are stored, and those from line {line} on may not be; run the same command again, which submits no \
+     intent twice"
+)]
+struct GivenUp {
+    stored: u64,
+    line: u64,
+    source: ServiceError,
 }
 
 /// What has been sent so far.
@@ -148,9 +147,9 @@ impl Run {
         self.created + self.existing
     }
 
-    fn count(&mut self, batch: &Batch, results: &[Value]) -> Result<(), String> {
+    fn count(&mut self, batch: &Batch, results: &[Value]) -> CommandResult {
         if results.len() != batch.numbers.len() {
-            return Err(format!("the response has {} results for {} lines", results.len(), batch.numbers.len()));
+            return Err(format!("the response has {} results for {} lines", results.len(), batch.numbers.len()).into());
         }
         self.read += batch.read;
         for (line, result) in batch.numbers.iter().zip(results) {
@@ -192,17 +191,11 @@ impl Run {
         let _ignored = std::io::stderr().flush();
     }
 
-    /// The error of a run that ends early, with how to go on.
-    fn given_up(&self, batch: &Batch, error: &str) -> String {
-        let line = batch.numbers.first().copied().unwrap_or_default();
-        format!(
-            "{error}; {} intents are stored, and those from line {line} on may not be: run the same command again, which \
-             submits no intent twice",
-            self.stored()
-        )
+    fn given_up(&self, batch: &Batch, source: ServiceError) -> GivenUp {
+        GivenUp { stored: self.stored(), line: batch.numbers.first().copied().unwrap_or_default(), source }
     }
 
-    fn finish(self) -> Result<(), String> {
+    fn finish(self) -> CommandResult {
         if self.on_terminal {
             eprint!("\r\x1b[K");
         }
@@ -212,6 +205,6 @@ impl Run {
             return Ok(());
         }
         let by_code = self.refused.iter().map(|(code, count)| format!("{code} {count}"));
-        Err(format!("refused lines by code: {}", by_code.collect::<Vec<_>>().join(", ")))
+        Err(format!("refused lines by code: {}", by_code.collect::<Vec<_>>().join(", ")).into())
     }
 }

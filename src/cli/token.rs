@@ -7,8 +7,10 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::CommandResult;
 use crate::config::registry::errors_in_api_clients;
 use crate::domain::client::Scope;
+use crate::platform::errors::Context;
 
 #[derive(Subcommand)]
 pub(super) enum TokenCommand {
@@ -40,9 +42,9 @@ pub(super) struct NewArgs {
 const PREFIX: &str = "smt_";
 
 /// Creates a random token.
-pub(super) fn random() -> Result<String, String> {
+pub(super) fn random() -> CommandResult<String> {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| format!("cannot get random numbers from the system: {error}"))?;
+    getrandom::fill(&mut bytes).context(|| "cannot get random numbers from the system")?;
     Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
@@ -51,15 +53,15 @@ pub(super) fn sha256_of(token: &str) -> String {
     Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(super) fn run(command: TokenCommand) -> Result<(), String> {
+pub(super) fn run(command: TokenCommand) -> CommandResult {
     let TokenCommand::New(args) = command;
     let token = random()?;
     let entry = entry(&args, &token);
     let errors = errors_in_api_clients(&json!({ "clients": [&entry] }).to_string());
     if !errors.is_empty() {
-        return Err(format!("the new entry would be invalid: {}", errors.join("; ")));
+        return Err(format!("the new entry would be invalid: {}", errors.join("; ")).into());
     }
-    let entry = serde_json::to_string_pretty(&entry).map_err(|error| error.to_string())?;
+    let entry = serde_json::to_string_pretty(&entry)?;
     println!("New token, which is not shown again:\n\n  {token}\n");
     println!("Add this entry to the clients in the file of SM_API_CLIENTS, then send SIGHUP to the service:\n");
     println!("{entry}");

@@ -1,10 +1,13 @@
 //! The `init` command: writes a starter configuration into an empty folder, and prints what to do next.
 
+use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+
+use super::CommandResult;
 
 #[derive(Args)]
 pub(super) struct InitArgs {
@@ -29,20 +32,26 @@ const STARTERS: [Starter; 2] = [
     Starter { name: "submission-manager.env", holds: "the settings", text: include_str!("submission-manager.env") },
 ];
 
-pub(super) fn run(args: &InitArgs) -> Result<(), String> {
+/// Why the starter configuration was not written.
+#[derive(Debug, thiserror::Error)]
+enum InitError {
+    #[error("cannot {what} {}: {source}; name another folder", directory.display())]
+    Failed { what: String, directory: PathBuf, source: std::io::Error },
+    #[error(
+        "{} is not empty, it has {}; name an empty folder or a new one, because init replaces no files",
+        directory.display(), name.display()
+    )]
+    NotEmpty { directory: PathBuf, name: OsString },
+}
+
+pub(super) fn run(args: &InitArgs) -> CommandResult {
     let directory = &args.directory;
-    let failed = |what: &str, error: std::io::Error| {
-        format!("cannot {what} {}: {error}; name another folder", directory.display())
-    };
+    let failed = |what: &str, source| InitError::Failed { what: what.to_owned(), directory: directory.clone(), source };
     DirBuilder::new().recursive(true).create(directory).map_err(|error| failed("create", error))?;
     let mut entries = std::fs::read_dir(directory).map_err(|error| failed("read", error))?;
     if let Some(entry) = entries.next() {
         let name = entry.map_err(|error| failed("read", error))?.file_name();
-        return Err(format!(
-            "{} is not empty, it has {}; name an empty folder or a new one, because init replaces no files",
-            directory.display(),
-            name.display()
-        ));
+        return Err(InitError::NotEmpty { directory: directory.clone(), name }.into());
     }
     for starter in STARTERS {
         let file = directory.join(starter.name);
