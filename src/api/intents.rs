@@ -253,7 +253,7 @@ pub fn cursor_time(micros: &str) -> Option<Timestamp> {
 }
 
 /// Parses a cursor. Accepts only text that [`cursor_text`] produces.
-fn parse_cursor(text: &str) -> Option<PageCursor> {
+pub fn parse_cursor(text: &str) -> Option<PageCursor> {
     let id_of = |encoded: &str| {
         let id = URL_SAFE_NO_PAD.decode(encoded).ok()?;
         IntentId::parse(std::str::from_utf8(&id).ok()?).ok().filter(|id| !id.is_reserved())

@@ -3,10 +3,25 @@
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
 
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// The script of the pages, made of files with one idea each, in a scope of its own.
+const CONSOLE_SCRIPT: &str = concat!(
+    "\"use strict\";\n(function () {\n",
+    include_str!("assets/script/times.js"),
+    include_str!("assets/script/toasts.js"),
+    include_str!("assets/script/live.js"),
+    include_str!("assets/script/actions.js"),
+    include_str!("assets/script/keys.js"),
+    "})();\n"
+);
+
 /// Name, content type and content of each asset.
-const ASSETS: [(&str, &str, &str); 3] = [
-    ("htmx.js", "text/javascript; charset=utf-8", include_str!("assets/htmx-2.0.11.min.js")),
-    ("console.js", "text/javascript; charset=utf-8", include_str!("assets/console.js")),
+const ASSETS: [(&str, &str, &str); 5] = [
+    ("htmx.js", SCRIPT, include_str!("assets/htmx-2.0.11.min.js")),
+    ("idiomorph.js", SCRIPT, include_str!("assets/idiomorph-0.8.0.min.js")),
+    ("theme.js", SCRIPT, include_str!("assets/theme.js")),
+    ("console.js", SCRIPT, CONSOLE_SCRIPT),
     ("console.css", "text/css; charset=utf-8", include_str!("assets/console.css")),
 ];
 

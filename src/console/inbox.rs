@@ -1,12 +1,12 @@
 //! `/ui/inbox` and below: inbox submissions, contacts and messages, with buttons to reprocess submissions.
 
-use actix_web::http::{StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use bytes::Bytes;
 
 use super::nav::Nav;
 use super::query_form::QueryForm;
+use super::search::redirect;
 use super::{Console, PageError, page, payload};
 use crate::api::inbox::{cursor_text, inbox_query, reprocess_one, reprocess_parked_of};
 use crate::domain::inbox::InboxSubmissionId;
@@ -75,7 +75,7 @@ pub(super) async fn submissions(
         Err(error) => (InboxPage { rows: Vec::new(), next: None }, Some(error.to_string())),
     };
     page(&SubmissionsPage {
-        nav: Nav::new("inbox", operator),
+        nav: Nav::new("inbox", operator).at(deps.clock.now()),
         client,
         state,
         states: InboxSubmissionState::ALL.map(InboxSubmissionState::as_str),
@@ -114,7 +114,7 @@ pub(super) async fn submission(
         }
         None => None,
     };
-    let nav = Nav::new("inbox", operator);
+    let nav = Nav::new("inbox", operator).at(deps.clock.now());
     page(&SubmissionPage { payloads: console.payloads && nav.may_act(), nav, row, message })
 }
 
@@ -150,7 +150,7 @@ pub(super) async fn contacts(
         Err(error) => (InboxPage { rows: Vec::new(), next: None }, Some(error.to_string())),
     };
     let next = found.next.map(|next| form.next_url("/ui/inbox/contacts", &cursor_text(next)));
-    let nav = Nav::new("inbox", operator);
+    let nav = Nav::new("inbox", operator).at(deps.clock.now());
     page(&ContactsPage { nav, client, clients: clients(&deps), error, rows: found.rows, next })
 }
 
@@ -171,7 +171,7 @@ pub(super) async fn contact(
     let query = InboxQuery { contact_id, ..query.map_err(|error| PageError::NotFound(error.to_string()))? };
     let found = deps.store.list_messages(query).await?;
     let next = found.next.map(|next| form.next_url(&format!("/ui/inbox/contacts/{}", contact.id), &cursor_text(next)));
-    let nav = Nav::new("inbox", operator);
+    let nav = Nav::new("inbox", operator).at(deps.clock.now());
     let payloads = console.payloads && nav.may_act();
     page(&ContactPage { nav, contact, messages: found.rows, payloads, next })
 }
@@ -182,8 +182,7 @@ pub(super) async fn reprocess(path: web::Path<String>, deps: web::Data<WebDeps>)
         Ok(_) | Err(ApiError::AlreadyProcessed { .. }) => {
             Ok(redirect(&format!("/ui/inbox/submissions/{}", path.as_str())))
         }
-        Err(ApiError::NotFound(text)) => Err(PageError::NotFound(text)),
-        Err(error) => Err(PageError::Refused(error.to_string())),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -194,10 +193,6 @@ pub(super) async fn reprocess_parked(
 ) -> Result<HttpResponse, PageError> {
     let slug = path.into_inner();
     let query = url::form_urlencoded::Serializer::new(String::new()).append_pair("client_slug", &slug).finish();
-    reprocess_parked_of(&deps, slug).await.map_err(|error| PageError::Refused(error.to_string()))?;
+    reprocess_parked_of(&deps, slug).await?;
     Ok(redirect(&format!("/ui/inbox?{query}")))
-}
-
-fn redirect(to: &str) -> HttpResponse {
-    HttpResponse::build(StatusCode::SEE_OTHER).insert_header((header::LOCATION, to)).finish()
 }

@@ -1,11 +1,11 @@
 //! `/ui/intents/{intentId}`: the page of one intent, with its status in a sentence, a timeline, all attempts and its webhook.
 //! The payload is loaded only when the operator asks for it.
 
-use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, web};
 use askama::Template;
 
 use super::nav::Nav;
+use super::search::redirect;
 use super::timeline::{self, Timeline};
 use super::wording::{self, duration_text, intent_href};
 use super::{Console, PageError, page, payload};
@@ -76,7 +76,7 @@ pub(super) async fn show(
         Some(id) => deps.store.find_job(JobLookup::Id(id)).await?.map(|found| found.job),
         None => None,
     };
-    let nav = Nav::new(if job.is_some() { "jobs" } else { "intents" }, operator);
+    let nav = Nav::new(if job.is_some() { "jobs" } else { "intents" }, operator).at(detail.now);
     let history = &detail.history;
     let intent = &history.intent;
     let completed_at = intent.state.completed_at();
@@ -147,8 +147,7 @@ pub(super) async fn redeliver(path: web::Path<String>, deps: web::Data<WebDeps>)
     let id = parse_id(&path)?;
     deps.store.redeliver_webhook(id.clone()).await?;
     log::info!("webhook_redelivered intent_id={id:?}");
-    let location = (header::LOCATION, intent_href(&id));
-    Ok(HttpResponse::build(StatusCode::SEE_OTHER).insert_header(location).finish())
+    Ok(redirect(&intent_href(&id)))
 }
 
 /// Handles the button that cancels the intent, after its attempt if one is in progress, and redirects to its page. The page
@@ -158,8 +157,7 @@ pub(super) async fn cancel(path: web::Path<String>, deps: web::Data<WebDeps>) ->
     if cancel::cancel(&deps, id.clone(), true).await? == Cancellation::NotFound {
         return Err(no_such(&path));
     }
-    let location = (header::LOCATION, intent_href(&id));
-    Ok(HttpResponse::build(StatusCode::SEE_OTHER).insert_header(location).finish())
+    Ok(redirect(&intent_href(&id)))
 }
 
 fn parse_id(raw: &str) -> Result<IntentId, PageError> {

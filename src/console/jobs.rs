@@ -62,7 +62,7 @@ pub(super) async fn show(
         Err(error) => (JobPage { jobs: Vec::new(), next: None }, Some(error.to_string())),
     };
     page(&JobsPage {
-        nav: Nav::new("jobs", operator),
+        nav: Nav::new("jobs", operator).at(deps.clock.now()),
         filter,
         statuses: Status::ALL.map(Status::as_str),
         live: form.live_url("/ui/jobs").filter(|_| error.is_none()),

@@ -1,12 +1,13 @@
 //! The operator console: HTML pages under `/ui`.
 //!
-//! The server renders all pages, and the templates escape everything. htmx polls the live part of a page and replaces it.
+//! The server renders all pages, and the templates escape everything. A script refreshes the live part of a page in place.
 //! All assets come from the binary. People can read here, and, if their role allows it, cancel an intent, redeliver a webhook,
 //! reprocess inbox submissions, and pause and resume targets.
 
 mod access;
 mod assets;
 mod chart;
+mod form;
 mod inbox;
 mod intent;
 mod intents;
@@ -17,8 +18,12 @@ mod overview;
 mod passwords;
 mod payload;
 mod query_form;
+mod redrives;
+mod search;
 mod targets;
+mod time_input;
 mod timeline;
+mod when;
 mod wording;
 
 use std::net::IpAddr;
@@ -36,6 +41,7 @@ use crate::config::registry::{ConsoleUser, Registry};
 use crate::config::settings::{ConfigError, ConsoleConfig, Switch};
 use crate::platform::errors::full_text;
 use crate::store::StoreError;
+use crate::web::error::ApiError;
 use crate::web::permissions::{GuardedService, Refusal, guarded};
 use crate::web::{get_or_head, with_and_without_slash};
 
@@ -75,16 +81,27 @@ impl Console {
 
 /// Registers the routes of the console.
 pub fn routes(config: &mut web::ServiceConfig, console: Console) {
-    config.service(
+    config.configure(search::home).service(
         web::scope(ROOT)
             .app_data(web::Data::new(console))
             .wrap(from_fn(access::guard))
             .service(resource("").route(get_or_head().to(overview::show)))
+            .service(resource("/search").route(get_or_head().to(search::search)))
             .service(resource("/intents").route(get_or_head().to(intents::show)))
             .service(resource("/intents/{intentId}").route(get_or_head().to(intent::show)))
             .service(resource("/intents/{intentId}/payload").route(get_or_head().to(intent::payload)))
             .service(resource("/intents/{intentId}/redeliver").route(web::post().to(intent::redeliver)))
             .service(resource("/intents/{intentId}/cancel").route(web::post().to(intent::cancel)))
+            .service(resource("/export").route(get_or_head().to(intents::export::export)))
+            .service(resource("/cancel-intents").route(web::post().to(intents::bulk::cancel_selected)))
+            .service(
+                resource("/redrives").route(get_or_head().to(redrives::list)).route(web::post().to(redrives::plan)),
+            )
+            .service(resource("/redrives/{redriveId}").route(get_or_head().to(redrives::show)))
+            .service(resource("/redrives/{redriveId}/start").route(web::post().to(redrives::start)))
+            .service(resource("/redrives/{redriveId}/pause").route(web::post().to(redrives::pause)))
+            .service(resource("/redrives/{redriveId}/resume").route(web::post().to(redrives::resume)))
+            .service(resource("/redrives/{redriveId}/cancel").route(web::post().to(redrives::cancel)))
             .service(resource("/jobs").route(get_or_head().to(jobs::show)))
             .service(resource("/inbox").route(get_or_head().to(inbox::submissions)))
             .service(resource("/inbox/submissions/{id}").route(get_or_head().to(inbox::submission)))
@@ -125,6 +142,12 @@ pub enum PageError {
     NotFound(String),
     #[error("{0}")]
     Refused(String),
+    /// What was asked for is not possible, for example because a field is wrong. Nothing was done.
+    #[error("{0}")]
+    NotDone(String),
+    /// An action that the API shares failed; its texts are meant for people.
+    #[error(transparent)]
+    Api(#[from] ApiError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -136,6 +159,8 @@ impl ResponseError for PageError {
         match self {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Refused(_) => StatusCode::FORBIDDEN,
+            Self::NotDone(_) => StatusCode::BAD_REQUEST,
+            Self::Api(error) => error.status_code(),
             Self::Store(StoreError::Overloaded | StoreError::Unavailable(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Store(StoreError::Unexpected(_)) | Self::Template(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -146,6 +171,15 @@ impl ResponseError for PageError {
         match self {
             Self::NotFound(text) => notice(status, "Not found", text),
             Self::Refused(text) => notice(status, "Refused", text),
+            Self::NotDone(text) => notice(status, "Not done", text),
+            Self::Api(error) => {
+                let title = match status {
+                    StatusCode::NOT_FOUND => "Not found",
+                    _ if status.is_server_error() => "Try again in a moment",
+                    _ => "Not done",
+                };
+                notice(status, title, &error.to_string())
+            }
             Self::Store(StoreError::Overloaded | StoreError::Unavailable(_)) => {
                 log::warn!("page_failed error={:?}", full_text(self));
                 notice(status, "Try again in a moment", "The store is not responding or is overloaded.")

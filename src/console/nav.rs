@@ -1,24 +1,54 @@
 //! What every page shows at its top: which section it belongs to, and who is signed in. It also tells templates which
-//! buttons to show.
+//! buttons to show, and how long ago something was.
 
+use super::when::{Exactly, When};
+use super::wording::reason_words;
 use crate::domain::role::Role;
+use crate::domain::time::Timestamp;
 use crate::web::operator::Operator;
 
 /// The top of a page.
 pub(super) struct Nav {
     /// The section that is marked as the current one; empty for none.
     pub section: &'static str,
+    /// The time of the page, from which it says how long ago something was.
+    pub now: Option<Timestamp>,
     operator: Option<Operator>,
 }
 
 impl Nav {
     pub(super) fn new(section: &'static str, operator: Operator) -> Self {
-        Self { section, operator: Some(operator) }
+        Self { section, now: None, operator: Some(operator) }
     }
 
     /// The top of a page for which it does not matter who sees it.
     pub(super) const fn of_nobody() -> Self {
-        Self { section: "", operator: None }
+        Self { section: "", now: None, operator: None }
+    }
+
+    /// Sets the time of the page: that of the store if the page has read it, or that of the host.
+    pub(super) fn at(self, now: Timestamp) -> Self {
+        Self { now: Some(now), ..self }
+    }
+
+    /// A moment as how long ago it was.
+    pub(super) fn when(&self, at: &Timestamp) -> When {
+        When { at: *at, now: self.now }
+    }
+
+    /// A moment with date and time.
+    pub(super) fn exactly(&self, at: &Timestamp) -> Exactly {
+        Exactly(*at)
+    }
+
+    /// A reason of a failure in words.
+    pub(super) fn reason<'a>(&self, reason: &'a str) -> &'a str {
+        reason_words(reason)
+    }
+
+    /// Part of the addresses of assets, so that a new version of the service is not shown with those of the old one.
+    pub(super) const fn version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
     }
 
     /// The name and the role of the person, if somebody is signed in.

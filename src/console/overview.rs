@@ -43,7 +43,7 @@ pub(super) async fn show(deps: web::Data<WebDeps>, operator: Operator) -> Result
         age: duration_text(overview.now.since(*created_at)),
     });
     page(&OverviewPage {
-        nav: Nav::new("overview", operator),
+        nav: Nav::new("overview", operator).at(overview.now),
         oldest,
         oldest_webhook: overview.oldest_webhook.map(duration_text),
         chart: chart::of(overview.now, &overview.ended),

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, web};
 use askama::Template;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use url::form_urlencoded;
 
 use super::nav::Nav;
+use super::search::redirect;
 use super::{PageError, page, wording};
 use crate::api::targets::{KnownTarget, known_targets, set_paused};
 use crate::domain::intent::TargetName;
@@ -53,7 +53,11 @@ pub(super) async fn show(deps: web::Data<WebDeps>, operator: Operator) -> Result
         let relevant = target.snapshot.is_some() || target.paused_at.is_some() || health.is_some();
         relevant.then(|| Row::of(&name, &target, health))
     });
-    page(&TargetsPage { nav: Nav::new("targets", operator), recent_minutes: RECENT_MINUTES, rows: rows.collect() })
+    page(&TargetsPage {
+        nav: Nav::new("targets", operator).at(deps.clock.now()),
+        recent_minutes: RECENT_MINUTES,
+        rows: rows.collect(),
+    })
 }
 
 /// Handles the button that pauses a target.
@@ -69,7 +73,7 @@ pub(super) async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) ->
 async fn switch(raw: &str, deps: &WebDeps, paused: bool) -> Result<HttpResponse, PageError> {
     let changed = set_paused(deps, raw, paused).await?;
     changed.ok_or_else(|| PageError::NotFound(format!("There is no target {raw:?}.")))?;
-    Ok(HttpResponse::build(StatusCode::SEE_OTHER).insert_header((header::LOCATION, "/ui/targets")).finish())
+    Ok(redirect("/ui/targets"))
 }
 
 impl Row {

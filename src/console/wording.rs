@@ -8,6 +8,7 @@ use crate::domain::contract::{Contract, Policy};
 use crate::domain::intent::{ExhaustedReason, IntentId, State};
 use crate::domain::limits::TargetLimits;
 use crate::store::{IntentDetail, TargetHealth, WebhookHistory};
+use crate::web::WebDeps;
 
 /// A duration in its two largest units, such as `1 h 5 min`.
 pub(super) fn duration_text(duration: Duration) -> String {
@@ -59,7 +60,39 @@ pub(super) fn health(health: &TargetHealth) -> String {
 
 /// The path of the page of an intent.
 pub(super) fn intent_href(id: &IntentId) -> String {
-    format!("/ui/intents/{}", utf8_percent_encode(id.as_str(), NON_ALPHANUMERIC))
+    href_of(id.as_str())
+}
+
+/// The path of the page of the intent with this id.
+pub(super) fn href_of(id: &str) -> String {
+    format!("/ui/intents/{}", utf8_percent_encode(id, NON_ALPHANUMERIC))
+}
+
+/// Why intents were exhausted, in words; reasons of gateways stay as they are, because contracts list them.
+pub(super) fn reason_words(reason: &str) -> &str {
+    match ExhaustedReason::parse(reason) {
+        Some(ExhaustedReason::DeadlineExceeded) => "the deadline passed",
+        Some(ExhaustedReason::MaxAttempts) => "no attempts left",
+        Some(ExhaustedReason::OneShot) => "its only attempt failed",
+        Some(ExhaustedReason::Cancelled) => "cancelled",
+        None => reason,
+    }
+}
+
+/// Why an intent failed, in words; empty if it did not.
+pub(super) fn cause(state: &State) -> &str {
+    let exhausted = state.exhausted_reason().map(ExhaustedReason::as_str);
+    state.rejected_reason().or(exhausted.map(reason_words)).unwrap_or_default()
+}
+
+/// The targets of the registry, for suggestions.
+pub(super) fn known_targets(deps: &WebDeps) -> Vec<String> {
+    // A registry may have ten thousand.
+    const MAX_SUGGESTIONS: usize = 500;
+    let mut targets: Vec<_> = deps.registry.get().contracts().map(|c| c.contract.target.to_string()).collect();
+    targets.sort();
+    targets.truncate(MAX_SUGGESTIONS);
+    targets
 }
 
 /// The status of an intent in one sentence.

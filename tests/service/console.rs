@@ -53,7 +53,7 @@ async fn pages_show_what_happened_and_hostile_text_as_text() {
     assert!(payload.starts_with("<pre>") && !payload.contains("<script>"), "{payload}");
     let plain = get(&instance, "/ui/intents/plain", &[]).await.text();
     assert!(plain.contains("Rejected by the gateway on attempt 1: invalid_recipient"), "{plain}");
-    assert!(plain.contains("<svg class=\"timeline\"") && !plain.contains("hx-trigger=\"every"), "it is over: {plain}");
+    assert!(plain.contains("<svg class=\"timeline\"") && !plain.contains("data-every"), "it is over: {plain}");
 
     for (query, shown, hidden) in [
         ("", vec!["/ui/intents/plain", "onerror"], vec![]),
@@ -61,7 +61,9 @@ async fn pages_show_what_happened_and_hostile_text_as_text() {
         ("?status=rejected", vec!["/ui/intents/plain"], vec!["/ui/intents/%3Cimg"]),
         ("?submissionTarget=once", vec!["/ui/intents/%3Cimg"], vec!["/ui/intents/plain"]),
         ("?status=pending", vec!["No intents found."], vec!["/ui/intents/plain"]),
-        ("?createdAfter=yesterday", vec!["createdAfter must be a time such as"], vec!["/ui/intents/plain"]),
+        ("?createdAfter=1d", vec!["/ui/intents/plain"], vec![]),
+        ("?createdAfter=soon", vec!["Write a time such as 10m", "aria-invalid"], vec!["/ui/intents/plain"]),
+        ("?stauts=x", vec!["There is no filter"], vec!["/ui/intents/plain"]),
         ("?q=%3Cscript%3E", vec!["No intents found.", "&#60;script&#62;"], vec!["<script>"]),
     ] {
         let list = get(&instance, &format!("/ui/intents{query}"), &[]).await.text();

@@ -1,0 +1,101 @@
+//! `/ui/intents`: the list of intents, with a filter, and what can be done with many of them: [`export`] and [`bulk`].
+
+pub(super) mod bulk;
+pub(super) mod export;
+mod filter;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+
+use self::filter::{Chip, Filter};
+use super::nav::Nav;
+use super::wording::{self, intent_href};
+use super::{PageError, page};
+use crate::domain::intent::{Intent, Status};
+use crate::store::IntentPage;
+use crate::web::WebDeps;
+use crate::web::operator::Operator;
+
+#[derive(Template)]
+#[template(path = "console/intents.html")]
+struct IntentsPage {
+    nav: Nav,
+    filter: Filter,
+    chips: Vec<Chip>,
+    tabs: Vec<Tab>,
+    presets: Vec<Tab>,
+    targets: Vec<String>,
+    rows: Vec<Row>,
+    /// The address that the page polls for changes; only of the first page.
+    live: Option<String>,
+    previous: Option<String>,
+    next: Option<String>,
+    exports: Vec<(&'static str, String)>,
+}
+
+/// A link that changes one part of the filter.
+struct Tab {
+    label: &'static str,
+    href: String,
+    current: bool,
+}
+
+/// An intent of the list.
+pub(super) struct Row {
+    pub href: String,
+    /// Why it failed, in words.
+    pub cause: String,
+    /// Whether it can be redriven or cancelled.
+    pub selectable: bool,
+    pub intent: Intent,
+}
+
+/// Periods that are one click away.
+const PRESETS: [(&str, &str); 5] =
+    [("any time", ""), ("15 minutes", "15m"), ("1 hour", "1h"), ("24 hours", "24h"), ("today", "today")];
+
+/// The list of intents.
+pub(super) async fn show(
+    request: HttpRequest,
+    deps: web::Data<WebDeps>,
+    operator: Operator,
+) -> Result<HttpResponse, PageError> {
+    let now = deps.clock.now();
+    let (filter, query) = Filter::parse(request.query_string(), now);
+    let found = match filter.is_valid() {
+        true => deps.store.list(query).await?,
+        false => IntentPage { intents: Vec::new(), next: None },
+    };
+    let tab = |label: &'static str, status: &str| Tab {
+        label,
+        href: filter.with(&[("status", status)]),
+        current: filter.value("status") == status,
+    };
+    let tabs = [tab("all", "")].into_iter().chain(Status::ALL.map(|status| tab(status.as_str(), status.as_str())));
+    let presets = PRESETS.map(|(label, after)| Tab {
+        label,
+        href: filter.with(&[("createdAfter", after), ("createdBefore", "")]),
+        current: filter.value("createdAfter") == after && filter.value("createdBefore").is_empty(),
+    });
+    page(&IntentsPage {
+        nav: Nav::new("intents", operator).at(now),
+        chips: filter.chips(),
+        tabs: tabs.collect(),
+        presets: presets.into(),
+        targets: wording::known_targets(&deps),
+        live: (filter.is_valid() && filter.is_first()).then(|| filter.here()),
+        previous: filter.previous(),
+        next: found.next.as_ref().map(|next| filter.next(next)),
+        exports: vec![("CSV", filter.export("csv")), ("NDJSON", filter.export("ndjson"))],
+        rows: found.intents.into_iter().map(Row::of).collect(),
+        filter,
+    })
+}
+
+impl Row {
+    pub(super) fn of(intent: Intent) -> Self {
+        let cause = wording::cause(&intent.state).to_owned();
+        let selectable = intent.state.status() != Status::Accepted;
+        Self { href: intent_href(&intent.id), cause, selectable, intent }
+    }
+}

@@ -1,0 +1,278 @@
+//! `/ui/redrives`: plans and runs redrives. Planning sends nothing: its page shows what would be sent, and has the button that
+//! starts it.
+
+use std::collections::BTreeMap;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use serde_json::{Value, json};
+
+use super::form::Form;
+use super::nav::Nav;
+use super::query_form::QueryForm;
+use super::search::redirect;
+use super::time_input::{self, Zone};
+use super::{PageError, page, wording};
+use crate::api::intents::page_limit;
+use crate::api::redrives::{change_redrive, json as redrive_json, parse_id, plan_redrive};
+use crate::domain::redrive::{RedriveChange, RedriveId, RedriveRate, RedriveState};
+use crate::domain::time::Timestamp;
+use crate::store::Redrive;
+use crate::web::WebDeps;
+use crate::web::operator::Operator;
+use crate::web::query::Query;
+
+#[derive(Template)]
+#[template(path = "console/redrives.html")]
+struct RedrivesPage {
+    nav: Nav,
+    rows: Vec<Row>,
+    targets: Vec<String>,
+    live: Option<String>,
+    next: Option<String>,
+}
+
+/// What pages show of a redrive.
+pub(super) struct Row {
+    pub href: String,
+    pub what: String,
+    /// How many of its intents were handled, in whole percent.
+    pub percent: u64,
+    pub redrive: Redrive,
+}
+
+#[derive(Template)]
+#[template(path = "console/redrive.html")]
+struct RedrivePage {
+    nav: Nav,
+    row: Row,
+    /// How many intents were left out of the plan, in words.
+    excluded: Vec<String>,
+    outcomes: Vec<Outcome>,
+    sample: Vec<(String, String)>,
+    /// How long the rest takes at the rate of the redrive.
+    time_left: Option<String>,
+    default_rate: u32,
+    max_rate: u32,
+    live: bool,
+}
+
+/// How many of the new intents have one status.
+struct Outcome {
+    status: &'static str,
+    intents: u64,
+    href: String,
+}
+
+/// The list of redrives, with a form to plan one.
+pub(super) async fn list(
+    request: HttpRequest,
+    deps: web::Data<WebDeps>,
+    operator: Operator,
+) -> Result<HttpResponse, PageError> {
+    let form = QueryForm::read(request.query_string(), &mut []);
+    let query = Query::parse(request.query_string(), &["limit", "cursor"])?;
+    let after = query.get("cursor", "the id of a redrive", RedriveId::parse)?;
+    let found = deps.store.list_redrives(after, page_limit(&query)?).await?;
+    page(&RedrivesPage {
+        nav: Nav::new("redrives", operator).at(deps.clock.now()),
+        rows: found.redrives.into_iter().map(Row::of).collect(),
+        targets: wording::known_targets(&deps),
+        live: form.live_url("/ui/redrives"),
+        next: found.next.map(|next| form.next_url("/ui/redrives", &next.to_string())),
+    })
+}
+
+/// The page of one redrive: its plan, and how far it is.
+pub(super) async fn show(
+    path: web::Path<String>,
+    deps: web::Data<WebDeps>,
+    operator: Operator,
+) -> Result<HttpResponse, PageError> {
+    let id = parse_id(&path)?;
+    let no_such = || {
+        PageError::NotFound("There is no such redrive. A plan that is not started within a day is deleted.".to_owned())
+    };
+    let redrive = deps.store.find_redrive(id).await?.ok_or_else(no_such)?;
+    let counts = redrive.outcomes;
+    let outcomes = [
+        ("pending", counts.pending),
+        ("accepted", counts.accepted),
+        ("rejected", counts.rejected),
+        ("exhausted", counts.exhausted),
+    ];
+    let outcomes = outcomes.map(|(status, intents)| Outcome {
+        status,
+        intents,
+        href: format!("/ui/intents?redriveId={id}&status={status}"),
+    });
+    let running = redrive.state == RedriveState::Running;
+    let remaining = usize::try_from(redrive.remaining()).unwrap_or(usize::MAX);
+    page(&RedrivePage {
+        nav: Nav::new("redrives", operator).at(deps.clock.now()),
+        excluded: excluded(&redrive.plan.excluded),
+        sample: redrive.plan.sample.iter().map(|id| (id.clone(), wording::href_of(id))).collect(),
+        time_left: redrive.rate.filter(|_| running).map(|rate| wording::duration_text(rate.duration_of(remaining))),
+        default_rate: RedriveRate::DEFAULT.per_second(),
+        max_rate: RedriveRate::MAX,
+        live: running || redrive.state == RedriveState::Paused || counts.pending > 0,
+        outcomes: outcomes.into(),
+        row: Row::of(redrive),
+    })
+}
+
+/// Handles the forms that plan a redrive: of selected intents, or of all that match. Redirects to the plan.
+pub(super) async fn plan(payload: web::Payload, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+    let form = Form::read(&deps, payload).await?;
+    let now = deps.clock.now();
+    let order = redrive_json::parse_plan(request_of(&form, now)?.to_string().as_bytes())?;
+    let planned = plan_redrive(&deps, order).await?;
+    Ok(redirect(&format!("/ui/redrives/{}", planned.id)))
+}
+
+/// The body that the API would get for this form.
+fn request_of(form: &Form, now: Timestamp) -> Result<Value, PageError> {
+    let zone = Zone::of_browser(form.text("tz"));
+    let ids: Vec<_> = form.all("intentId").collect();
+    let mut filter = serde_json::Map::new();
+    if form.has("intentIds") {
+        if ids.is_empty() {
+            return Err(PageError::NotDone("No intents are selected. Select failed intents and try again.".to_owned()));
+        }
+        filter.insert("intentIds".to_owned(), ids.into());
+    }
+    for name in ["status", "submissionTarget", "reason"] {
+        let text = form.text(name);
+        if !text.is_empty() {
+            filter.insert(name.to_owned(), text.into());
+        }
+    }
+    for name in ["createdAfter", "createdBefore", "completedAfter", "completedBefore"] {
+        let text = form.text(name);
+        if !text.is_empty() {
+            let moment = time_input::parse(text, now, zone)
+                .ok_or_else(|| PageError::NotDone(format!("{name} must be {}, not {text:?}.", time_input::EXPECTED)))?;
+            filter.insert(name.to_owned(), moment.to_string().into());
+        }
+    }
+    let note = Some(form.text("note")).filter(|note| !note.is_empty());
+    Ok(json!({ "filter": filter, "includeUnknownOutcome": form.has("includeUnknownOutcome"), "note": note }))
+}
+
+/// Handles the button that starts a plan, with its rate.
+pub(super) async fn start(
+    path: web::Path<String>,
+    payload: web::Payload,
+    deps: web::Data<WebDeps>,
+) -> Result<HttpResponse, PageError> {
+    let form = Form::read(&deps, payload).await?;
+    let text = form.text("ratePerSecond");
+    let rate = if text.is_empty() { Some(RedriveRate::DEFAULT) } else { text.parse().ok().and_then(RedriveRate::new) };
+    let rate = rate.ok_or_else(|| {
+        PageError::NotDone(format!("The rate must be a whole number from 1 to {}, not {text:?}.", RedriveRate::MAX))
+    })?;
+    change(&path, &deps, RedriveChange::Start { rate }).await
+}
+
+/// Handles the button that pauses a redrive.
+pub(super) async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+    change(&path, &deps, RedriveChange::Pause).await
+}
+
+/// Handles the button that resumes a redrive.
+pub(super) async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+    change(&path, &deps, RedriveChange::Resume).await
+}
+
+/// Handles the button that cancels a redrive.
+pub(super) async fn cancel(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+    change(&path, &deps, RedriveChange::Cancel).await
+}
+
+async fn change(raw: &str, deps: &WebDeps, change: RedriveChange) -> Result<HttpResponse, PageError> {
+    let redrive = change_redrive(deps, parse_id(raw)?, change).await?;
+    Ok(redirect(&format!("/ui/redrives/{}", redrive.id)))
+}
+
+impl Row {
+    /// How many intents the plan has, in words.
+    fn intents(&self) -> String {
+        if self.redrive.count == 1 { "1 intent".to_owned() } else { format!("{} intents", self.redrive.count) }
+    }
+
+    pub(super) fn of(redrive: Redrive) -> Self {
+        let handled = redrive.created + redrive.skipped;
+        Self {
+            href: format!("/ui/redrives/{}", redrive.id),
+            what: filter_text(&redrive.filter),
+            percent: (handled * 100).checked_div(redrive.count).unwrap_or(100),
+            redrive,
+        }
+    }
+}
+
+/// What a redrive sends again, in words.
+fn filter_text(filter: &str) -> String {
+    let filter: Value = serde_json::from_str(filter).unwrap_or_default();
+    if let Some(ids) = filter["intentIds"].as_array() {
+        return if ids.len() == 1 { "1 selected intent".to_owned() } else { format!("{} selected intents", ids.len()) };
+    }
+    let text = |name: &str| filter[name].as_str();
+    let statuses: Vec<_> = filter["status"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let mut words = vec![match statuses.as_slice() {
+        [one] => format!("all {one} intents"),
+        _ => "all failed intents".to_owned(),
+    }];
+    words.extend(text("submissionTarget").map(|target| format!("of {target}")));
+    words.extend(text("reason").map(|reason| format!("with reason {reason}")));
+    for (name, word) in [
+        ("createdAfter", "created after"),
+        ("createdBefore", "created before"),
+        ("completedAfter", "failed after"),
+        ("completedBefore", "failed before"),
+    ] {
+        words.extend(text(name).map(|moment| format!("{word} {}", moment.replace(".000000", ""))));
+    }
+    words.join(" ")
+}
+
+/// What was left out of a plan, in words.
+fn excluded(counts: &BTreeMap<String, u64>) -> Vec<String> {
+    let left_out = counts.iter().filter(|(_, count)| **count > 0);
+    let text = |(reason, count): (&String, &u64)| match reason.as_str() {
+        "already_redriven" => format!("{count} redriven already"),
+        "target_not_in_registry" => format!("{count} whose target is not in the registry"),
+        "outcome_unknown" => {
+            format!(
+                "{count} that the gateway may have accepted (interrupted or timed out), so that they could arrive twice"
+            )
+        }
+        reason => format!("{count}: {reason}"),
+    };
+    left_out.map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_become_requests_and_filters_become_words() {
+        let now = Timestamp::parse("2026-11-16T10:00:00Z").unwrap();
+        let form = |text: &str| Form::parse(text.as_bytes());
+        let text = "status=rejected&submissionTarget=a+b&completedAfter=09:30&tz=-60&note=";
+        let request = request_of(&form(text), now).unwrap();
+        let filter =
+            json!({ "status": "rejected", "submissionTarget": "a b", "completedAfter": "2026-11-16T08:30:00.000000Z" });
+        assert_eq!(request, json!({ "filter": filter, "includeUnknownOutcome": false, "note": null }));
+        let order = redrive_json::parse_plan(request.to_string().as_bytes()).unwrap();
+        let stored = redrive_json::filter_text(&order.filter).unwrap();
+        assert_eq!(filter_text(&stored), "all rejected intents of a b failed after 2026-11-16T08:30:00Z");
+        let selected = request_of(&form("intentIds=on&intentId=a&intentId=b&includeUnknownOutcome=on"), now).unwrap();
+        assert_eq!(selected["filter"], json!({ "intentIds": ["a", "b"] }));
+        assert_eq!(filter_text(&selected["filter"].to_string()), "2 selected intents");
+        assert!(request_of(&form("intentIds=on"), now).is_err(), "nothing selected is not everything");
+        assert!(request_of(&form("createdAfter=soon"), now).is_err());
+        assert_eq!(filter_text("{}"), "all failed intents");
+    }
+}
