@@ -69,7 +69,7 @@ fuzz: ## Fuzz the code that parses untrusted input (needs cargo-fuzz): SECONDS_E
 book: ## Build the documents into a book with search, in target/book (needs mdbook)
 	@command -v mdbook >/dev/null || { echo "mdbook is missing; install it with: cargo install --locked mdbook"; exit 1; }
 	rm -rf target/book-source && mkdir -p target/book-source
-	cp -r --parents *.md LICENSE-* docs deploy registry schema/*.md clients/*.md examples/*.* examples/*/*.* target/book-source
+	cp -r --parents *.md LICENSE-* docs deploy registry schema/*.md clients/*.md clients/*/*.md examples/*.* examples/*/*.* target/book-source
 	sed -E 's|\]\(([^.)])|](docs/\1|; s|\]\(\.\./|](|' docs/SUMMARY.md > target/book-source/SUMMARY.md
 	mdbook build docs
 	@echo "open target/book/index.html"

@@ -10,27 +10,17 @@ promised.
 
 import os
 import sys
-import time
 import uuid
 from pathlib import Path
-from typing import List, Mapping, Optional
+from typing import Optional
 
 # After `pip install ./clients/python` this line is not needed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "clients" / "python"))
 
-from submission_manager import Client, SubmissionManagerError, models  # noqa: E402
+from submission_manager import Client, IdempotencyConflict, SubmissionManagerError  # noqa: E402
 
 URL = os.environ.get("SM_URL") or "http://127.0.0.1:8082"
 TOKEN = os.environ.get("SM_TOKEN") or None
-# Longer than the deadline of sms.realtime, which is 30 s.
-PATIENCE_SECONDS = 60
-
-replayed: List[bool] = []
-
-
-def seen(_method: str, _url: str, _status: int, headers: Mapping[str, str]) -> None:
-    """Records whether the intent existed before, which a header of the answer says."""
-    replayed.append(headers.get("idempotent-replayed") == "true")
 
 
 def expect(promised: bool, what: str) -> None:
@@ -38,64 +28,53 @@ def expect(promised: bool, what: str) -> None:
         raise SystemExit(f"not as promised: {what}")
 
 
-def wait_until_terminal(client: Client, intent_id: str) -> models.Intent:
-    """Polls until the intent has ended. A webhook makes polling unnecessary: see examples/webhook."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        intent = client.get_intent(intent_id)
-        if intent["status"] != "pending":
-            return intent
-        expect(time.monotonic() < deadline, f"{intent_id} is still pending after {PATIENCE_SECONDS} s")
-        time.sleep(0.2)
-
-
 def submit(client: Client, run: str) -> None:
     # Your key: submitting the same id again returns the same intent.
-    request: models.SubmitRequest = {
-        "intentId": f"{run}-hello",
-        "submissionTarget": "sms.realtime",
-        "payload": {"to": "+46700000001", "message": "Hello"},
-    }
-    intent = client.submit_intent(request, wait_seconds=10)
+    intent_id, payload = f"{run}-hello", {"to": "+46700000001", "message": "Hello"}
+    intent = client.intents.submit(intent_id, "sms.realtime", payload, wait_seconds=10)
     print(f"submitted {intent['intentId']}: {intent['status']}")
-    expect(intent["status"] == "accepted" and not replayed[-1], "a new intent that is accepted")
+    expect(intent["status"] == "accepted" and not intent["replayed"], "a new intent that is accepted")
 
-    again = client.submit_intent(request)
+    again = client.intents.submit(intent_id, "sms.realtime", payload)
     print(f"submitted the same again: it was there before, since {again['createdAt']}")
-    expect(again["createdAt"] == intent["createdAt"] and replayed[-1], "the same intent when sent again")
+    expect(again["createdAt"] == intent["createdAt"] and again["replayed"], "the same intent when sent again")
 
-    other = request.copy()
-    other["payload"] = {"to": "+46700000001", "message": "Something else"}
     try:
-        client.submit_intent(other)
+        client.intents.submit(intent_id, "sms.realtime", {**payload, "message": "Something else"})
         expect(False, "a conflict")
-    except SubmissionManagerError as error:
+    except IdempotencyConflict as error:
         print(f"submitted something else under that id: {error}")
-        expect(error.code == "idempotency_conflict", "a conflict")
         expect(error.details["conflictingFields"] == ["payload"], "the fields that differ")
 
 
 def follow(client: Client, run: str) -> None:
     intent_id = f"{run}-stubborn"
     payload = {"to": "+46700000001", "message": "Hello", "simulate": "fail:1"}
-    client.submit_intent({"intentId": intent_id, "submissionTarget": "sms.realtime", "payload": payload})
-    intent = wait_until_terminal(client, intent_id)
+    # Longer than the deadline of sms.realtime, which is 30 s.
+    intent = client.intents.submit_and_wait(intent_id, "sms.realtime", payload, timeout=60)
     print(f"{intent_id} has ended: {intent['status']}")
-    history = client.get_intent_history(intent_id)
+    history = client.intents.history(intent_id)
     for attempt in history["attempts"]:
         outcome = attempt.get("outcomeStatus") or attempt.get("error")
         print(f"  attempt {attempt['attemptNumber']} at {attempt['startedAt']}: {outcome}")
     expect(intent["status"] == "accepted", "an intent that is accepted in the end")
     expect(len(history["attempts"]) == 2, "two attempts")
 
-    found = client.list_intents(q=run, limit=10)
-    ids = [each["intentId"] for each in found["intents"]]
+    ids = [each["intentId"] for each in client.intents.list(q=run, limit=1)]
     print(f"found by how their ids begin: {', '.join(ids)}")
     expect(ids == [f"{run}-hello", intent_id], "both intents in the list")
 
 
+def submit_many(client: Client, run: str) -> None:
+    with client.intents.batcher() as batcher:
+        futures = [batcher.submit(f"{run}-many-{n}", "sms.bulk", {"to": "+46700000001", "n": n}) for n in range(1500)]
+    stored = sum(future.exception() is None for future in futures)
+    print(f"submitted {stored} intents in batches")
+    expect(stored == len(futures), "every intent of the batches is stored")
+
+
 def submit_job(client: Client, run: str) -> None:
-    accepted = client.submit_job({
+    accepted = client.jobs.submit({
         "tenant_id": "acme",
         "workspace_id": "w1",
         "job_id": f"{run}-job",
@@ -106,20 +85,21 @@ def submit_job(client: Client, run: str) -> None:
         "payload_ref": {"input_uri": "s3://acme-jobs/1001/input.json"},
         "requested_by": {"user_id": "user-7"},
     })
-    job = client.get_job(accepted["submission_id"])
+    job = client.jobs.get(accepted["submission_id"])
     print(f"job {job['job_id']} is {job['status']}, as submission {job['submission_id']}")
     expect(job["job_id"] == f"{run}-job", "the job that was submitted")
 
 
 def main(url: str, token: Optional[str]) -> None:
-    client = Client(url, token, on_answer=seen)
     run = f"example-py-{uuid.uuid4().hex[:12]}"
-    submit(client, run)
-    follow(client, run)
-    if token:
-        submit_job(client, run)
-    else:
-        print("no job: SM_TOKEN is not set")
+    with Client(url, token) as client:
+        submit(client, run)
+        follow(client, run)
+        submit_many(client, run)
+        if token:
+            submit_job(client, run)
+        else:
+            print("no job: SM_TOKEN is not set")
 
 
 if __name__ == "__main__":

@@ -4,35 +4,16 @@
 // `submission-manager demo`, whose gateways answer as "simulate" in a payload says. Exits with 1 if an answer is not as
 // promised.
 
-import { Client, SubmissionManagerError, type models } from "submission-manager-client";
+import { Client, IdempotencyConflict, SubmissionManagerError, type models } from "submission-manager-client";
 
 // The part of Node that is used here; a project would install @types/node.
 declare const process: { env: Record<string, string | undefined>; exitCode: number };
 
 const url = process.env["SM_URL"] || undefined;
 const token = process.env["SM_TOKEN"] || undefined;
-/** Longer than the deadline of sms.realtime, which is 30 s. */
-const PATIENCE_MS = 60_000;
-
-/** The body of an answer does not say whether the intent was there before; this header does. */
-let replayed = false;
-
 function expect(promised: boolean, what: string): void {
   if (!promised) {
     throw new Error(`not as promised: ${what}`);
-  }
-}
-
-/** Asks until the intent has ended. A webhook saves the asking: examples/webhook. */
-async function untilTerminal(client: Client, intentId: string): Promise<models.Intent> {
-  const deadline = Date.now() + PATIENCE_MS;
-  for (;;) {
-    const intent = await client.getIntent(intentId);
-    if (intent.status !== "pending") {
-      return intent;
-    }
-    expect(Date.now() < deadline, `${intentId} is still pending after ${PATIENCE_MS} ms`);
-    await new Promise((resolve) => setTimeout(resolve, 200));
   }
 }
 
@@ -43,23 +24,22 @@ async function submit(client: Client, run: string): Promise<void> {
     submissionTarget: "sms.realtime",
     payload: { to: "+46700000001", message: "Hello" },
   };
-  const intent = await client.submitIntent(request, { waitSeconds: 10 });
+  const intent = await client.intents.submit(request, { waitSeconds: 10 });
   console.log(`submitted ${intent.intentId}: ${intent.status}`);
-  expect(intent.status === "accepted" && !replayed, "a new intent that is accepted");
+  expect(intent.status === "accepted" && !intent.replayed, "a new intent that is accepted");
 
-  const again = await client.submitIntent(request);
+  const again = await client.intents.submit(request);
   console.log(`submitted the same again: it was there before, since ${again.createdAt}`);
-  expect(again.createdAt === intent.createdAt && replayed, "the same intent when sent again");
+  expect(again.createdAt === intent.createdAt && again.replayed, "the same intent when sent again");
 
   try {
-    await client.submitIntent({ ...request, payload: { to: "+46700000001", message: "Something else" } });
+    await client.intents.submit({ ...request, payload: { to: "+46700000001", message: "Something else" } });
     expect(false, "a conflict");
   } catch (error) {
-    if (!(error instanceof SubmissionManagerError)) {
+    if (!(error instanceof IdempotencyConflict)) {
       throw error;
     }
-    console.log(`submitted something else under that id: ${error.status} ${error.code}: ${error.message}`);
-    expect(error.code === "idempotency_conflict", "a conflict");
+    console.log(`submitted something else under that id: ${error.message}`);
     expect(String(error.details["conflictingFields"]) === "payload", "the fields that differ");
   }
 }
@@ -67,10 +47,11 @@ async function submit(client: Client, run: string): Promise<void> {
 async function follow(client: Client, run: string): Promise<void> {
   const intentId = `${run}-stubborn`;
   const payload = { to: "+46700000001", message: "Hello", simulate: "fail:1" };
-  await client.submitIntent({ intentId, submissionTarget: "sms.realtime", payload });
-  const intent = await untilTerminal(client, intentId);
+  // Longer than the deadline of sms.realtime, which is 30 s.
+  const options = { timeoutMs: 60_000 };
+  const intent = await client.intents.submitAndWait({ intentId, submissionTarget: "sms.realtime", payload }, options);
   console.log(`${intentId} has ended: ${intent.status}`);
-  const history = await client.getIntentHistory(intentId);
+  const history = await client.intents.history(intentId);
   for (const attempt of history.attempts) {
     const outcome = attempt.outcomeStatus ?? attempt.error;
     console.log(`  attempt ${attempt.attemptNumber} at ${attempt.startedAt}: ${outcome}`);
@@ -78,14 +59,29 @@ async function follow(client: Client, run: string): Promise<void> {
   expect(intent.status === "accepted", "an intent that is accepted in the end");
   expect(history.attempts.length === 2, "two attempts");
 
-  const found = await client.listIntents({ q: run, limit: 10 });
-  const ids = found.intents.map((each) => each.intentId).join(", ");
-  console.log(`found by how their ids begin: ${ids}`);
-  expect(ids === `${run}-hello, ${intentId}`, "both intents in the list");
+  const ids: string[] = [];
+  for await (const found of client.intents.list({ q: run, limit: 1 })) {
+    ids.push(found.intentId);
+  }
+  console.log(`found by how their ids begin: ${ids.join(", ")}`);
+  expect(ids.join() === `${run}-hello,${intentId}`, "both intents in the list");
+}
+
+async function submitMany(client: Client, run: string): Promise<void> {
+  const batcher = client.intents.batcher();
+  const results = [];
+  for (let n = 0; n < 1500; n++) {
+    const submission = { intentId: `${run}-many-${n}`, submissionTarget: "sms.bulk", payload: { n } };
+    results.push((await batcher.submit(submission)).result);
+  }
+  await batcher.close();
+  const stored = await Promise.all(results);
+  console.log(`submitted ${stored.length} intents in batches`);
+  expect(stored.every(({ replayed }) => !replayed), "every intent of the batches is new");
 }
 
 async function submitJob(client: Client, run: string): Promise<void> {
-  const accepted = await client.submitJob({
+  const accepted = await client.jobs.submit({
     tenant_id: "acme",
     workspace_id: "w1",
     job_id: `${run}-job`,
@@ -96,19 +92,17 @@ async function submitJob(client: Client, run: string): Promise<void> {
     payload_ref: { input_uri: "s3://acme-jobs/1001/input.json" },
     requested_by: { user_id: "user-7" },
   });
-  const job = await client.getJob(accepted.submission_id);
+  const job = await client.jobs.get(accepted.submission_id);
   console.log(`job ${job.job_id} is ${job.status}, as submission ${job.submission_id}`);
   expect(job.job_id === `${run}-job`, "the job that was submitted");
 }
 
 async function main(): Promise<void> {
-  const onAnswer = (_method: string, _url: string, _status: number, headers: Headers) => {
-    replayed = headers.get("idempotent-replayed") === "true";
-  };
-  const client = new Client({ url, token, onAnswer });
+  const client = new Client({ url, token });
   const run = `example-ts-${Date.now().toString(36)}${Math.random().toString(36).slice(2, 8)}`;
   await submit(client, run);
   await follow(client, run);
+  await submitMany(client, run);
   if (token) {
     await submitJob(client, run);
   } else {

@@ -20,8 +20,9 @@ fn root() -> PathBuf {
 
 /// Returns every document with its text.
 fn documents() -> Vec<(PathBuf, String)> {
-    let folders =
-        ["", "docs", "docs/decisions", "registry", "schema", "clients", "examples"].map(|folder| root().join(folder));
+    let clients = ["clients", "clients/python", "clients/typescript"];
+    let others = ["", "docs", "docs/decisions", "registry", "schema", "examples"];
+    let folders: Vec<_> = clients.iter().chain(&others).map(|folder| root().join(folder)).collect();
     let entries =
         folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
     let documents = entries.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
@@ -173,8 +174,8 @@ fn commands_exist_with_the_flags_that_are_shown() {
                     assert!(root().join(folder).is_dir(), "{place}: {folder}");
                 }
                 // The fleet runs below and the backup in backup.rs; the demo answers requests; clients/test.sh runs what
-                // npm, mcs and mono do; deployment.rs parses compose.yaml.
-                "haproxy" | "sqlite3" | "rm" | "cp" | "curl" | "npm" | "mcs" | "mono" | "docker" => {}
+                // npm, pip, mcs and mono do; deployment.rs parses compose.yaml.
+                "haproxy" | "sqlite3" | "rm" | "cp" | "curl" | "npm" | "pip" | "mcs" | "mono" | "docker" => {}
                 // Run below.
                 "echo" => {}
                 "export" => assert!(words.next().unwrap().starts_with("SM_"), "{place}: {command}"),
@@ -427,8 +428,8 @@ async fn the_documented_requests_are_answered() {
         let answer = api.call_with(method, &path, &[("Authorization", &bearer)], body.clone()).await;
         assert!(answer.status.is_success(), "{place}: {method} {path} {body}: {}", answer.text());
     }
-    // The client in the document does what the document says.
-    let python = blocks("python").into_iter().find(|block| block.place == "clients/README.md").unwrap();
+    // The start of the client's README does what it says; clients/test.sh runs all of it.
+    let python = blocks("python").into_iter().find(|block| block.place == "clients/python/README.md").unwrap();
     let text = python.text.replace("http://127.0.0.1:8082", &demo.url);
     let run = actix_web::rt::task::spawn_blocking(move || {
         let mut command = Command::new("python3");

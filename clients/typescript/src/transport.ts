@@ -1,19 +1,20 @@
-// Sends requests and reads answers: token, timeout, retries, errors.
+// Sends requests, retries them, and turns answers into JSON or errors.
 //
-// This file is written by hand; the operations are generated (operations.ts). It never follows a redirect, because the
-// token would be sent to the other host, and never repeats a request that the service has refused for good.
+// It never follows a redirect, because the token would be sent to the other host.
 
+import { filled, unsendable, type Values } from "./encoding.js";
+import { errorOf, type SubmissionManagerError } from "./errors.js";
 import type * as models from "./models.js";
 
 /** Longer than the longest waitSeconds, which is 30. */
 const DEFAULT_TIMEOUT_MS = 40_000;
-/** The pauses between five tries are 0.25 + 0.5 + 1 + 2 s: longer than a proxy needs when an instance is replaced. */
-const DEFAULT_TRIES = 5;
+/** The pauses before four retries are 0.25 + 0.5 + 1 + 2 s: longer than a proxy needs when an instance is replaced. */
+const DEFAULT_MAX_RETRIES = 4;
 const FIRST_PAUSE_MS = 250;
-/** If `Retry-After` is longer than this, the client raises the error instead of waiting. */
+/** If `Retry-After` is longer than this, the client throws the error instead of waiting. Feeds pause no longer than this. */
 const LONGEST_PAUSE_MS = 30_000;
-/** The statuses of overload, and of a proxy or an instance that is being replaced. */
-const WORTH_REPEATING = new Set([429, 502, 503, 504]);
+/** The statuses of no answer, of overload, and of a proxy or an instance that is being replaced. */
+const WORTH_REPEATING = new Set([0, 429, 502, 503, 504]);
 /** How many characters of an unexpected answer an error quotes. */
 const SHOWN_CHARACTERS = 200;
 
@@ -23,14 +24,16 @@ const SERVICE_URL = /^https?:\/\/([^/?#@:[\]\s]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?(\
 export interface ClientOptions {
   /** The base URL of the service, such as https://submissions.example; http://127.0.0.1:8082 by default. */
   url?: string | undefined;
-  /** A bearer token, if the service requires one. */
-  token?: string | undefined;
+  /** A bearer token, or a function that returns the one that is valid now; it is called for every try. */
+  token?: string | (() => string | Promise<string>) | undefined;
   /** How long one try may take. */
   timeoutMs?: number | undefined;
-  /** How often a call is made at most, if there is no answer or one that asks for a retry. */
-  tries?: number | undefined;
-  /** Called for every answer: for logs, or to read headers such as `idempotent-replayed`. */
+  /** How often a call is repeated at most, if there is no answer or one that asks for it. */
+  maxRetries?: number | undefined;
+  /** Called for every answer, for logs and metrics. */
   onAnswer?: ((method: string, url: string, status: number, headers: Headers) => void) | undefined;
+  /** Used in place of the global `fetch`, for proxies and tests. */
+  fetch?: typeof fetch | undefined;
 }
 
 export interface CallOptions {
@@ -38,48 +41,35 @@ export interface CallOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** The service answered with an error, or not at all. */
-export class SubmissionManagerError extends Error {
-  override readonly name = "SubmissionManagerError";
-
-  constructor(
-    /** The HTTP status; 0 if there was no answer. */
-    readonly status: number,
-    /**
-     * The code for programs, such as `idempotency_conflict`; `unreachable` if there was no answer, and
-     * `unexpected_answer` if the answer is not that of a Submission Manager.
-     */
-    readonly code: string,
-    /** A message for people. */
-    message: string,
-    /** Further facts for programs, such as `conflictingFields`. */
-    readonly details: Record<string, unknown> = {},
-    /** `Retry-After` of the answer in seconds, if there was one. */
-    readonly retryAfter: number | undefined = undefined,
-  ) {
-    super(message);
-  }
-}
-
-type Values = Record<string, unknown>;
-
-interface Request {
-  path?: Values;
+/** One call of the API, before it becomes a request. */
+export interface Call {
+  method: string;
+  template: string;
+  path?: Record<string, string>;
   query?: Values;
-  headers?: Values;
-  body?: unknown;
-  contentType?: string;
+  headers?: Record<string, string | undefined>;
+  body?: string | undefined;
+  /** False if repeating it would have another effect, so that it must not be retried if it may have arrived. */
+  repeatable?: boolean;
+  accept?: string;
 }
 
-/** Makes calls and retries them. */
-export class Transport {
-  readonly #url: string;
-  readonly #token: string | undefined;
-  readonly #timeoutMs: number;
-  readonly #tries: number;
-  readonly #onAnswer: ClientOptions["onAnswer"];
+export interface Answer {
+  status: number;
+  headers: Headers;
+  text: string;
+}
 
-  constructor(options: ClientOptions = {}) {
+/** What all resources of a client share. */
+export class Transport {
+  readonly maxRetries: number;
+  readonly #url: string;
+  readonly #token: ClientOptions["token"];
+  readonly #timeoutMs: number;
+  readonly #onAnswer: ClientOptions["onAnswer"];
+  readonly #fetch: typeof fetch;
+
+  constructor(options: ClientOptions) {
     const url = options.url ?? "http://127.0.0.1:8082";
     if (!SERVICE_URL.test(url)) {
       throw new TypeError(`"${url}" is not a URL of a service; use one such as http://127.0.0.1:8082`);
@@ -87,182 +77,196 @@ export class Transport {
     this.#url = url.replace(/\/+$/, "");
     this.#token = options.token;
     this.#timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS;
-    this.#tries = options.tries ?? DEFAULT_TRIES;
     this.#onAnswer = options.onAnswer;
-    if (!(this.#tries >= 1)) {
-      throw new TypeError("tries must be at least 1");
+    // A browser's fetch must be called without a receiver.
+    this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
+    this.maxRetries = options.maxRetries ?? DEFAULT_MAX_RETRIES;
+    if (!(this.maxRetries >= 0)) {
+      throw new TypeError("maxRetries must not be negative");
     }
   }
 
-  protected async call<T>(
-    method: string,
-    template: string,
-    expects: "json" | "text" | "nothing",
-    options: CallOptions,
-    request: Request,
-  ): Promise<T> {
-    const url = this.#url + filled(template, request.path ?? {}, request.query ?? {});
-    const headers: Record<string, string> = { Accept: expects === "json" ? "application/json" : "*/*" };
-    if (this.#token) {
-      headers["Authorization"] = `Bearer ${this.#token}`;
-    }
-    for (const [name, given] of Object.entries(request.headers ?? {})) {
-      // Without a key, a retry would create a second submission.
-      const value = given ?? (name.toLowerCase() === "idempotency-key" ? randomKey() : undefined);
-      if (value !== undefined) {
-        headers[name] = String(value);
-      }
-    }
-    const init: RequestInit = { method, headers, redirect: "manual" };
-    if (request.contentType !== undefined) {
-      headers["Content-Type"] = request.contentType;
-      // Serialized once, so that every retry sends the same bytes: the service compares them.
-      init.body = encoded(request.body, request.contentType);
-    }
-    const { status, text } = await this.#answer(url, init, options.signal);
-    if (expects === "nothing") {
-      return undefined as T;
-    }
-    return (expects === "text" ? text : parsed(status, text)) as T;
+  /** The JSON of the answer. */
+  async json<T>(call: Call, options: CallOptions = {}): Promise<T> {
+    return parsed<T>(await this.answer(call, options));
   }
 
-  /**
-   * Returns the answer, or throws the error. Every call may be retried: submissions are safe by their ids, and the others
-   * have the same effect when repeated.
-   */
-  async #answer(url: string, init: RequestInit, signal: AbortSignal | undefined): Promise<Answer> {
+  /** The answer, after as many retries as are allowed; throws the last error. */
+  async answer(call: Call, options: CallOptions = {}): Promise<Answer> {
     for (let number = 1; ; number++) {
-      let pauseMs = FIRST_PAUSE_MS * 2 ** (number - 1) * (0.5 + Math.random() / 2);
       let failure: SubmissionManagerError;
-      const answer = await this.#once(url, init, signal);
-      if (answer instanceof SubmissionManagerError) {
-        failure = answer;
-      } else {
-        this.#onAnswer?.(init.method ?? "GET", url, answer.status, answer.headers);
+      const answer = await this.#try(call, options.signal);
+      if ("text" in answer) {
         if (answer.status >= 200 && answer.status < 300) {
           return answer;
         }
-        failure = refusal(answer);
-        // A little later than requested, so that not all clients come back at once.
-        pauseMs += (failure.retryAfter ?? 0) * 1000;
+        failure = errorOfAnswer(answer);
+      } else {
+        failure = answer;
       }
-      const repeat = failure.status === 0 ? failure.code === "unreachable" : WORTH_REPEATING.has(failure.status);
-      if (!repeat || number >= this.#tries || pauseMs > LONGEST_PAUSE_MS) {
+      const pauseMs = pauseBeforeRetry(call, number, this.maxRetries, failure);
+      if (pauseMs === undefined) {
         throw failure;
       }
-      await pause(pauseMs, signal);
+      await pause(pauseMs, options.signal);
     }
   }
 
+  /** The answer of one try. */
+  async once(call: Call, options: CallOptions = {}): Promise<Answer> {
+    const answer = await this.#try(call, options.signal);
+    if (!("text" in answer)) {
+      throw answer;
+    }
+    if (answer.status < 200 || answer.status >= 300) {
+      throw errorOfAnswer(answer);
+    }
+    return answer;
+  }
+
+  /** An answer whose body is read piece by piece; one try. The signal ends it. */
+  async open(call: Call, signal: AbortSignal): Promise<Response> {
+    const { url, init } = await this.#request(call);
+    const response = await this.#fetch(url, { ...init, signal }).catch((error: unknown) => {
+      throw noAnswer(url, error);
+    });
+    this.#onAnswer?.(call.method, url, response.status, response.headers);
+    if (response.ok) {
+      return response;
+    }
+    const text = await response.text().catch(() => "");
+    throw errorOfAnswer({ status: response.status, headers: response.headers, text });
+  }
+
   /** Makes one try. Returns the answer, or an error if there was none. */
-  async #once(url: string, init: RequestInit, signal: AbortSignal | undefined): Promise<Answer | SubmissionManagerError> {
+  async #try(call: Call, signal: AbortSignal | undefined): Promise<Answer | SubmissionManagerError> {
     signal?.throwIfAborted();
+    const { url, init } = await this.#request(call);
     const controller = new AbortController();
     const giveUp = () => controller.abort(signal?.reason);
-    const late = new Error(`no answer within ${this.#timeoutMs} ms`);
-    const timer = setTimeout(() => controller.abort(late), this.#timeoutMs);
+    const timer = setTimeout(() => controller.abort(new Error(`no answer within ${this.#timeoutMs} ms`)), this.#timeoutMs);
     signal?.addEventListener("abort", giveUp);
     try {
-      const response = await fetch(url, { ...init, signal: controller.signal });
-      return { status: response.status, headers: response.headers, text: await response.text() };
+      const response = await this.#fetch(url, { ...init, signal: controller.signal });
+      const answer = { status: response.status, headers: response.headers, text: await response.text() };
+      this.#onAnswer?.(call.method, url, answer.status, answer.headers);
+      return answer;
     } catch (error) {
       signal?.throwIfAborted();
-      const text = `${url} does not answer (${cause(error)}); is the URL right, and the service up?`;
-      return new SubmissionManagerError(0, "unreachable", text);
+      return noAnswer(url, controller.signal.aborted ? controller.signal.reason : error);
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", giveUp);
     }
   }
+
+  /** The request of a call; it is made anew for every try, because the token may have changed. */
+  async #request(call: Call): Promise<{ url: string; init: RequestInit }> {
+    const headers: Record<string, string> = { Accept: call.accept ?? "application/json" };
+    const token = typeof this.#token === "function" ? await this.#token() : this.#token;
+    if (token) {
+      headers["Authorization"] = `Bearer ${token}`;
+    }
+    for (const [name, value] of Object.entries(call.headers ?? {})) {
+      if (value !== undefined) {
+        headers[name] = value;
+      }
+    }
+    for (const [name, value] of Object.entries(headers)) {
+      if (!/^[\x20-\x7e]*$/.test(value)) {
+        throw unsendable(name, "it must be of printable ASCII characters");
+      }
+    }
+    const init: RequestInit = { method: call.method, headers, redirect: "manual" };
+    if (call.body !== undefined) {
+      headers["Content-Type"] = "application/json";
+      init.body = call.body;
+    }
+    return { url: this.#url + filled(call.template, call.path ?? {}, call.query ?? {}), init };
+  }
 }
 
-interface Answer {
-  status: number;
-  headers: Headers;
-  text: string;
+/** The JSON of an answer. */
+export function parsed<T>(answer: Answer): T {
+  try {
+    return JSON.parse(answer.text) as T;
+  } catch {
+    throw unexpected(answer);
+  }
 }
 
-/** The reason of a failed `fetch`, which its error has as its cause. */
-function cause(error: unknown): string {
-  const inner = error instanceof Error && error.cause instanceof Error ? error.cause : error;
-  const code = (inner as { code?: unknown }).code;
-  return (inner instanceof Error && inner.message) || String(code ?? inner);
+/** The error that an answer outside 2xx stands for. */
+export function errorOfAnswer(answer: Answer): SubmissionManagerError {
+  // A date in Retry-After is ignored; the client then waits as if there were none.
+  const said = answer.headers.get("retry-after")?.trim() ?? "";
+  const retryAfter = /^[0-9]+$/.test(said) ? Number(said) : undefined;
+  try {
+    const { error } = JSON.parse(answer.text) as models.Error;
+    if (typeof error.code === "string") {
+      return errorOf(answer.status, error.code, error.message, error.details, retryAfter);
+    }
+  } catch {
+    // Not an answer of the service.
+  }
+  return unexpected(answer, retryAfter);
 }
 
-function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
+export function unexpected({ status, text }: Answer, retryAfter?: number): SubmissionManagerError {
+  const shown = text.split(/\s+/).join(" ").trim().slice(0, SHOWN_CHARACTERS) || "nothing";
+  const message = `this is not how a Submission Manager answers (${shown}); is the URL right?`;
+  return errorOf(status, "unexpected_answer", message, {}, retryAfter);
+}
+
+/** The pause before retry `number` (from 1): it doubles, and is up to half shorter, so that clients do not come at once. */
+export function backoffMs(number: number): number {
+  return Math.min(FIRST_PAUSE_MS * 2 ** Math.min(number - 1, 16), LONGEST_PAUSE_MS) * (0.5 + Math.random() / 2);
+}
+
+/** How long to wait before retry `number`, or undefined if there is to be no retry. */
+export function pauseBeforeRetry(
+  call: Call,
+  number: number,
+  maxRetries: number,
+  error: SubmissionManagerError,
+): number | undefined {
+  // Without a guarantee that repeating does no harm, only a refusal before anything happened may be repeated.
+  const safe = call.repeatable !== false || error.status === 429 || error.code === "overloaded";
+  if (!isWorthRepeating(error) || !safe || number > maxRetries) {
+    return undefined;
+  }
+  // A little later than requested, so that not all clients come back at once.
+  const pauseMs = backoffMs(number) + (error.retryAfter ?? 0) * 1000;
+  return pauseMs <= LONGEST_PAUSE_MS ? pauseMs : undefined;
+}
+
+/** Whether the same request may succeed later. */
+export function isWorthRepeating(error: SubmissionManagerError): boolean {
+  return WORTH_REPEATING.has(error.status) && error.code !== "invalid_request";
+}
+
+/** Waits; rejects with the reason of the signal if that comes first. */
+export function pause(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const done = () => {
       clearTimeout(timer);
       signal?.removeEventListener("abort", done);
       signal?.aborted ? reject(signal.reason) : resolve();
     };
-    const timer = setTimeout(done, ms);
+    const timer = setTimeout(done, Math.min(ms, LONGEST_PAUSE_MS));
     signal?.addEventListener("abort", done);
+    if (signal?.aborted) {
+      done();
+    }
   });
 }
 
-function filled(template: string, path: Values, query: Values): string {
-  const place = template.replace(/{([^}]+)}/g, (_, name: string) => {
-    const text = String(path[name]);
-    // A URL would lose these, however they are encoded.
-    if (text === "" || text === "." || text === "..") {
-      throw new TypeError(`${name} must not be "${text}", which has no place in a URL`);
-    }
-    return encodeURIComponent(text);
-  });
-  const given = new URLSearchParams();
-  for (const [name, value] of Object.entries(query)) {
-    for (const each of Array.isArray(value) ? value : [value]) {
-      if (each !== undefined && each !== null) {
-        given.append(name, String(each));
-      }
-    }
-  }
-  const text = given.toString();
-  return text ? `${place}?${text}` : place;
+function noAnswer(url: string, error: unknown): SubmissionManagerError {
+  return errorOf(0, "unreachable", `${url} does not answer (${cause(error)}); is the URL right, and the service up?`);
 }
 
-function encoded(body: unknown, contentType: string): BodyInit {
-  if (contentType === "application/json") {
-    return JSON.stringify(body);
-  }
-  if (contentType === "application/x-www-form-urlencoded") {
-    return new URLSearchParams(body as Record<string, string>).toString();
-  }
-  return body as BodyInit;
-}
-
-/** `crypto.randomUUID` is missing in Node 18 and on pages without https. The key must be unique, but not secret. */
-function randomKey(): string {
-  const part = () => Math.random().toString(36).slice(2);
-  return `${Date.now().toString(36)}-${part()}${part()}`;
-}
-
-function parsed(status: number, text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw unexpected(status, text, undefined);
-  }
-}
-
-function refusal({ status, headers, text }: Answer): SubmissionManagerError {
-  // A date in Retry-After is ignored; the client then waits as if there were none.
-  const said = headers.get("retry-after")?.trim() ?? "";
-  const retryAfter = /^[0-9]+$/.test(said) ? Number(said) : undefined;
-  try {
-    const { error } = JSON.parse(text) as models.Error;
-    if (typeof error.code === "string") {
-      return new SubmissionManagerError(status, error.code, error.message, error.details ?? {}, retryAfter);
-    }
-  } catch {
-    // Not an answer of the service.
-  }
-  return unexpected(status, text, retryAfter);
-}
-
-function unexpected(status: number, text: string, retryAfter: number | undefined): SubmissionManagerError {
-  const shown = text.split(/\s+/).join(" ").trim().slice(0, SHOWN_CHARACTERS) || "nothing";
-  const message = `this is not how a Submission Manager answers (${shown}); is the URL right?`;
-  return new SubmissionManagerError(status, "unexpected_answer", message, {}, retryAfter);
+/** The reason of a failed `fetch`, which its error has as its cause. */
+function cause(error: unknown): string {
+  const inner = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+  const code = (inner as { code?: unknown } | undefined)?.code;
+  return (inner instanceof Error && inner.message) || String(code ?? inner);
 }

@@ -1,0 +1,1 @@
+"""The async client. The sync client is generated from it by clients/generate.py."""
