@@ -3,7 +3,8 @@
 //! Uses the protocol of ChromeDriver directly. Screenshots of every page are saved in `target/screenshots`. If `SM_AXE` is
 //! the path of axe-core, that checks every page too; `make accessibility` sets it.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -40,6 +41,13 @@ struct Browser {
     _profile: tempfile::TempDir,
 }
 
+/// A browser outlives a ChromeDriver that is killed, so it is closed first.
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _chromedriver_is_gone = self.close();
+    }
+}
+
 impl Browser {
     async fn open() -> Self {
         let mut command = Command::new("chromedriver");
@@ -70,6 +78,15 @@ impl Browser {
         let made = Self::send(&client, "POST", &base, &wanted).await;
         let session = format!("{base}/{}", made["sessionId"].as_str().unwrap());
         Self { session, client, _driver: driver, _profile: profile }
+    }
+
+    /// Asks ChromeDriver to end the browser, and waits until it has.
+    fn close(&self) -> std::io::Result<()> {
+        let (address, path) = self.session.trim_start_matches("http://").split_once('/').unwrap_or_default();
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(stream, "DELETE /{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+        stream.read(&mut [0]).map(drop)
     }
 
     async fn send(client: &awc::Client, method: &str, url: &str, body: &Value) -> Value {
