@@ -274,6 +274,13 @@ pub struct TargetJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     paused_at: Option<Timestamp>,
+    /// Who paused it: the name of a person or token, or `loopback` or `anonymous` if no sign-in was needed. Absent while it is
+    /// active.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused_by: Option<String>,
+    /// Why, in the words of whoever paused it. Absent while it is active, and if no reason was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause_reason: Option<String>,
     /// Whether the target is in the registry. One that is not accepts no new intents.
     registered: bool,
     /// The target's own limit of attempts in progress at the same time, if it has one.
@@ -285,6 +292,15 @@ pub struct TargetJson {
     /// The target's own timeout of an attempt, in seconds, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt_timeout_seconds: Option<u32>,
+}
+
+/// A request to pause a target.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct PauseRequest {
+    /// Why the target is paused, for other operators.
+    #[schema(max_length = 500, example = "maintenance of the gateway until 9:00")]
+    pub reason: Option<String>,
 }
 
 /// The state of a target.
@@ -299,8 +315,10 @@ impl TargetJson {
     pub fn of(name: &TargetName, target: &KnownTarget) -> Self {
         Self {
             submission_target: name.to_string(),
-            state: if target.paused_at.is_some() { TargetState::Paused } else { TargetState::Active },
-            paused_at: target.paused_at,
+            state: if target.pause.is_some() { TargetState::Paused } else { TargetState::Active },
+            paused_at: target.pause.as_ref().map(|pause| pause.at),
+            paused_by: target.pause.as_ref().and_then(|pause| pause.by.clone()),
+            pause_reason: target.pause.as_ref().and_then(|pause| pause.reason.clone()),
             registered: target.snapshot.is_some(),
             max_in_flight: target.limits.max_in_flight.map(NonZeroU32::get),
             rate_per_second: target.limits.rate.map(Rate::as_per_second),

@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use actix_web::{HttpResponse, web};
 
-use super::json::{CommonErrors, ErrorJson, TargetJson, TargetListJson};
+use super::json::{CommonErrors, ErrorJson, PauseRequest, TargetJson, TargetListJson};
+use super::redrives::json::object;
+use crate::domain::actor::Actor;
 use crate::domain::contract::ContractSnapshot;
 use crate::domain::intent::TargetName;
 use crate::domain::limits::TargetLimits;
-use crate::domain::time::Timestamp;
-use crate::store::StoreError;
-use crate::web::WebDeps;
+use crate::domain::pause::PauseReason;
+use crate::store::{StoreError, TargetPause};
 use crate::web::error::ApiError;
+use crate::web::{ENVELOPE_BYTES, WebDeps};
 
 /// A target as the registry and the store together describe it.
 #[derive(Default)]
@@ -23,7 +25,7 @@ pub struct KnownTarget {
     /// The contract, or `None` if the target is no longer in the registry.
     pub snapshot: Option<Arc<ContractSnapshot>>,
     pub limits: TargetLimits,
-    pub paused_at: Option<Timestamp>,
+    pub pause: Option<TargetPause>,
 }
 
 /// All targets: those in the registry, and those that only the store knows because it has had intents for them. A
@@ -33,26 +35,43 @@ pub async fn known_targets(deps: &WebDeps) -> Result<BTreeMap<TargetName, KnownT
     let registered = registry.contracts().map(|snapshot| {
         let name = snapshot.contract.target.clone();
         let limits = registry.limits(&name);
-        (name, KnownTarget { snapshot: Some(snapshot), limits, paused_at: None })
+        (name, KnownTarget { snapshot: Some(snapshot), limits, pause: None })
     });
     let mut targets: BTreeMap<_, _> = registered.collect();
     for stored in deps.store.targets().await? {
-        targets.entry(stored.name).or_default().paused_at = stored.paused_at;
+        targets.entry(stored.name).or_default().pause = stored.pause;
     }
     Ok(targets)
 }
 
-/// Pauses or resumes a target. Returns the target after the change, or `None` if it does not exist.
-pub async fn set_paused(deps: &WebDeps, raw: &str, paused: bool) -> Result<Option<TargetJson>, StoreError> {
+/// What is done with a target.
+pub enum TargetChange {
+    Pause(Option<PauseReason>),
+    Resume,
+}
+
+/// Pauses or resumes a target, and logs it. Returns the target after the change, or `None` if it does not exist.
+pub async fn change_target(
+    deps: &WebDeps,
+    raw: &str,
+    change: TargetChange,
+    by: Actor,
+) -> Result<Option<TargetJson>, StoreError> {
     let Ok(name) = TargetName::parse(raw) else { return Ok(None) };
     let Some(mut target) = known_targets(deps).await?.remove(&name) else { return Ok(None) };
-    target.paused_at = if paused {
-        Some(deps.store.pause_target(name.clone()).await?)
-    } else {
-        deps.store.resume_target(name.clone()).await?;
-        None
+    let label = by.label().to_owned();
+    target.pause = match change {
+        TargetChange::Pause(reason) => {
+            let pause = deps.store.pause_target(name.clone(), reason, by).await?;
+            log::info!("target_paused submission_target={name:?} by={label:?}");
+            Some(pause)
+        }
+        TargetChange::Resume => {
+            deps.store.resume_target(name.clone()).await?;
+            log::info!("target_resumed submission_target={name:?} by={label:?}");
+            None
+        }
     };
-    log::info!("{} submission_target={name:?}", if paused { "target_paused" } else { "target_resumed" });
     Ok(Some(TargetJson::of(&name, &target)))
 }
 
@@ -68,17 +87,28 @@ pub async fn list(deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
 /// Pause a target
 ///
 /// After the response no attempt of this target starts. Attempts in progress are finished and recorded. New intents are
-/// accepted and wait; their deadlines still apply. Pausing a paused target changes nothing.
+/// accepted and wait; their deadlines still apply. Pausing a paused target changes nothing, not even its reason.
 #[utoipa::path(post, path = "/v1/targets/{submissionTarget}/pause", tag = "targets", operation_id = "pauseTarget",
     security((), ("bearer" = ["admin"])),
     params(("submissionTarget" = String, Path, description = "The name of the target, percent-encoded")),
+    request_body(content = Option<PauseRequest>),
     responses(
         (status = 200, body = TargetJson, description = "The target is paused"),
+        (status = 400, body = ErrorJson, description = "The reason is invalid"),
         (status = 404, body = ErrorJson, description = "No such target"),
         CommonErrors,
     ))]
-pub async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
-    change(&path, &deps, true).await
+pub async fn pause(
+    path: web::Path<String>,
+    payload: web::Payload,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, ApiError> {
+    let (body, _reservation) = deps.bodies.read(payload, ENVELOPE_BYTES).await?;
+    let request: PauseRequest = if body.trim_ascii().is_empty() { PauseRequest::default() } else { object(&body)? };
+    let reason = PauseReason::parse(&request.reason.unwrap_or_default());
+    let reason = reason.map_err(|error| ApiError::InvalidRequest(error.to_string()))?;
+    respond(&path, &deps, TargetChange::Pause(reason), by).await
 }
 
 /// Resume a paused target
@@ -92,12 +122,12 @@ pub async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<
         (status = 404, body = ErrorJson, description = "No such target"),
         CommonErrors,
     ))]
-pub async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
-    change(&path, &deps, false).await
+pub async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>, by: Actor) -> Result<HttpResponse, ApiError> {
+    respond(&path, &deps, TargetChange::Resume, by).await
 }
 
-async fn change(raw: &str, deps: &WebDeps, paused: bool) -> Result<HttpResponse, ApiError> {
-    let changed = set_paused(deps, raw, paused).await?;
+async fn respond(raw: &str, deps: &WebDeps, change: TargetChange, by: Actor) -> Result<HttpResponse, ApiError> {
+    let changed = change_target(deps, raw, change, by).await?;
     let target = changed.ok_or_else(|| ApiError::NotFound(format!("no such target: {raw:?}")))?;
     Ok(HttpResponse::Ok().json(target))
 }

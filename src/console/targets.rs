@@ -8,13 +8,15 @@ use askama::Template;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use url::form_urlencoded;
 
+use super::form::Form;
 use super::nav::Nav;
 use super::search::redirect;
 use super::{PageError, page, wording};
-use crate::api::targets::{KnownTarget, known_targets, set_paused};
+use crate::api::targets::{KnownTarget, TargetChange, change_target, known_targets};
+use crate::domain::actor::Actor;
 use crate::domain::intent::TargetName;
-use crate::domain::time::Timestamp;
-use crate::store::{RECENT_MINUTES, TargetHealth};
+use crate::domain::pause::{MAX_REASON_CHARS, PauseReason};
+use crate::store::{RECENT_MINUTES, TargetHealth, TargetPause};
 use crate::web::WebDeps;
 use crate::web::operator::Operator;
 
@@ -23,6 +25,7 @@ use crate::web::operator::Operator;
 struct TargetsPage {
     nav: Nav,
     recent_minutes: i64,
+    max_reason_chars: usize,
     rows: Vec<Row>,
 }
 
@@ -31,7 +34,7 @@ struct Row {
     href: String,
     contract: String,
     limits: String,
-    paused_at: Option<Timestamp>,
+    pause: Option<TargetPause>,
     /// The path that the button posts to.
     switch: String,
     gateway: String,
@@ -50,28 +53,41 @@ pub(super) async fn show(deps: web::Data<WebDeps>, operator: Operator) -> Result
     let recent: BTreeMap<_, _> = recent.map(|health| (health.target.clone(), health)).collect();
     let rows = known_targets(&deps).await?.into_iter().filter_map(|(name, target)| {
         let health = recent.get(&name);
-        let relevant = target.snapshot.is_some() || target.paused_at.is_some() || health.is_some();
+        let relevant = target.snapshot.is_some() || target.pause.is_some() || health.is_some();
         relevant.then(|| Row::of(&name, &target, health))
     });
     page(&TargetsPage {
         nav: Nav::new("targets", operator).at(deps.clock.now()),
         recent_minutes: RECENT_MINUTES,
+        max_reason_chars: MAX_REASON_CHARS,
         rows: rows.collect(),
     })
 }
 
-/// Handles the button that pauses a target.
-pub(super) async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
-    switch(&path, &deps, true).await
+/// Handles the form that pauses a target, with a reason or without.
+pub(super) async fn pause(
+    path: web::Path<String>,
+    payload: web::Payload,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
+    let form = Form::read(&deps, payload).await?;
+    let reason = PauseReason::parse(form.text("reason"));
+    let reason = reason.map_err(|error| PageError::NotDone(format!("The {error}.")))?;
+    switch(&path, &deps, TargetChange::Pause(reason), by).await
 }
 
 /// Handles the button that resumes a target.
-pub(super) async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
-    switch(&path, &deps, false).await
+pub(super) async fn resume(
+    path: web::Path<String>,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
+    switch(&path, &deps, TargetChange::Resume, by).await
 }
 
-async fn switch(raw: &str, deps: &WebDeps, paused: bool) -> Result<HttpResponse, PageError> {
-    let changed = set_paused(deps, raw, paused).await?;
+async fn switch(raw: &str, deps: &WebDeps, change: TargetChange, by: Actor) -> Result<HttpResponse, PageError> {
+    let changed = change_target(deps, raw, change, by).await?;
     changed.ok_or_else(|| PageError::NotFound(format!("There is no target {raw:?}.")))?;
     Ok(redirect("/ui/targets"))
 }
@@ -79,14 +95,14 @@ async fn switch(raw: &str, deps: &WebDeps, paused: bool) -> Result<HttpResponse,
 impl Row {
     fn of(name: &TargetName, target: &KnownTarget, health: Option<&TargetHealth>) -> Self {
         let contract = target.snapshot.as_ref().map(|snapshot| &snapshot.contract);
-        let switch = if target.paused_at.is_some() { "resume" } else { "pause" };
+        let switch = if target.pause.is_some() { "resume" } else { "pause" };
         let query =
             form_urlencoded::Serializer::new(String::new()).append_pair("submissionTarget", name.as_str()).finish();
         Self {
             name: name.to_string(),
             href: format!("/ui/intents?{query}"),
             limits: wording::limits(target.limits),
-            paused_at: target.paused_at,
+            pause: target.pause.clone(),
             switch: format!("/ui/targets/{}/{switch}", utf8_percent_encode(name.as_str(), NON_ALPHANUMERIC)),
             contract: contract.map_or_else(|| "no longer in the registry".to_owned(), |c| wording::contract(c)),
             gateway: contract.map(|c| c.gateway_url.to_string()).unwrap_or_default(),

@@ -3,6 +3,7 @@
 //! Nothing here is async, uses actix or SQL, logs, or reads a clock; the current time is always an argument. [`policy`]
 //! decides whether an intent is accepted, rejected, retried or exhausted.
 
+pub mod actor;
 pub mod attempt;
 pub mod client;
 pub mod contract;
@@ -16,6 +17,7 @@ pub mod limits;
 mod model;
 pub mod node;
 pub mod outcome;
+pub mod pause;
 pub mod policy;
 pub mod raw_json;
 pub mod redrive;

@@ -15,6 +15,7 @@ use super::plan::{Incident, Panicking};
 use super::store::pass;
 use super::targets::{TARGETS, registry};
 use super::world::World;
+use crate::domain::actor::fixtures::somebody;
 use crate::engine::leader::CrashChild;
 use crate::platform::supervision::Crash;
 use crate::store::{TargetStore, WebhookStore};
@@ -116,7 +117,7 @@ impl Fleet {
             Incident::Pause { target, duration } => {
                 world.count(Fault::Pause);
                 let name = TARGETS[target].parsed_name();
-                let _since = world.store.pause_target(name.clone()).await.unwrap();
+                let _since = world.store.pause_target(name.clone(), None, somebody()).await.unwrap();
                 pass(duration).await;
                 world.store.resume_target(name).await.unwrap();
                 world.log(format_args!("{} resumes", TARGETS[target].name));

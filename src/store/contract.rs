@@ -28,12 +28,15 @@ use super::{
     InboxSubmission, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, NewRedrive,
     OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery,
     Redrive, RedrivePage, RedriveSource, RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess,
-    RunningRedrive, ScheduleSnapshot, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, WriteBatch,
+    RunningRedrive, ScheduleSnapshot, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetPause,
+    WriteBatch,
 };
+use crate::domain::actor::Actor;
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
 use crate::domain::lease::{Lease, Term};
+use crate::domain::pause::PauseReason;
 use crate::domain::redrive::{RedriveChange, RedriveId};
 use crate::domain::time::Timestamp;
 
@@ -189,8 +192,9 @@ store_calls! {
         /// Returns every target that ever had a contract or is paused, by name.
         read fn targets() -> Vec<StoredTarget>;
         /// Stops new attempts of this target, whichever instance leads, and returns since when it is paused. Attempts under
-        /// way finish, waiting intents keep waiting, and their deadlines keep running.
-        write fn pause_target(target: TargetName) -> Timestamp;
+        /// way finish, waiting intents keep waiting, and their deadlines keep running. If the target is paused already,
+        /// nothing changes.
+        write fn pause_target(target: TargetName, reason: Option<PauseReason>, by: Actor) -> TargetPause;
         /// Lets attempts of this target start again.
         write(Scheduler) fn resume_target(target: TargetName) -> ();
     }

@@ -72,7 +72,7 @@ pub use self::schedule::{Backlog, ChangeCursor, Refresh, RefreshRequest, Schedul
 pub use self::slot::{AttemptEnd, InFlight, InFlightGuard, SlotGuard};
 pub use self::start_on_insert::{SlotSource, StartOnInsert, StartedOnInsert};
 pub use self::subscription::{TermSubscriber, TermSubscription};
-pub use self::targets::StoredTarget;
+pub use self::targets::{StoredTarget, TargetPause};
 pub use self::webhooks::{
     DueWebhook, DueWebhooks, DueWebhooksQuery, FinishWebhookTry, OpenWebhookTry, PUT_OFF, Redelivery, WebhookHistory,
     WebhookTry,

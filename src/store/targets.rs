@@ -8,5 +8,14 @@ use crate::domain::time::Timestamp;
 pub struct StoredTarget {
     pub name: TargetName,
     /// Set while the target is paused, that is, while no attempt of it starts.
-    pub paused_at: Option<Timestamp>,
+    pub pause: Option<TargetPause>,
+}
+
+/// Since when a target is paused, by whom and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetPause {
+    pub at: Timestamp,
+    /// The label of the actor; `None` if an older version paused the target.
+    pub by: Option<String>,
+    pub reason: Option<String>,
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use actix_web::http::StatusCode;
+use base64::Engine;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -20,7 +21,8 @@ async fn a_target_is_paused_and_resumed_through_any_instance() {
     let since = paused.json()["pausedAt"].clone();
     assert_eq!(
         paused.json(),
-        json!({ "submissionTarget": "attempts", "state": "paused", "pausedAt": since, "registered": true })
+        json!({ "submissionTarget": "attempts", "state": "paused", "pausedAt": since, "pausedBy": "loopback",
+            "registered": true })
     );
     let again = leader.call("POST", "/v1/targets/attempts/pause", "").await.json();
     assert_eq!(again["pausedAt"], since, "it was paused before");
@@ -51,6 +53,52 @@ async fn a_target_is_paused_and_resumed_through_any_instance() {
         assert_eq!(leader.call("POST", path, "").await.error(), "not_found");
     }
     assert_eq!(leader.get("/v1/targets/attempts/pause").await.error(), "method_not_allowed");
+}
+
+#[actix::test]
+async fn a_pause_says_who_paused_and_why() {
+    let (site, _gateway) = site();
+    let users = json!({ "users": [{ "name": "ann", "passwordHash": bcrypt::hash("secret", 10).unwrap(), "role": "operator" }] });
+    let clients = json!({ "clients": [{ "clientId": "deployments", "scopes": ["admin"],
+        "tokenSha256": Sha256::digest("token").iter().map(|byte| format!("{byte:02x}")).collect::<String>() }] });
+    let (users_file, clients_file) =
+        (site.directory.path().join("users.json"), site.directory.path().join("clients.json"));
+    std::fs::write(&users_file, users.to_string()).unwrap();
+    std::fs::write(&clients_file, clients.to_string()).unwrap();
+    let mut command = site.command();
+    command.env("SM_API_CLIENTS", clients_file).env("SM_CONSOLE_USERS", users_file);
+    let instance = Instance::start(command);
+    let api = instance.api();
+    let bearer = [("Authorization", "Bearer token")];
+    let pause = async |body: &str| api.call_with("POST", "/v1/targets/once/pause", &bearer, body).await;
+    for (body, text) in [
+        (json!({ "reason": "é".repeat(501) }).to_string(), "at most 500 characters"),
+        (r#"{"reason":"a\nb"}"#.to_owned(), "no control characters"),
+        (r#"{"raeson":"a"}"#.to_owned(), "unknown field"),
+        ("[]".to_owned(), "must be a JSON object"),
+    ] {
+        let answer = pause(&body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
+        assert!(answer.text().contains(text), "{}", answer.text());
+    }
+    let paused = pause(r#"{"reason":" maintenance <until> 9 "}"#).await.json();
+    assert_eq!((&paused["pausedBy"], &paused["pauseReason"]), (&json!("deployments"), &json!("maintenance <until> 9")));
+    assert_eq!(pause(r#"{"reason":"again"}"#).await.json(), paused, "it was paused before");
+
+    let basic = base64::engine::general_purpose::STANDARD.encode("ann:secret");
+    let basic = format!("Basic {basic}");
+    let from_console = [("Authorization", basic.as_str()), ("Sec-Fetch-Site", "same-origin")];
+    let page = api.call_with("GET", "/ui/targets", &from_console, "").await.text();
+    assert!(page.contains("by deployments because: maintenance &#60;until&#62; 9"), "{page}");
+    let post = async |body: &str| api.call_with("POST", "/ui/targets/attempts/pause", &from_console, body).await;
+    let long = format!("reason={}", "e".repeat(501));
+    assert_eq!(post(&long).await.status, StatusCode::BAD_REQUEST);
+    post("reason=too+many+%C3%A9rrors").await;
+    let targets = api.call_with("GET", "/v1/targets", &bearer, "").await.json()["targets"].clone();
+    let target = targets.as_array().unwrap().iter().find(|target| target["submissionTarget"] == "attempts").unwrap();
+    assert_eq!((&target["pausedBy"], &target["pauseReason"]), (&json!("ann"), &json!("too many érrors")));
+    let resumed = api.call_with("POST", "/v1/targets/attempts/resume", &bearer, "").await.json();
+    assert_eq!((&resumed["pausedBy"], &resumed["pauseReason"]), (&Value::Null, &Value::Null));
 }
 
 #[actix::test]

@@ -1,5 +1,6 @@
 // `client.targets`: which targets there are, and pausing them.
 
+import { encodedObject } from "./encoding.js";
 import type * as models from "./models.js";
 import type { CallOptions, Transport } from "./transport.js";
 
@@ -16,9 +17,10 @@ export class Targets {
     return found.targets;
   }
 
-  /** Lets no attempt of the target start until `resume`. Pausing it again has no effect. */
-  pause(submissionTarget: string, options: CallOptions = {}): Promise<models.Target> {
-    const call = { method: "POST", template: "/v1/targets/{submissionTarget}/pause", path: { submissionTarget } };
+  /** Lets no attempt of the target start until `resume`. Pausing it again has no effect, not even on the reason. */
+  pause(submissionTarget: string, options: CallOptions & { reason?: string } = {}): Promise<models.Target> {
+    const body = options.reason ? encodedObject({ reason: options.reason }) : undefined;
+    const call = { method: "POST", template: "/v1/targets/{submissionTarget}/pause", path: { submissionTarget }, body };
     return this.#transport.json(call, options);
   }
 

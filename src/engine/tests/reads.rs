@@ -3,6 +3,7 @@
 use futures_util::future::join_all;
 
 use super::*;
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::contract::{GatewayType, TerminalOutcomes};
 use crate::domain::intent::Payload;
 use crate::domain::job::SubmissionId;
@@ -97,7 +98,7 @@ async fn jobs_that_expire_together_are_looked_up_one_at_a_time() {
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
     let target = deadline(10).target;
-    instance.engine.store.pause_target(target).await.unwrap();
+    instance.engine.store.pause_target(target, None, somebody()).await.unwrap();
     for number in 0..20 {
         instance.engine.store.submit(job(number, &deadline(10))).await.unwrap();
     }

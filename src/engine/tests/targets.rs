@@ -1,6 +1,7 @@
 //! Targets that are paused or have limits of their own, and gateways that answer with `Retry-After`.
 
 use super::*;
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::intent::TargetName;
 
 fn named(target: &str, contract: Contract) -> Contract {
@@ -42,7 +43,7 @@ async fn a_paused_target_keeps_its_backlog_and_continues_when_it_is_resumed() {
     let (paused, other) = (named("paused", max_attempts(3)), named("other", max_attempts(3)));
     // Another instance pauses the target, so the leader is not notified.
     let elsewhere = lab.store();
-    elsewhere.pause_target(paused.target.clone()).await.unwrap();
+    elsewhere.pause_target(paused.target.clone(), None, somebody()).await.unwrap();
     for number in 0..3 {
         instance.submit(&format!("r{number}"), &paused).await;
         submit_to(&*elsewhere, new_intent(&format!("s{number}"), &paused, b"")).await;
@@ -70,7 +71,7 @@ async fn due_attempts_are_not_lost_when_their_target_is_paused_repeatedly() {
     }
     // Pauses come while attempts are being started.
     for _ in 0..40 {
-        instance.engine.store.pause_target(contract.target.clone()).await.unwrap();
+        instance.engine.store.pause_target(contract.target.clone(), None, somebody()).await.unwrap();
         let before = instance.gateway.calls.lock().unwrap().len();
         pass(3 * SECOND).await;
         assert_eq!(instance.gateway.calls.lock().unwrap().len(), before, "no attempt started");
@@ -96,7 +97,7 @@ async fn an_attempt_that_was_due_when_the_pause_came_starts_after_the_pause() {
     // Another instance pauses the target just before the attempt is due. The leader does not know, and its start is refused.
     pass(Duration::from_millis(4_990)).await;
     let elsewhere = lab.store();
-    elsewhere.pause_target(contract.target.clone()).await.unwrap();
+    elsewhere.pause_target(contract.target.clone(), None, somebody()).await.unwrap();
     pass(3 * SECOND).await;
     assert_eq!(instance.calls(1).await.len(), 1);
     elsewhere.resume_target(contract.target).await.unwrap();
@@ -261,7 +262,7 @@ async fn a_paused_target_with_a_rate_and_deadlines_delivers_again_when_it_is_res
     let instance = lab.start_with_registry(settings(), always(accepted()), registry);
     instance.lease_after(0).await;
     let contract = named("t", deadline(10));
-    instance.engine.store.pause_target(contract.target.clone()).await.unwrap();
+    instance.engine.store.pause_target(contract.target.clone(), None, somebody()).await.unwrap();
     for number in 0..60 {
         instance.submit(&format!("dead {number}"), &contract).await;
     }

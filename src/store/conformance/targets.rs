@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use super::attempts::OneSlot;
 use super::{Fixture, accepted, new_intent, writes};
+use crate::domain::actor::Actor;
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::contract::Contract;
 use crate::domain::contract::fixtures::{max_attempts, one_shot};
 use crate::domain::intent::{ExhaustedReason, TargetName};
 use crate::domain::outcome::Outcome;
+use crate::domain::pause::PauseReason;
 use crate::store::{FencedWrites, FinishResult, StartOnInsert, StartResult, StoredTarget, WriteBatch};
 
 fn name(text: &str) -> TargetName {
@@ -23,9 +26,14 @@ pub async fn no_attempt_of_a_paused_target_starts(fixture: Fixture) {
     let waits = fixture.submit("waits", &max_attempts(3)).await;
     let other = fixture.submit("of another", &one_shot()).await;
 
-    let since = fixture.other.pause_target(target.clone()).await.unwrap();
-    assert!(since > open.started_at && since <= fixture.now().await);
-    assert_eq!(fixture.store.pause_target(target.clone()).await.unwrap(), since, "pausing again changes nothing");
+    let reason = |text: &str| PauseReason::parse(text).unwrap();
+    let why = reason("\"maintenance\" é ~1");
+    let pause = fixture.other.pause_target(target.clone(), why, somebody()).await.unwrap();
+    assert!(pause.at > open.started_at && pause.at <= fixture.now().await);
+    assert_eq!((pause.by.as_deref(), pause.reason.as_deref()), (Some("somebody"), Some("\"maintenance\" é ~1")));
+    let again = Actor::token("another", None);
+    let again = fixture.store.pause_target(target.clone(), reason("again"), again).await.unwrap();
+    assert_eq!(again, pause, "pausing again changes nothing");
 
     let waiting = fixture.waiting(&waits).await;
     assert!(matches!(fixture.start(&term, &waiting).await, Some(StartResult::Paused)));
@@ -51,7 +59,7 @@ pub async fn deadlines_of_a_paused_target_keep_running(fixture: Fixture) {
     let contract = fixture.short_deadline();
     let (swept, tried) = (fixture.submit("swept", &contract).await, fixture.submit("tried", &contract).await);
     let waiting = fixture.waiting(&tried).await;
-    fixture.store.pause_target(contract.target).await.unwrap();
+    fixture.store.pause_target(contract.target, None, somebody()).await.unwrap();
     fixture.pass(fixture.short).await;
     assert!(matches!(fixture.start(&term, &waiting).await, Some(StartResult::Ended(_))));
     fixture.fenced(FencedWrites { expire: Some(10), ..writes(&term) }).await.unwrap();
@@ -68,15 +76,15 @@ pub async fn snapshots_and_refreshes_show_paused_targets(fixture: Fixture) {
     let attempted = fixture.submit("a", &one).await;
     fixture.submit("b", &odd).await;
     for target in [&odd.target, &name("never used")] {
-        fixture.store.pause_target(target.clone()).await.unwrap();
+        let pause = fixture.store.pause_target(target.clone(), None, somebody()).await.unwrap();
+        assert_eq!((pause.by.as_deref(), pause.reason), (Some("somebody"), None));
     }
     let paused = BTreeSet::from([odd.target.clone(), name("never used")]);
     assert_eq!(fixture.refresh(&snapshot.cursor, 10).await.paused, paused);
     assert_eq!(fixture.other.schedule_snapshot(1).await.unwrap().paused, paused);
     assert_eq!(fixture.store.overview().await.unwrap().paused, paused.iter().cloned().collect::<Vec<_>>());
     let known = fixture.store.targets().await.unwrap();
-    let shown: Vec<_> =
-        known.iter().map(|StoredTarget { name, paused_at }| (name.as_str(), paused_at.is_some())).collect();
+    let shown: Vec<_> = known.iter().map(|StoredTarget { name, pause }| (name.as_str(), pause.is_some())).collect();
     assert_eq!(shown, [("Sms \"~1\" é", true), ("never used", true), ("sms.one_shot", false)]);
     let detail = |id: &str| fixture.store.detail(super::intent_id(id));
     assert!(detail("b").await.unwrap().unwrap().paused_at.is_some());

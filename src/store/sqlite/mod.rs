@@ -52,13 +52,15 @@ use super::{
     LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET, Planning,
     ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore,
     RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore,
-    StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetStore, WebhookStore, WriteBatch,
-    WriteStore,
+    StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetPause, TargetStore, WebhookStore,
+    WriteBatch, WriteStore,
 };
+use crate::domain::actor::Actor;
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
 use crate::domain::lease::{Lease, Term};
+use crate::domain::pause::PauseReason;
 use crate::domain::redrive::{RedriveChange, RedriveId};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
@@ -412,8 +414,8 @@ impl TargetStore for SqliteStore {
         self.read(|connection, _| targets::all(connection))
     }
 
-    fn pause_target(&self, target: TargetName) -> StoreFuture<Timestamp> {
-        self.write(move |writer, clock| targets::pause(&mut writer.connection, clock, &target))
+    fn pause_target(&self, target: TargetName, reason: Option<PauseReason>, by: Actor) -> StoreFuture<TargetPause> {
+        self.write(move |writer, clock| targets::pause(&mut writer.connection, clock, &target, reason.as_ref(), &by))
     }
 
     fn resume_target(&self, target: TargetName) -> StoreFuture<()> {

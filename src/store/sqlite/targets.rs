@@ -3,15 +3,17 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use super::connection::begin_transaction;
 use super::read::parsed;
+use crate::domain::actor::Actor;
 use crate::domain::intent::TargetName;
+use crate::domain::pause::PauseReason;
 use crate::domain::schedule::{GatewayId, Lane, LaneId};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
-use crate::store::StoredTarget;
+use crate::store::{StoredTarget, TargetPause};
 
 /// Returns the targets of which no attempt may start, as of this transaction.
 pub(super) fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, rusqlite::Error> {
@@ -26,19 +28,22 @@ pub(super) fn pause(
     connection: &mut Connection,
     clock: &WallClock,
     target: &TargetName,
-) -> Result<Timestamp, rusqlite::Error> {
+    reason: Option<&PauseReason>,
+    by: &Actor,
+) -> Result<TargetPause, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     transaction.execute(
-        "INSERT OR IGNORE INTO submission_target_pauses (submission_target, paused_at) VALUES (?1, ?2)",
-        params![target.as_str(), now.micros()],
+        "INSERT OR IGNORE INTO submission_target_pauses (submission_target, paused_at, paused_by, reason)
+         VALUES (?1, ?2, ?3, ?4)",
+        params![target.as_str(), now.micros(), by.label(), reason.map(PauseReason::as_str)],
     )?;
-    let since = transaction.query_row(
-        "SELECT paused_at FROM submission_target_pauses WHERE submission_target = ?1",
+    let pause = transaction.query_row(
+        "SELECT paused_at, paused_by, reason FROM submission_target_pauses WHERE submission_target = ?1",
         [target.as_str()],
-        |row| row.get(0).map(Timestamp::from_micros),
+        |row| pause_of(row, 0),
     )?;
     transaction.commit()?;
-    Ok(since)
+    pause.ok_or(rusqlite::Error::QueryReturnedNoRows)
 }
 
 /// Resumes a target.
@@ -46,20 +51,24 @@ pub(super) fn resume(connection: &Connection, target: &TargetName) -> Result<(),
     connection.execute("DELETE FROM submission_target_pauses WHERE submission_target = ?1", [target.as_str()]).map(drop)
 }
 
+/// Reads a pause from three columns; `None` if the first one is NULL.
+fn pause_of(row: &Row<'_>, first: usize) -> Result<Option<TargetPause>, rusqlite::Error> {
+    let Some(at) = row.get::<_, Option<i64>>(first)? else { return Ok(None) };
+    let (by, reason) = (row.get(first + 1)?, row.get(first + 2)?);
+    Ok(Some(TargetPause { at: Timestamp::from_micros(at), by, reason }))
+}
+
 /// Returns every target that has a contract or is paused.
 pub(super) fn all(connection: &Connection) -> Result<Vec<StoredTarget>, rusqlite::Error> {
     connection
         .prepare_cached(
-            "SELECT submission_target, paused_at FROM submission_target_pauses
-             UNION ALL SELECT DISTINCT submission_target, NULL FROM submission_contracts
+            "SELECT submission_target, paused_at, paused_by, reason FROM submission_target_pauses
+             UNION ALL SELECT DISTINCT submission_target, NULL, NULL, NULL FROM submission_contracts
                  WHERE submission_target NOT IN (SELECT submission_target FROM submission_target_pauses)
              ORDER BY 1",
         )?
         .query_map([], |row| {
-            Ok(StoredTarget {
-                name: parsed(row, 0, |text| TargetName::parse(text).ok())?,
-                paused_at: row.get::<_, Option<i64>>(1)?.map(Timestamp::from_micros),
-            })
+            Ok(StoredTarget { name: parsed(row, 0, |text| TargetName::parse(text).ok())?, pause: pause_of(row, 1)? })
         })?
         .collect()
 }

@@ -51,12 +51,14 @@ use super::{
     LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission,
     PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore, RedriveWork, RedriveWorked,
     Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture,
-    StoredIntent, StoredTarget, TargetHealth, TargetStore, WebhookStore, WriteBatch, WriteStore,
+    StoredIntent, StoredTarget, TargetHealth, TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
 };
+use crate::domain::actor::Actor;
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
 use crate::domain::lease::{Lease, Term};
+use crate::domain::pause::PauseReason;
 use crate::domain::redrive::{RedriveChange, RedriveId};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::StoreTime;
@@ -275,8 +277,8 @@ impl TargetStore for SqlServerStore {
         self.call(|store| async move { targets::all(&store.readers).await })
     }
 
-    fn pause_target(&self, target: TargetName) -> StoreFuture<Timestamp> {
-        self.call(move |store| async move { targets::pause(&store.readers, target).await })
+    fn pause_target(&self, target: TargetName, reason: Option<PauseReason>, by: Actor) -> StoreFuture<TargetPause> {
+        self.call(move |store| async move { targets::pause(&store.readers, target, reason, by).await })
     }
 
     fn resume_target(&self, target: TargetName) -> StoreFuture<()> {

@@ -9,9 +9,10 @@ use super::read::{all as read_all, need_first, set};
 use super::rows;
 use super::script::Values;
 use super::statements::TICK;
+use crate::domain::actor::Actor;
 use crate::domain::intent::TargetName;
-use crate::domain::time::Timestamp;
-use crate::store::{StoreError, StoredTarget};
+use crate::domain::pause::PauseReason;
+use crate::store::{StoreError, StoredTarget, TargetPause};
 
 /// Returns the paused targets. Every refresh of the schedule reads them.
 pub(super) const PAUSED: &str = "
@@ -20,9 +21,10 @@ SELECT submission_target FROM submission_target_pauses;";
 pub(super) fn all_batch() -> Batch {
     Batch::new(
         "
-SELECT p.submission_target, p.paused_at FROM submission_target_pauses AS p
+SELECT p.submission_target, p.paused_at, p.paused_by, p.reason FROM submission_target_pauses AS p
 UNION ALL
-SELECT DISTINCT c.submission_target, CAST(NULL AS DATETIME2(6)) FROM submission_contracts AS c
+SELECT DISTINCT c.submission_target, CAST(NULL AS DATETIME2(6)), CAST(NULL AS NVARCHAR(400)), CAST(NULL AS NVARCHAR(1000))
+FROM submission_contracts AS c
 WHERE NOT EXISTS (SELECT 1 FROM submission_target_pauses AS p WHERE p.submission_target = c.submission_target)
 ORDER BY submission_target;",
         Vec::new(),
@@ -31,17 +33,20 @@ ORDER BY submission_target;",
 
 /// Builds the batch that pauses a target. It locks the clock's row, as starts do, so every start is either before the
 /// pause or sees it.
-pub(super) fn pause_batch(target: &TargetName) -> Batch {
+pub(super) fn pause_batch(target: &TargetName, reason: Option<&PauseReason>, by: &Actor) -> Batch {
     let mut values = Values::default();
     let target = values.text(target.as_str());
+    // Blank for none: there are no parameters that are NULL.
+    let (by, reason) = (values.text(by.label()), values.text(reason.map_or("", PauseReason::as_str)));
     values.batch(format!(
-        "DECLARE @now DATETIME2(6), @since DATETIME2(6);
+        "DECLARE @now DATETIME2(6), @since DATETIME2(6), @by NVARCHAR(400), @reason NVARCHAR(1000);
 BEGIN TRANSACTION;{TICK}
-INSERT INTO submission_target_pauses (submission_target, paused_at)
-SELECT {target}, @now WHERE NOT EXISTS (SELECT 1 FROM submission_target_pauses WHERE submission_target = {target});
-SELECT @since = paused_at FROM submission_target_pauses WHERE submission_target = {target};
+INSERT INTO submission_target_pauses (submission_target, paused_at, paused_by, reason)
+SELECT {target}, @now, {by}, NULLIF({reason}, N'') WHERE NOT EXISTS (SELECT 1 FROM submission_target_pauses WHERE submission_target = {target});
+SELECT @since = paused_at, @by = paused_by, @reason = reason
+FROM submission_target_pauses WHERE submission_target = {target};
 COMMIT TRANSACTION;
-SELECT @since AS paused_at;"
+SELECT @since AS paused_at, @by AS paused_by, @reason AS reason;"
     ))
 }
 
@@ -53,12 +58,22 @@ pub(super) fn resume_batch(target: &TargetName) -> Batch {
 
 pub(super) async fn all(database: &Database) -> Result<Vec<StoredTarget>, StoreError> {
     let results = database.run(all_batch()).await?;
-    read_all(set(&results, 0), |row| Ok(StoredTarget { name: name(row)?, paused_at: rows::moment(row, "paused_at")? }))
+    read_all(set(&results, 0), |row| Ok(StoredTarget { name: name(row)?, pause: pause_of(row)? }))
 }
 
-pub(super) async fn pause(database: &Database, target: TargetName) -> Result<Timestamp, StoreError> {
-    let results = database.run(pause_batch(&target)).await?;
-    rows::need_moment(need_first(&results)?, "paused_at")
+pub(super) async fn pause(
+    database: &Database,
+    target: TargetName,
+    reason: Option<PauseReason>,
+    by: Actor,
+) -> Result<TargetPause, StoreError> {
+    let results = database.run(pause_batch(&target, reason.as_ref(), &by)).await?;
+    pause_of(need_first(&results)?)?.ok_or_else(|| StoreError::unavailable("the server did not return the pause"))
+}
+
+fn pause_of(row: &Row) -> Result<Option<TargetPause>, StoreError> {
+    let Some(at) = rows::moment(row, "paused_at")? else { return Ok(None) };
+    Ok(Some(TargetPause { at, by: rows::text(row, "paused_by")?, reason: rows::text(row, "reason")? }))
 }
 
 pub(super) async fn resume(database: &Database, target: TargetName) -> Result<(), StoreError> {

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from typing import List, cast
+from typing import List, Optional, cast
 
 from .. import models
-from .._protocol import Call
+from .._protocol import Call, encoded_object
 from .transport import Transport
 
 
@@ -19,14 +19,15 @@ class Targets:
         found = self._transport.json(Call("GET", "/v1/targets"))
         return cast(List[models.Target], found["targets"])
 
-    def pause(self, submission_target: str) -> models.Target:
-        """Lets no attempt of the target start until `resume`. Pausing it again has no effect."""
-        return self._change("/v1/targets/{submissionTarget}/pause", submission_target)
+    def pause(self, submission_target: str, *, reason: Optional[str] = None) -> models.Target:
+        """Lets no attempt of the target start until `resume`. Pausing it again has no effect, not even on the reason."""
+        body = encoded_object({"reason": reason}) if reason else None
+        return self._change("/v1/targets/{submissionTarget}/pause", submission_target, body)
 
     def resume(self, submission_target: str) -> models.Target:
         """Lets attempts of the target start again."""
         return self._change("/v1/targets/{submissionTarget}/resume", submission_target)
 
-    def _change(self, template: str, submission_target: str) -> models.Target:
-        call = Call("POST", template, path={"submissionTarget": submission_target})
+    def _change(self, template: str, submission_target: str, body: Optional[bytes] = None) -> models.Target:
+        call = Call("POST", template, path={"submissionTarget": submission_target}, body=body)
         return cast(models.Target, self._transport.json(call))

@@ -20,6 +20,7 @@ use super::super::statements::{self, Part};
 use super::super::submit::Submits;
 use super::super::{checks, console, inbox, jobs, leases, migrate, options, purge, targets, webhooks, write};
 use super::{metrics, settings};
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
 use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::domain::inbox::{Channel, Draft, InboxSubmissionId, PayloadFormat};
@@ -346,7 +347,7 @@ pub(crate) fn all() -> Vec<Batch> {
         webhooks::put_off_batch(term, &seqs),
         webhooks::redeliver_batch(id),
         targets::all_batch(),
-        targets::pause_batch(&target()),
+        targets::pause_batch(&target(), None, &somebody()),
         targets::resume_batch(&target()),
         jobs::find_batch(&JobLookup::Key(command("acme", "w", "k").key())),
         jobs::find_batch(&JobLookup::Id(submission_id(1))),

@@ -1,0 +1,38 @@
+//! Who sent a request, for the calls of the store that act on behalf of an operator. This is the only place of the HTTP
+//! server that creates an [`Actor`].
+
+use std::future::{Ready, ready};
+
+use actix_web::dev::Payload;
+use actix_web::{FromRequest, HttpMessage, HttpRequest, web};
+
+use super::error::ApiError;
+use super::operator::Operator;
+use super::{WebDeps, auth};
+use crate::config::settings::AuthMode;
+use crate::domain::actor::Actor;
+
+impl FromRequest for Actor {
+    type Error = ApiError;
+    type Future = Ready<Result<Self, ApiError>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        ready(of_request(request))
+    }
+}
+
+/// The person whom the guard of the console has established; in the API the client whose token the request carries.
+fn of_request(request: &HttpRequest) -> Result<Actor, ApiError> {
+    // The address of the connection, not of a proxy header: a client could forge the header.
+    let address = request.peer_addr().map(|peer| peer.ip());
+    if let Some(operator) = request.extensions().get::<Operator>() {
+        let name = operator.name.as_deref();
+        return Ok(name.map_or_else(|| Actor::not_signed_in(address), |name| Actor::console(name, address)));
+    }
+    let deps = request.app_data::<web::Data<WebDeps>>().ok_or(ApiError::Internal)?;
+    match (auth::caller(request, &deps.registry.get()), deps.auth) {
+        (Ok(client), _) => Ok(Actor::token(&client.id, address)),
+        (Err(_), AuthMode::Off) => Ok(Actor::not_signed_in(address)),
+        (Err(error), AuthMode::Required) => Err(error),
+    }
+}
