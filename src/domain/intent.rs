@@ -114,6 +114,11 @@ impl IntentId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IntentSeq(pub i64);
 
+impl IntentSeq {
+    /// The highest number. No intent has it.
+    pub const LAST: Self = Self(i64::MAX);
+}
+
 /// The exact bytes that the client sent, and their hash. The service never parses or re-encodes them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload {

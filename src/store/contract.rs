@@ -23,8 +23,8 @@ use super::client::{StoreClient, Wake};
 #[cfg(test)]
 use super::faulty::Intercept;
 use super::{
-    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery,
-    FencedFuture, FencedResult, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery,
+    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery,
+    EventRead, FencedFuture, FencedResult, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery,
     InboxSubmission, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, NewRedrive,
     OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery,
     Redrive, RedrivePage, RedriveSource, RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess,
@@ -46,6 +46,7 @@ pub trait Store:
     + LeaseStore
     + ScheduleStore
     + IntentStore
+    + EventStore
     + TargetStore
     + WebhookStore
     + JobStore
@@ -59,6 +60,7 @@ impl<S> Store for S where
         + LeaseStore
         + ScheduleStore
         + IntentStore
+        + EventStore
         + TargetStore
         + WebhookStore
         + JobStore
@@ -183,6 +185,13 @@ store_calls! {
         /// Ends an intent that waits for an attempt. If its attempt is in progress and `after_attempt` is set, no further attempt
         /// starts after it, also under later terms.
         write(Webhooks) fn cancel(id: IntentId, after_attempt: bool) -> Cancellation;
+    }
+
+    /// The event feed.
+    trait EventStore {
+        /// Returns the next events of the feed, in the order of their commits. Every later event is committed after the end of
+        /// the page, so a reader that goes on from there misses none.
+        read fn events(query: EventQuery) -> EventRead;
     }
 
     /// Targets, and which of them are paused.

@@ -16,6 +16,7 @@ pub mod conformance;
 mod console;
 pub mod contract;
 mod error;
+mod events;
 #[cfg(test)]
 pub mod faulty;
 pub mod health;
@@ -50,10 +51,13 @@ pub use self::console::{
     Overview, RECENT_MINUTES, TargetHealth, minute_of,
 };
 pub use self::contract::{
-    InboxStore, IntentStore, JobStore, LeaseStore, RedriveStore, ScheduleStore, Store, TargetStore, WebhookStore,
-    WriteStore,
+    EventStore, InboxStore, IntentStore, JobStore, LeaseStore, RedriveStore, ScheduleStore, Store, TargetStore,
+    WebhookStore, WriteStore,
 };
 pub use self::error::{FencedError, FencedFuture, FencedResult, StoreError, StoreFailure, StoreFuture};
+pub use self::events::{
+    Event, EventFilter, EventPage, EventPosition, EventQuery, EventRead, EventSubject, EventsAfter,
+};
 pub use self::inbox::{
     Contact, DueInbox, DueInboxSubmission, FailedInboxTry, InboxBacklog, InboxMessage, InboxPage, InboxQuery,
     InboxSubmission, InboxSubmissionSeq, InboxSubmissionState, NewInboxSubmission, ProcessedInboxSubmission, Received,

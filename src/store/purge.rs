@@ -8,7 +8,7 @@ use crate::domain::time::Timestamp;
 /// Asks for one small transaction of a purge.
 #[derive(Clone, Copy, Debug)]
 pub struct PurgeRequest {
-    /// Terminal intents that were completed longer ago than this are deleted.
+    /// Terminal intents whose end was stored longer ago than this are deleted.
     pub older_than: Duration,
     /// Continue after this intent; `None` starts at the oldest one.
     pub after: Option<PurgeCursor>,
@@ -16,12 +16,13 @@ pub struct PurgeRequest {
     pub limit: usize,
 }
 
-/// The last intent that a purge has examined, in the order of completion.
+/// The last intent that a purge has examined, in the order of the event feed.
 ///
 /// Without it every transaction of a purge would examine all intents again whose webhook event is still pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PurgeCursor {
-    pub completed_at: Timestamp,
+    /// The time of the transaction that ended the intent.
+    pub ended_at: Timestamp,
     pub seq: IntentSeq,
 }
 

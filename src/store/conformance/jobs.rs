@@ -41,7 +41,7 @@ fn new_job(id: SubmissionId, command: &JobCommand) -> NewIntent {
     }
 }
 
-async fn submit(fixture: &Fixture, number: u8, command: &JobCommand) -> Job {
+pub(super) async fn submit(fixture: &Fixture, number: u8, command: &JobCommand) -> Job {
     match submit_to(&*fixture.store, new_job(submission_id(number), command)).await {
         Submitted::Created(_) => find(fixture, JobLookup::Id(submission_id(number))).await.unwrap(),
         other => panic!("not created: {other:?}"),

@@ -5,6 +5,7 @@
 
 pub mod attempts;
 pub mod contacts;
+pub mod events;
 pub mod inbox;
 pub mod jobs;
 pub mod leases;
@@ -143,6 +144,15 @@ macro_rules! for_store {
                 retention_deletes_old_terminal_intents_only,
                 numbers_of_purged_intents_are_not_reused,
                 a_reachable_store_accepts_probes,
+            }
+            events {
+                every_end_is_an_event_in_the_order_of_commits,
+                pages_follow_one_another_within_a_transaction_too,
+                a_page_examines_a_limited_number_of_events_and_advances,
+                intents_and_jobs_have_feeds_of_their_own,
+                no_event_is_missed_or_repeated_when_commits_race_with_the_reader,
+                a_reader_that_missed_deleted_events_is_told,
+                a_position_that_the_store_has_not_reached_is_refused,
             }
             webhooks {
                 every_end_of_an_intent_makes_one_event_pending,

@@ -16,7 +16,8 @@ use crate::domain::trace::TraceContext;
 use crate::platform::clock::WallClock;
 use crate::store::{FinishAttempt, FoundJob, Job, JobFacts, JobLookup, JobPage, JobQuery, NewJob};
 
-const JOB_COLUMNS: &str = "b.submission_id, b.tenant_id, b.workspace_id, b.job_id, b.idempotency_key, \
+/// The columns that [`job_of`] reads after those of the intent, of `submission_jobs b` and `submission_traces t`.
+pub(super) const JOB_COLUMNS: &str = "b.submission_id, b.tenant_id, b.workspace_id, b.job_id, b.idempotency_key, \
      b.management_node_id, t.traceparent";
 const JOB_TABLES: &str = "submission_jobs b JOIN submission_intents i USING (intent_seq) \
      JOIN submission_contracts c USING (contract_id) LEFT JOIN submission_traces t USING (intent_seq)";
@@ -82,7 +83,7 @@ pub(super) fn find(connection: &mut Connection, by: JobLookup) -> Result<Option<
     connection.prepare_cached(&sql)?.query_row([value], found).optional()
 }
 
-fn job_of(row: &Row<'_>) -> Result<Job, rusqlite::Error> {
+pub(super) fn job_of(row: &Row<'_>) -> Result<Job, rusqlite::Error> {
     Ok(Job {
         intent: intent_of(row)?,
         id: parsed(row, INTENT_WIDTH, SubmissionId::parse)?,

@@ -9,6 +9,7 @@ pub mod backup;
 mod checkpoint;
 mod connection;
 mod console;
+mod events;
 mod inbox;
 #[cfg(test)]
 pub mod inline;
@@ -46,10 +47,10 @@ use self::jobs::Reach;
 use self::write::ContractCache;
 use super::error::fenced;
 use super::{
-    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery,
-    FencedFuture, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore,
-    InboxSubmission, IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState,
-    LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET, Planning,
+    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery,
+    EventRead, EventStore, FencedFuture, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery,
+    InboxStore, InboxSubmission, IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore,
+    LeaseState, LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET, Planning,
     ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore,
     RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore,
     StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetPause, TargetStore, WebhookStore,
@@ -402,6 +403,12 @@ impl IntentStore for SqliteStore {
 
     fn cancel(&self, id: IntentId, after_attempt: bool) -> StoreFuture<Cancellation> {
         self.write(move |writer, clock| attempts::cancel(&mut writer.connection, clock, &id, after_attempt))
+    }
+}
+
+impl EventStore for SqliteStore {
+    fn events(&self, query: EventQuery) -> StoreFuture<EventRead> {
+        self.read(move |connection, _| events::read(connection, &query))
     }
 }
 

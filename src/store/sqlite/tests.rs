@@ -302,8 +302,9 @@ async fn frequent_queries_use_their_indexes() {
             "submission_intents_deadline (deadline_at",
         ),
         (
-            "SELECT intent_seq FROM submission_intents WHERE completed_at < 5 ORDER BY completed_at LIMIT 9",
-            "submission_intents_completed (completed_at",
+            "SELECT intent_seq FROM submission_intents WHERE completed_at IS NOT NULL
+             AND (last_modified_at, intent_seq) > (5, 5) ORDER BY last_modified_at, intent_seq LIMIT 9",
+            "submission_intents_ended (last_modified_at>?)",
         ),
         (super::schedule::OPEN_ATTEMPTS, "submission_intents_pending (contract_id=? AND next_attempt_at=?"),
         (super::schedule::WAITING, "SCAN submission_intents USING COVERING INDEX submission_intents_pending"),

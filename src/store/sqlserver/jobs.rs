@@ -99,7 +99,8 @@ SELECT CAST(CASE WHEN @taken > 0 OR NOT EXISTS (SELECT 1 FROM submission_gateway
     ))
 }
 
-const JOB_COLUMNS: &str = "b.submission_id, b.tenant_id, b.workspace_id, b.job_id, b.idempotency_key, \
+/// The columns that [`job`] reads besides those of the intent, of `submission_jobs AS b` and `submission_traces AS t`.
+pub(super) const JOB_COLUMNS: &str = "b.submission_id, b.tenant_id, b.workspace_id, b.job_id, b.idempotency_key, \
      b.management_node_id, t.traceparent";
 const JOB_TABLES: &str = "submission_jobs AS b
 JOIN submission_intents AS i ON i.intent_seq = b.intent_seq
@@ -121,7 +122,7 @@ pub(super) async fn find(database: &Database, by: JobLookup) -> Result<Option<Fo
     Ok(Some(FoundJob { job: job(row)?, payload: rows::bytes(row, "payload")?.unwrap_or_default() }))
 }
 
-fn job(row: &Row) -> Result<Job, StoreError> {
+pub(super) fn job(row: &Row) -> Result<Job, StoreError> {
     let text = |column| rows::need::<&str>(row, column).map(str::to_owned);
     Ok(Job {
         intent: rows::intent(row)?,

@@ -11,6 +11,7 @@ mod console;
 mod contracts;
 mod counts;
 mod database;
+mod events;
 mod inbox;
 mod jobs;
 mod leases;
@@ -45,13 +46,14 @@ use self::migrate::SchemaState;
 use self::write::Writer;
 use super::error::fenced;
 use super::{
-    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery,
-    FencedFuture, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore,
-    InboxSubmission, IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState,
-    LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission,
-    PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore, RedriveWork, RedriveWorked,
-    Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture,
-    StoredIntent, StoredTarget, TargetHealth, TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
+    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery,
+    EventRead, EventStore, FencedFuture, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery,
+    InboxStore, InboxSubmission, IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore,
+    LeaseState, LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, Planning,
+    ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore,
+    RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore,
+    StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetPause, TargetStore, WebhookStore,
+    WriteBatch, WriteStore,
 };
 use crate::domain::actor::Actor;
 use crate::domain::contract::GatewayUrl;
@@ -265,6 +267,12 @@ impl IntentStore for SqlServerStore {
 
     fn cancel(&self, id: IntentId, after_attempt: bool) -> StoreFuture<Cancellation> {
         self.call(move |store| async move { options::cancel(&store.readers, id, after_attempt).await })
+    }
+}
+
+impl EventStore for SqlServerStore {
+    fn events(&self, query: EventQuery) -> StoreFuture<EventRead> {
+        self.call(move |store| async move { events::read(&store.readers, query).await })
     }
 }
 

@@ -35,7 +35,7 @@ WHERE i.open_lease_epoch < {epoch} ORDER BY i.open_lease_epoch, i.intent_seq;"
 
 /// Reads the clock for a reader: `now_at` is never before a transaction that the reader can see. Everything written up
 /// to `@last_at` is committed, and later writes have later times.
-const READ_CLOCK: &str = "
+pub(super) const READ_CLOCK: &str = "
 DECLARE @last_at DATETIME2(6) = (SELECT last_at FROM submission_clock);
 SELECT @last_at AS last_at, CASE WHEN SYSUTCDATETIME() > @last_at THEN SYSUTCDATETIME() ELSE @last_at END AS now_at;";
 

@@ -18,7 +18,7 @@ use super::super::database::{Batch, Database, PREPARE, Value};
 use super::super::redrives::{self, plan, work};
 use super::super::statements::{self, Part};
 use super::super::submit::Submits;
-use super::super::{checks, console, inbox, jobs, leases, migrate, options, purge, targets, webhooks, write};
+use super::super::{checks, console, events, inbox, jobs, leases, migrate, options, purge, targets, webhooks, write};
 use super::{metrics, settings};
 use crate::domain::actor::fixtures::somebody;
 use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
@@ -35,10 +35,11 @@ use crate::domain::trace::TraceContext;
 use crate::store::conformance::attempts::OneSlot;
 use crate::store::conformance::{accepted, finished, intent_id, new_intent};
 use crate::store::{
-    ChangeCursor, DueWebhooksQuery, FailedInboxTry, FencedWrites, IdRange, InboxQuery, InboxSubmissionSeq,
-    InboxSubmissionState, JobCursor, JobFacts, JobLookup, JobQuery, ListQuery, NewInboxSubmission, NewIntent, NewJob,
-    NewRedrive, OpenAttempt, PageCursor, PostponeAttempt, ProcessedInboxSubmission, PurgeRequest, RedriveAdmission,
-    RedriveLink, RedriveSeq, RedriveWork, RefreshRequest, Reprocess, StartOnInsert, WriteBatch,
+    ChangeCursor, DueWebhooksQuery, EventFilter, EventPosition, EventQuery, EventsAfter, FailedInboxTry, FencedWrites,
+    IdRange, InboxQuery, InboxSubmissionSeq, InboxSubmissionState, JobCursor, JobFacts, JobLookup, JobQuery, ListQuery,
+    NewInboxSubmission, NewIntent, NewJob, NewRedrive, OpenAttempt, PageCursor, PostponeAttempt,
+    ProcessedInboxSubmission, PurgeRequest, RedriveAdmission, RedriveLink, RedriveSeq, RedriveWork, RefreshRequest,
+    Reprocess, StartOnInsert, WriteBatch,
 };
 
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
@@ -233,6 +234,25 @@ fn lists() -> Vec<Batch> {
     batches
 }
 
+fn feeds() -> Vec<Batch> {
+    let workspaces = |some: bool| some.then(|| vec!["w".to_owned()]);
+    let afters = [
+        EventsAfter::Oldest,
+        EventsAfter::Now,
+        EventsAfter::Position(EventPosition::after_all(NOW)),
+        EventsAfter::Job(submission_id(1)),
+    ];
+    let filters = [
+        EventFilter::All,
+        EventFilter::Intents { target: None },
+        EventFilter::Intents { target: Some(target()) },
+        EventFilter::Jobs { tenant: "acme".to_owned(), workspaces: workspaces(false) },
+        EventFilter::Jobs { tenant: "acme".to_owned(), workspaces: workspaces(true) },
+    ];
+    let all = afters.into_iter().flat_map(|after| filters.iter().map(move |filter| (after, filter.clone())));
+    all.map(|(after, filter)| events::batch(&EventQuery { after, filter, limit: 10, examine: 10 })).collect()
+}
+
 /// Batches of inbox results. Each result is a section of its own, so batches of up to three show every order in which
 /// two can follow each other.
 fn processed() -> Vec<Batch> {
@@ -366,6 +386,7 @@ pub(crate) fn all() -> Vec<Batch> {
     );
     all.extend(writes.join().unwrap());
     all.extend(lists());
+    all.extend(feeds());
     all.extend(processed());
     all.extend(redrives());
     let mut seen = HashSet::new();
