@@ -29,6 +29,7 @@ use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::{Collector, Tracer};
 use crate::web::body::BodyBudget;
 use crate::web::origin::Listener;
+use crate::web::streams::StreamSlots;
 use crate::web::tls::{self, TlsError};
 use crate::web::{self, ShutdownFlag, WebDeps};
 
@@ -124,6 +125,8 @@ impl Service {
             store: engine.store.clone(),
             registry: registry.clone(),
             watchers: engine.watchers.clone(),
+            events: engine.events.clone(),
+            streams: StreamSlots::new(limits, Arc::clone(&metrics)),
             metrics: Arc::clone(&metrics),
             board: engine.board.clone(),
             shutdown: shutdown.clone(),
@@ -177,6 +180,7 @@ impl Service {
         self.shutdown.announce();
         tokio::join!(self.engine.stop_leading(), tokio::time::sleep(self.shutdown_delay));
         self.engine.watchers.close();
+        self.engine.events.close();
         self.server.stop(true).await;
         self.tracer.flush().await;
     }

@@ -249,7 +249,7 @@ pub struct ErrorJson {
 pub struct ErrorBody {
     /// A stable code for programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`,
     /// `management_node_not_found`, `method_not_allowed`, `request_timeout`, `idempotency_conflict`, `already_processed`,
-    /// `not_terminal`, `already_terminal`, `attempt_in_progress`, `invalid_state`,
+    /// `cursor_expired`, `not_terminal`, `already_terminal`, `attempt_in_progress`, `invalid_state`,
     /// `already_redriven`, `payload_too_large`, `headers_too_large`, `policy_rejected`, `overloaded`, `store_unavailable`,
     /// `execution_unavailable` or `internal_error`. A proxy in front of the service may have codes of its own: the one in
     /// `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code `unavailable`.

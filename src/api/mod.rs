@@ -6,6 +6,7 @@
 
 mod batch;
 pub mod cancel;
+mod events;
 pub mod history_fragment;
 pub mod inbox;
 pub mod intents;
@@ -44,6 +45,8 @@ pub fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/v1/targets/{submissionTarget}/resume", "POST").route(web::post().to(targets::resume)))
         .service(resource("/v1/intents/{intentId}/redrive", "POST").route(web::post().to(redrives::single::redrive)))
         .configure(redrives::routes)
+        .service(resource("/v1/events", "GET, HEAD").route(get_or_head().to(events::list)))
+        .service(resource("/v1/events/stream", "GET, HEAD").route(get_or_head().to(events::stream)))
         .configure(jobs::routes)
         .configure(inbox::routes)
         .service(resource("/healthz", "GET, HEAD").route(get_or_head().to(ops::healthz)))

@@ -10,7 +10,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
-use super::{batch, cancel, history_fragment, inbox, intents, jobs, ops, redrives, targets, webhooks};
+use super::{batch, cancel, events, history_fragment, inbox, intents, jobs, ops, redrives, targets, webhooks};
 use crate::web::error::ApiError;
 use crate::web::{exact_resource, get_or_head, resource};
 
@@ -31,6 +31,8 @@ use crate::web::{exact_resource, get_or_head, resource};
         intents::history,
         cancel::cancel_intent,
         webhooks::redeliver,
+        events::list,
+        events::stream,
         redrives::plan,
         redrives::list,
         redrives::get,
@@ -47,6 +49,8 @@ use crate::web::{exact_resource, get_or_head, resource};
         jobs::queries::get,
         jobs::queries::history,
         jobs::cancel::cancel_job,
+        jobs::events::list,
+        jobs::events::stream,
         inbox::intake::submit,
         inbox::hooks::hook,
         inbox::queries::submissions,
@@ -62,6 +66,7 @@ use crate::web::{exact_resource, get_or_head, resource};
     ),
     tags(
         (name = "intents", description = "Submit intents and read their status and history"),
+        (name = "events", description = "Learn how intents ended, in the order in which they did"),
         (name = "redrives", description = "Send failed intents again"),
         (name = "targets", description = "List, pause and resume targets"),
         (name = "jobs", description = "Submit jobs of a tenant to management nodes and read their status"),

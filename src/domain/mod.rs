@@ -7,6 +7,7 @@ pub mod actor;
 pub mod attempt;
 pub mod client;
 pub mod contract;
+pub mod event_json;
 pub mod inbox;
 pub mod intent;
 pub mod intent_json;

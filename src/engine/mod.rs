@@ -3,6 +3,7 @@
 //! [`Engine::start`] is the only place that starts the store actor and the leader and assigns actors to threads. The
 //! service and the tests start the same engine.
 
+pub mod event_feed;
 pub mod executor;
 mod inbox;
 pub mod leader;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
+use crate::engine::event_feed::EventFeed;
 use crate::engine::leader::{EngineDeps, LeaderActor, LeaderDeps, LeaderSettings, LeadershipBoard, StopLeading};
 use crate::platform::actor_thread::ActorThread;
 use crate::platform::supervision::Supervised;
@@ -56,6 +58,7 @@ impl Threads {
 pub struct Engine {
     pub store: StoreClient,
     pub watchers: IntentWatchers,
+    pub events: EventFeed,
     pub metrics: Arc<Metrics>,
     pub board: LeadershipBoard,
     leader: Supervised<LeaderActor>,
@@ -77,6 +80,7 @@ impl Engine {
             subscription: TermSubscription::default(),
             pending_webhooks: Arc::new(Notify::new()),
             inbox_filled: Arc::new(Notify::new()),
+            intents_ended: Arc::new(Notify::new()),
             health: WriteHealth::default(),
         };
         let watchers = deps.watchers.clone();
@@ -89,6 +93,8 @@ impl Engine {
         };
         let client = StoreClient::new(store_actor, deps);
         actix::spawn(client.clone().watch_clock());
+        let events = EventFeed::new(client.clone());
+        actix::spawn(events.clone().run());
         let board = LeadershipBoard::new(Arc::clone(&settings.holder_id));
         let deps = LeaderDeps {
             store: client.clone(),
@@ -105,7 +111,7 @@ impl Engine {
             let deps = deps.clone();
             threads.leader.start(move |_| LeaderActor::new(deps, alive))
         });
-        Self { store: client, watchers, metrics, board, leader }
+        Self { store: client, watchers, events, metrics, board, leader }
     }
 
     /// Stops leading in an orderly way: starts no new attempt, records those in flight, and releases the lease.

@@ -47,6 +47,7 @@ pub struct StoreClient {
     pending_webhooks: Arc<Notify>,
     inbox_filled: Arc<Notify>,
     redrives_changed: Arc<Notify>,
+    intents_ended: Arc<Notify>,
     shared: Arc<Shared>,
 }
 
@@ -73,7 +74,7 @@ pub(super) enum Wake {
 
 impl StoreClient {
     pub fn new(actor: Supervised<StoreActor>, deps: StoreDeps) -> Self {
-        let StoreDeps { store, subscription, pending_webhooks, inbox_filled, health, .. } = deps;
+        let StoreDeps { store, subscription, pending_webhooks, inbox_filled, intents_ended, health, .. } = deps;
         let redrives_changed = Arc::default();
         let shared = Shared {
             health,
@@ -83,7 +84,8 @@ impl StoreClient {
             own_writes: Semaphore::new(MAX_OWN_WRITES),
             long_write: Semaphore::new(1),
         };
-        Self { actor, subscription, pending_webhooks, inbox_filled, redrives_changed, shared: Arc::new(shared) }
+        let shared = Arc::new(shared);
+        Self { actor, subscription, pending_webhooks, inbox_filled, redrives_changed, intents_ended, shared }
     }
 
     /// Stores an intent; resolves when it is durable.
@@ -147,6 +149,11 @@ impl StoreClient {
     /// Resolves when redrives may have been started or resumed since the last time.
     pub async fn redrives_changed(&self) {
         self.redrives_changed.notified().await;
+    }
+
+    /// Resolves when this instance may have ended intents since the last time. One task can wait for it.
+    pub async fn intents_ended(&self) {
+        self.intents_ended.notified().await;
     }
 
     /// From now on notifies the actors of this term of new intents, in place of any others.
@@ -231,7 +238,10 @@ impl StoreClient {
     pub(super) fn wake(&self, actor: Wake) {
         match actor {
             Wake::Scheduler => self.subscription.announce(),
-            Wake::Webhooks => self.pending_webhooks.notify_one(),
+            Wake::Webhooks => {
+                self.pending_webhooks.notify_one();
+                self.intents_ended.notify_one();
+            }
             Wake::Inbox => self.inbox_filled.notify_one(),
             Wake::Redrives => self.redrives_changed.notify_one(),
         }

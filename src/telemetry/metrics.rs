@@ -66,6 +66,8 @@ pub struct Metrics {
     http_connections_closed: IntCounterVec,
     http_requests: IntCounterVec,
     http_duration: HistogramVec,
+    pub event_streams: IntGauge,
+    pub event_streams_dropped: IntCounter,
     console_logins: IntCounterVec,
     by_target: TargetMetrics,
 }
@@ -200,6 +202,11 @@ impl Metrics {
                 "Duration of HTTP requests",
                 &SECONDS,
                 &["route"],
+            )?,
+            event_streams: make.gauge("event_streams", "Open streams of events")?,
+            event_streams_dropped: make.counter(
+                "event_streams_dropped_total",
+                "Streams of events that the server ended because their client read too slowly",
             )?,
             console_logins: make.counters("console_logins_total", "Logins to the console, by result", &["result"])?,
             by_target: TargetMetrics::new(&registry)?,

@@ -30,7 +30,7 @@ fn bearer(request: &HttpRequest) -> Option<&str> {
 
 /// Checks that the caller may make a call that needs this scope. With `SM_AUTH=off` every program may, and web pages of
 /// other sites may not.
-pub(super) fn authorize(request: &HttpRequest, deps: &WebDeps, scope: Scope) -> Result<(), ApiError> {
+pub fn authorize(request: &HttpRequest, deps: &WebDeps, scope: Scope) -> Result<(), ApiError> {
     match deps.auth {
         AuthMode::Off => origin::check(request, deps),
         AuthMode::Required => require_scope(caller(request, &deps.registry.get())?.as_ref(), scope),

@@ -47,6 +47,8 @@ pub enum ApiError {
     PolicyRejected(Vec<Breach>),
     #[error("the management node {0}; try again later")]
     ExecutionUnavailable(&'static str),
+    #[error("events after this cursor were deleted; leave out after to read the oldest events that are kept")]
+    CursorExpired,
     #[error("intent {id:?} is still pending; it has no webhook event yet")]
     NotTerminal { id: IntentId },
     #[error("attempt {attempt} is in progress; try again when it has finished, or set afterAttempt=true")]
@@ -113,6 +115,7 @@ impl ApiError {
             Self::AlreadyProcessed { .. } => "already_processed",
             Self::PolicyRejected(_) => "policy_rejected",
             Self::ExecutionUnavailable(_) => "execution_unavailable",
+            Self::CursorExpired => "cursor_expired",
             Self::NotTerminal { .. } => "not_terminal",
             Self::AttemptInProgress { .. } => "attempt_in_progress",
             Self::AlreadyTerminal { .. } => "already_terminal",
@@ -225,6 +228,7 @@ impl ResponseError for ApiError {
             | Self::JobConflict { .. }
             | Self::KeyConflict { .. }
             | Self::AlreadyProcessed { .. } => StatusCode::CONFLICT,
+            Self::CursorExpired => StatusCode::GONE,
             Self::PolicyRejected(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RequestTimeout | Self::HeadTimeout { .. } => StatusCode::REQUEST_TIMEOUT,

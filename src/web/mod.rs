@@ -16,6 +16,7 @@ pub mod query;
 mod request_metrics;
 mod server;
 mod shutdown;
+pub mod streams;
 pub mod tls;
 pub mod trace;
 
@@ -27,6 +28,7 @@ use actix_web::{Resource, ResponseError, Route, web};
 use crate::config::registry::CurrentRegistry;
 use crate::config::settings::AuthMode;
 use crate::config::variables::Variables;
+use crate::engine::event_feed::EventFeed;
 use crate::engine::leader::LeadershipBoard;
 use crate::platform::clock::WallClock;
 use crate::store::client::StoreClient;
@@ -39,6 +41,7 @@ use crate::web::permissions::{GuardedService, guarded};
 
 pub use self::server::{bind, start, workers};
 pub use self::shutdown::ShutdownFlag;
+use self::streams::StreamSlots;
 
 /// The dependencies that all handlers of the API and the console share.
 #[derive(Clone)]
@@ -46,6 +49,8 @@ pub struct WebDeps {
     pub store: StoreClient,
     pub registry: CurrentRegistry,
     pub watchers: IntentWatchers,
+    pub events: EventFeed,
+    pub streams: StreamSlots,
     pub metrics: Arc<Metrics>,
     pub board: LeadershipBoard,
     pub shutdown: ShutdownFlag,

@@ -11,6 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use submission_manager::domain::signature::Secret;
 
+use crate::events::Stream;
 use crate::fleet::free_address;
 use crate::support::{Api, BINARY, Demo, Killed, site};
 
@@ -425,6 +426,11 @@ async fn the_documented_requests_are_answered() {
     let requests = requests();
     assert!(requests.len() >= 7, "{requests:?}");
     for (place, method, path, body) in requests {
+        if path.contains("/stream") {
+            let stream = Stream::open(&demo.url, &path, &[("Authorization", &bearer)]).await;
+            assert!(stream.unwrap().block().await.unwrap().is_some(), "{place}: {path}");
+            continue;
+        }
         let answer = api.call_with(method, &path, &[("Authorization", &bearer)], body.clone()).await;
         assert!(answer.status.is_success(), "{place}: {method} {path} {body}: {}", answer.text());
     }

@@ -76,7 +76,7 @@ impl Jobs {
         command
     }
 
-    fn start(&self) -> Instance {
+    pub(crate) fn start(&self) -> Instance {
         Instance::start(self.command())
     }
 }

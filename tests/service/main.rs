@@ -18,6 +18,7 @@ mod crash;
 mod dashboard;
 mod deployment;
 mod documents;
+mod events;
 mod fleet;
 mod gateway;
 mod hostile;

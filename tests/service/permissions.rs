@@ -50,8 +50,12 @@ const EXPECTED: &[(&str, &str, Who)] = &[
     ("GET", "/v1/targets", Token("admin")),
     ("POST", "/v1/targets/{submissionTarget}/pause", Token("admin")),
     ("POST", "/v1/targets/{submissionTarget}/resume", Token("admin")),
+    ("GET", "/v1/events", Token("intents:read")),
+    ("GET", "/v1/events/stream", Token("intents:read")),
     ("GET", "/v1/jobs", Tenant("jobs:read")),
     ("POST", "/v1/jobs", Tenant("jobs:submit")),
+    ("GET", "/v1/jobs/events", Tenant("jobs:read")),
+    ("GET", "/v1/jobs/events/stream", Tenant("jobs:read")),
     ("GET", "/v1/jobs/{submission_id}", Tenant("jobs:read")),
     ("GET", "/v1/jobs/{submission_id}/history", Tenant("jobs:read")),
     ("POST", "/v1/jobs/{submission_id}/cancel", Tenant("jobs:submit")),
@@ -188,6 +192,10 @@ async fn call(api: &Api, method: &str, path: &str, headers: &[(&str, &str)]) -> 
         ("POST", "/v1/jobs") => (jobs::command().to_string(), ""),
         ("GET" | "HEAD", "/v1/jobs") => (String::new(), "?tenant_id=acme"),
         ("POST", "/ui/history") => ("intentId=a".to_owned(), ""),
+        ("GET" | "HEAD", "/v1/jobs/events") => (String::new(), "?tenant_id=acme"),
+        // A stream would not end.
+        ("GET" | "HEAD", "/v1/events/stream") => (String::new(), "?after=nothing"),
+        ("GET" | "HEAD", "/v1/jobs/events/stream") => (String::new(), "?tenant_id=acme&after=nothing"),
         _ => (String::new(), ""),
     };
     api.call_with(method, &format!("{}{query}", filled(path)), headers, body).await

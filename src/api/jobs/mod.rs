@@ -6,6 +6,7 @@
 
 pub(super) mod cancel;
 pub mod command;
+pub(super) mod events;
 pub mod json;
 pub(super) mod queries;
 pub(super) mod submit;
@@ -31,6 +32,8 @@ pub fn routes(config: &mut web::ServiceConfig) {
                 .route(get_or_head().to(queries::list))
                 .route(web::post().to(submit::submit)),
         )
+        .service(resource("/v1/jobs/events", "GET, HEAD").route(get_or_head().to(events::list)))
+        .service(resource("/v1/jobs/events/stream", "GET, HEAD").route(get_or_head().to(events::stream)))
         .service(resource("/v1/jobs/{submission_id}", "GET, HEAD").route(get_or_head().to(queries::get)))
         .service(resource("/v1/jobs/{submission_id}/history", "GET, HEAD").route(get_or_head().to(queries::history)))
         .service(resource("/v1/jobs/{submission_id}/cancel", "POST").route(web::post().to(cancel::cancel_job)))

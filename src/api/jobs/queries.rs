@@ -5,7 +5,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use super::json::{CommonJobErrors, JobErrorJson, JobHistoryJson, JobJson, JobListJson};
 use super::{JobError, require_enabled, with_trace};
 use crate::api::intents::{cursor_time, page_limit};
-use crate::domain::client::{Scope, Workspaces};
+use crate::domain::client::{ApiClient, Scope, Workspaces};
 use crate::domain::intent::{IntentId, Status, checked_name};
 use crate::domain::job::SubmissionId;
 use crate::store::{Attempt, Job, JobCursor, JobLookup, JobPage, JobQuery};
@@ -120,13 +120,23 @@ async fn own_jobs(request: &HttpRequest, deps: &WebDeps) -> Result<JobPage, ApiE
     let missing = || ApiError::InvalidRequest("the parameter tenant_id is missing".to_owned());
     let tenant = query.tenant.as_deref().ok_or_else(missing)?;
     auth::require_scope(&client, Scope::JobsRead)?;
-    query.workspaces = match (client.tenants.get(tenant), query.workspaces) {
-        (Some(allowed), Some(names)) if names.iter().all(|name| allowed.include(name)) => Some(names),
-        (Some(Workspaces::All), None) => None,
-        (Some(Workspaces::Only(names)), None) => Some(names.iter().cloned().collect()),
-        _ => return Err(ApiError::not_for_that_tenant()),
-    };
+    query.workspaces = visible_workspaces(&client, tenant, query.workspaces)?;
     Ok(deps.store.list_jobs(query).await?)
+}
+
+/// Which workspaces of the tenant a list for this client has: those that it asks for, or else all that it may see. `None` is
+/// all of the tenant.
+pub(super) fn visible_workspaces(
+    client: &ApiClient,
+    tenant: &str,
+    asked_for: Option<Vec<String>>,
+) -> Result<Option<Vec<String>>, ApiError> {
+    match (client.tenants.get(tenant), asked_for) {
+        (Some(allowed), Some(names)) if names.iter().all(|name| allowed.include(name)) => Ok(Some(names)),
+        (Some(Workspaces::All), None) => Ok(None),
+        (Some(Workspaces::Only(names)), None) => Ok(Some(names.iter().cloned().collect())),
+        _ => Err(ApiError::not_for_that_tenant()),
+    }
 }
 
 /// Parses the query string of a list of jobs. The console accepts the same parameters, but without `tenant_id` it lists the

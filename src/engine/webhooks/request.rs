@@ -3,13 +3,11 @@
 //! Secrets are read from the environment here and put into the headers of one request. They are not kept anywhere else.
 
 use bytes::Bytes;
-use serde::Serialize;
 
 use crate::config::variables::Variables;
-use crate::domain::intent_json::IntentJson;
+use crate::domain::event_json::EventJson;
 use crate::domain::signature::{self, Secret};
 use crate::domain::time::Timestamp;
-use crate::domain::webhook::{EVENT_TYPE, event_id};
 use crate::store::OpenWebhookTry;
 
 /// The HTTP request of one webhook try.
@@ -21,27 +19,12 @@ pub struct WebhookRequest {
     pub body: Bytes,
 }
 
-/// The JSON body of an event.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Event<'a> {
-    event_id: &'a str,
-    event_type: &'static str,
-    occurred_at: Timestamp,
-    intent: IntentJson<'a>,
-}
-
 /// Builds the request of a try at `now`. It fails if a variable with a secret is not set or not valid.
 pub(super) fn build(open: &OpenWebhookTry, variables: &Variables, now: Timestamp) -> Result<WebhookRequest, String> {
     let webhook = open.contract.webhook.as_ref().ok_or("the contract has no webhook")?;
-    let id = event_id(&open.intent);
-    let event = Event {
-        event_id: &id,
-        event_type: EVENT_TYPE,
-        occurred_at: open.intent.state.completed_at().unwrap_or(open.started_at),
-        intent: IntentJson::from(&open.intent),
-    };
+    let event = EventJson::from(&open.intent);
     let body = Bytes::from(serde_json::to_vec(&event).map_err(|error| error.to_string())?);
+    let id = event.event_id;
     let timestamp = now.micros().div_euclid(1_000_000);
     let not_set = |name: &str| format!("not sent: the environment variable {name} is not set");
     let mut headers = vec![

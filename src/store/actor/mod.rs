@@ -8,7 +8,7 @@
 //! - `StoreCall` (any other call), from everyone. It is not batched.
 //!
 //! Messages that it sends: `IntentsWaiting` and `AttemptsInDoubt` to the scheduler and `AttemptsStarted` to the executor,
-//! if this instance leads. It also wakes the webhook and inbox actors and the requests that watch an intent.
+//! if this instance leads. It also wakes the webhook and inbox actors, the event feed and the requests that watch an intent.
 //!
 //! All writes that wait when a commit ends go into the next one, up to the limits in [`batching`]. There is no timer, so a
 //! single write is not delayed, and a thousand writes need few commits. Each caller gets its answer only after its own
@@ -80,6 +80,8 @@ pub struct StoreDeps {
     pub pending_webhooks: Arc<Notify>,
     /// Notified when inbox submissions may have become due.
     pub inbox_filled: Arc<Notify>,
+    /// Notified when intents may have ended.
+    pub intents_ended: Arc<Notify>,
     /// Gets the result of every commit.
     pub health: WriteHealth,
 }

@@ -106,8 +106,11 @@ impl StoreActor {
                 if let Some(id) = finish.attempt.intent_id.submission_id() {
                     self.log_job(finish, id);
                 }
-                if !finish.retries() && finish.attempt.contract.webhook.is_some() {
-                    self.deps.pending_webhooks.notify_one();
+                if !finish.retries() {
+                    self.deps.intents_ended.notify_one();
+                    if finish.attempt.contract.webhook.is_some() {
+                        self.deps.pending_webhooks.notify_one();
+                    }
                 }
             }
             Ok(FinishResult::NotOpen) => {}
@@ -128,6 +131,7 @@ impl StoreActor {
         self.deps.metrics.intent_ended(intent);
         self.deps.watchers.publish(&intent.id);
         self.deps.pending_webhooks.notify_one();
+        self.deps.intents_ended.notify_one();
     }
 
     /// Logs the result of an attempt of a job, with the facts of the job.

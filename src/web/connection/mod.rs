@@ -27,6 +27,8 @@ pub(super) const HEAD_LIMIT: Duration = Duration::from_secs(5);
 /// How long a request may take from its head to its response. Reading the body (10 s), waiting for the store (5 s) and
 /// waiting for an outcome (`waitSeconds`, at most 30 s) have limits of their own; this one is the last resort.
 const HANDLING_LIMIT: Duration = Duration::from_secs(120);
+/// How long a response may be a stream. Streams end earlier by themselves; this one is the last resort.
+const STREAMING_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 /// How long the rest of a body is read and discarded if the response was sent before the body was complete. Without that,
 /// the client might see a connection reset instead of the response.
 pub(super) const LEFTOVER_LIMIT: Duration = Duration::from_secs(5);
@@ -52,6 +54,8 @@ enum Phase {
     Head,
     /// A request is being handled. Its body may still be arriving.
     Handling,
+    /// The response is a stream that goes on until its handler or the client ends it.
+    Streaming,
     /// The response was sent before the whole body was read. The rest of the body is being discarded.
     Leftover,
     /// The response was sent, and no byte of a further request has arrived.
@@ -187,7 +191,7 @@ impl Connection {
         match self.phase.get() {
             Phase::Idle => self.enter(Phase::Head, now()),
             Phase::Leftover => self.leftover_bytes.set(self.leftover_bytes.get().saturating_add(bytes)),
-            Phase::Head | Phase::Handling => {}
+            Phase::Head | Phase::Handling | Phase::Streaming => {}
         }
     }
 
@@ -195,9 +199,11 @@ impl Connection {
     fn expected(&self) -> Expected {
         match (self.phase.get(), self.body_unread.get(), self.body_left.get()) {
             (Phase::Head | Phase::Idle, ..) | (Phase::Leftover, _, Some(0)) => Expected::Head,
-            (Phase::Handling, false, _) | (Phase::Handling, true, Some(0)) => Expected::LaterRequest,
-            (Phase::Handling | Phase::Leftover, _, Some(left)) => Expected::Body(left),
-            (Phase::Handling | Phase::Leftover, _, None) => Expected::BodyOfUnknownLength,
+            (Phase::Handling | Phase::Streaming, false, _) | (Phase::Handling | Phase::Streaming, true, Some(0)) => {
+                Expected::LaterRequest
+            }
+            (Phase::Handling | Phase::Streaming | Phase::Leftover, _, Some(left)) => Expected::Body(left),
+            (Phase::Handling | Phase::Streaming | Phase::Leftover, _, None) => Expected::BodyOfUnknownLength,
         }
     }
 
@@ -269,6 +275,12 @@ impl Connection {
         self.body_unread.set(false);
     }
 
+    /// Call when the response has started and goes on as a stream.
+    fn streaming(&self, now: Instant) {
+        self.enter(Phase::Streaming, now);
+    }
+
+    /// Call when a response has ended.
     fn responded(&self, now: Instant) {
         self.leftover_bytes.set(0);
         self.enter(if self.body_unread.get() { Phase::Leftover } else { Phase::Idle }, now);
@@ -303,8 +315,13 @@ impl Connection {
         was_blocked
     }
 
+    /// Whether a request is in progress. Such a connection is not closed to make room for others.
     fn is_handling(&self) -> bool {
-        self.phase.get() == Phase::Handling
+        matches!(self.phase.get(), Phase::Handling | Phase::Streaming)
+    }
+
+    fn is_streaming(&self) -> bool {
+        self.phase.get() == Phase::Streaming
     }
 
     fn is_blocked(&self) -> bool {
@@ -320,6 +337,7 @@ impl Connection {
         let by_phase = match self.phase.get() {
             Phase::Head => (since + HEAD_LIMIT + GRACE, CloseReason::SlowHead),
             Phase::Handling => (since + HANDLING_LIMIT, CloseReason::SlowAnswer),
+            Phase::Streaming => (since + STREAMING_LIMIT, CloseReason::SlowAnswer),
             Phase::Leftover if self.leftover_bytes.get() > LEFTOVER_BYTES => (since, CloseReason::Leftover),
             Phase::Leftover => (since + LEFTOVER_LIMIT + GRACE, CloseReason::Leftover),
             Phase::Idle => (since + IDLE_LIMIT + GRACE, CloseReason::Idle),
@@ -388,6 +406,21 @@ mod tests {
         assert_eq!(closes(&connection, start), (68, CloseReason::Leftover), "a body that was not read");
         connection.received(LEFTOVER_BYTES, at(start, 63));
         assert_eq!(closes(&connection, start), (62, CloseReason::Leftover), "too much of it");
+    }
+
+    #[test]
+    fn a_stream_may_be_silent_for_long_and_is_never_replaced_but_its_client_must_read() {
+        let start = monotonic();
+        let connection = Connection::new(start, Weak::new());
+        connection.request_started(None, start);
+        connection.streaming(start + SECOND);
+        assert_eq!(closes(&connection, start), (7201, CloseReason::SlowAnswer));
+        assert_eq!((connection.replacement_rank(), connection.expected()), (None, Expected::LaterRequest));
+        connection.write_blocked(1, at(start, 100));
+        assert_eq!(closes(&connection, start), (110, CloseReason::SlowReader));
+        connection.write_completed(at(start, 105));
+        connection.responded(start + 110 * SECOND);
+        assert_eq!(closes(&connection, start), (186, CloseReason::Idle));
     }
 
     #[test]

@@ -173,7 +173,11 @@ impl AsyncRead for ClientStream {
         }
         if self.ahead.is_empty() {
             let before = buf.filled().len();
-            let Some(received) = ready!(self.read_transport(cx, buf))? else { return Poll::Ready(Ok(())) };
+            let Some(received) = ready!(self.read_transport(cx, buf))? else {
+                // A client that closes its side may still read a response, but whoever follows a stream has gone.
+                let gone = self.connection.is_streaming().then(|| io::ErrorKind::ConnectionAborted.into());
+                return Poll::Ready(gone.map_or(Ok(()), Err));
+            };
             self.connection.received(received, monotonic);
             let part = self.part_for_parser(&buf.filled()[before..], 0);
             self.ahead.extend_from_slice(&buf.filled()[before + part..]);

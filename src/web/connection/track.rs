@@ -39,8 +39,10 @@ pub(in crate::web) async fn track_requests(
     let response = next.call(request).await;
     connection.responded(monotonic());
     let chunked = |body: BoxBody| {
-        if let BodySize::Sized(length) = body.size() {
-            connection.unsent.set(usize::try_from(length).unwrap_or(usize::MAX));
+        match body.size() {
+            BodySize::Sized(length) => connection.unsent.set(usize::try_from(length).unwrap_or(usize::MAX)),
+            BodySize::Stream => connection.streaming(monotonic()),
+            BodySize::None => {}
         }
         ChunkedBody { inner: body, rest: Bytes::new(), connection }
     };
@@ -76,6 +78,15 @@ impl MessageBody for ChunkedBody {
         let chunk = self.rest.split_to(length);
         self.connection.unsent.set(self.rest.len());
         Poll::Ready(Some(Ok(chunk)))
+    }
+}
+
+/// A stream has ended, or is not sent at all because the request was a HEAD.
+impl Drop for ChunkedBody {
+    fn drop(&mut self) {
+        if matches!(self.inner.size(), BodySize::Stream) {
+            self.connection.responded(monotonic());
+        }
     }
 }
 
