@@ -175,9 +175,13 @@ pub(super) async fn cancel(args: CancelArgs) -> CommandResult {
     Ok(())
 }
 
+/// A text of a response; empty if it is not there.
+pub(super) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 /// The history of an intent as lines of text: the intent, its attempts, and its webhook.
 fn summary(history: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let intent = &history["intent"];
     let reason = [&intent["rejectedReason"], &intent["exhaustedReason"]].into_iter().find_map(Value::as_str);
     let mut lines = vec![

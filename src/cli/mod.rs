@@ -4,6 +4,7 @@ mod backup;
 mod check;
 mod client;
 mod demo;
+mod events;
 mod health;
 mod init;
 mod lease;
@@ -84,6 +85,11 @@ enum Command {
     /// Show an intent with all its attempts
     #[command(after_help = "Example:\n  submission-manager history order-1001")]
     History(client::HistoryArgs),
+    /// Print how intents ended, in order, and follow new ones
+    #[command(
+        after_help = "Examples:\n  submission-manager events\n  submission-manager events --follow --target sms.realtime"
+    )]
+    Events(events::EventsArgs),
     /// Cancel an intent that waits for an attempt
     #[command(after_help = "Example:\n  submission-manager cancel order-1001 --after-attempt")]
     Cancel(client::CancelArgs),
@@ -142,6 +148,7 @@ pub fn run() -> ExitCode {
             block_on(async move { Ok(bench::run(args).await?) })
         }
         Command::History(args) => block_on(client::history(args)),
+        Command::Events(args) => block_on(events::run(args)),
         Command::Cancel(args) => block_on(client::cancel(args)),
         Command::Token(command) => token::run(command),
         Command::Completions(args) => packaging::completions(&args, &mut CommandLine::command()),
