@@ -161,13 +161,13 @@ async fn several_instances_may_migrate_at_once() {
 async fn a_schema_that_is_missing_or_newer_is_refused() {
     let Some(test) = TestDatabase::create().await else { return };
     let bare = SqlServerStore::new(&settings(&test.server, &test.name), false, metrics());
-    let refused = bare.prepare().await.unwrap_err().to_string();
+    let refused = full_text(&bare.prepare().await.unwrap_err());
     assert!(refused.contains("run 'submission-manager migrate' first"), "{refused}");
     test.store().migrate().await.unwrap();
     let direct = Database::new(&settings(&test.server, &test.name), "test", 1, metrics());
     let newer = "INSERT INTO submission_schema_versions VALUES (99, SYSUTCDATETIME())";
     direct.run(unlisted(newer)).await.unwrap();
-    let refused = test.store().prepare().await.unwrap_err().to_string();
+    let refused = full_text(&test.store().prepare().await.unwrap_err());
     assert!(refused.contains("newer version of this program"), "{refused}");
     assert!(matches!(test.store().probe(1).await, Err(StoreError::Unavailable(_))));
 }
@@ -202,7 +202,7 @@ async fn a_database_with_the_wrong_settings_is_refused_or_warned_of() {
         eprintln!("not run: this server has no compatibility levels: {refused}");
         return;
     }
-    let refused = store.examine().await.unwrap_err().to_string();
+    let refused = full_text(&store.examine().await.unwrap_err());
     let command = format!("ALTER DATABASE [{}] SET COMPATIBILITY_LEVEL = 130", test.name);
     assert!(refused.contains(&command), "{refused}");
     assert!(store.migrate().await.is_err(), "nothing is changed in such a database");
@@ -234,7 +234,8 @@ async fn a_lock_that_is_not_granted_ends_before_the_command_times_out() {
     let hold = "BEGIN TRANSACTION; UPDATE t SET n = 2;";
     holder.simple_query(hold).await.unwrap().into_results().await.unwrap();
     let refused = run("UPDATE t SET n = 3").await.unwrap_err();
-    assert!(refused.to_string().to_lowercase().contains("lock"), "{refused}");
+    let refused = full_text(&refused);
+    assert!(refused.to_lowercase().contains("lock"), "{refused}");
     holder.simple_query("ROLLBACK TRANSACTION;").await.unwrap().into_results().await.unwrap();
     run("UPDATE t SET n = 3").await.unwrap();
 }
