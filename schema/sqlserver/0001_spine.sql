@@ -22,7 +22,7 @@ BEGIN
         snapshot_sha256   BINARY(32)            NOT NULL CONSTRAINT submission_contracts_snapshot UNIQUE,
         gateway_id        BIGINT                NOT NULL,
         submission_target NVARCHAR(400) COLLATE Latin1_General_100_BIN2 NOT NULL,
-        -- Attempts that policy allows; NULL if it does not count them.
+        -- Not used any more.
         attempt_limit     BIGINT                NULL,
         snapshot          NVARCHAR(MAX)         NOT NULL
     );

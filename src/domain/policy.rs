@@ -47,16 +47,22 @@ pub fn may_start(
     attempts_so_far: u32,
     now: Timestamp,
 ) -> Result<(), ExhaustedReason> {
+    attempts_left(contract, attempts_so_far)?;
+    match deadline(contract, begins_at) {
+        Some(end) if now >= end => Err(ExhaustedReason::DeadlineExceeded),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the number of attempts allows another one. The part of [`may_start`] that does not depend on the time, for a
+/// store whose transaction alone knows the time.
+pub fn attempts_left(contract: &Contract, attempts_so_far: u32) -> Result<(), ExhaustedReason> {
     match contract.policy {
-        Policy::Deadline { .. } => match deadline(contract, begins_at) {
-            Some(end) if now >= end => Err(ExhaustedReason::DeadlineExceeded),
-            _ => Ok(()),
-        },
         Policy::MaxAttempts { max_attempts } if attempts_so_far >= max_attempts.get() => {
             Err(ExhaustedReason::MaxAttempts)
         }
         Policy::OneShot if attempts_so_far >= 1 => Err(ExhaustedReason::OneShot),
-        Policy::MaxAttempts { .. } | Policy::OneShot => Ok(()),
+        Policy::Deadline { .. } | Policy::MaxAttempts { .. } | Policy::OneShot => Ok(()),
     }
 }
 

@@ -54,10 +54,18 @@ impl<'a> Starts<'a> {
         self.written.is_empty()
     }
 
+    /// Policy decides here whether the number of attempts allows another one. Only the transaction knows the time at which
+    /// it starts them, so it compares that with the due time and the deadline, which policy has set.
     pub(super) fn write(&self, script: &mut Script, epoch: &str) {
         let waiting = self.written.iter().filter_map(|place| self.waiting.get(*place));
-        let items = waiting.map(|waiting| json!({ "intent_seq": waiting.seq.0, "attempts": waiting.attempt_count }));
-        script.input("begin", items.collect(), [Column::key("intent_seq"), Column::of("attempts", "BIGINT")]);
+        let items = waiting.map(|waiting| {
+            let contract = self.contracts.get(&waiting.lane.id.0);
+            let left = contract.is_some_and(|contract| policy::attempts_left(contract, waiting.attempt_count).is_ok());
+            json!({ "intent_seq": waiting.seq.0, "attempts": waiting.attempt_count, "attempts_left": i64::from(left) })
+        });
+        let columns =
+            [Column::key("intent_seq"), Column::of("attempts", "BIGINT"), Column::of("attempts_left", "BIGINT")];
+        script.input("begin", items.collect(), columns);
         script.starts_attempts();
         script.fenced_change(&format!(
             "
@@ -66,9 +74,8 @@ UPDATE i SET attempt_count = i.attempt_count + 1, next_attempt_at = NULL, open_l
 FROM submission_intents AS i
 JOIN @begin AS b ON i.intent_seq = b.intent_seq
 JOIN submission_contracts AS c ON c.contract_id = i.contract_id
-WHERE b.intent_seq BETWEEN @first AND @last AND i.attempt_count = b.attempts AND i.next_attempt_at <= @now
-    AND (i.deadline_at IS NULL OR i.deadline_at > @now)
-    AND (c.attempt_limit IS NULL OR i.attempt_count < c.attempt_limit)
+WHERE b.intent_seq BETWEEN @first AND @last AND i.attempt_count = b.attempts AND b.attempts_left = 1
+    AND i.next_attempt_at <= @now AND (i.deadline_at IS NULL OR i.deadline_at > @now)
     AND NOT EXISTS (SELECT 1 FROM submission_target_pauses AS p WHERE p.submission_target = c.submission_target);"
         ));
         script.answer(

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::database::{Batch, Database};
 use super::rows;
 use super::script::Values;
-use crate::domain::contract::{Contract, ContractSnapshot, Policy};
+use crate::domain::contract::{Contract, ContractSnapshot};
 use crate::domain::schedule::{GatewayId, Lane, LaneId};
 use crate::store::StoreError;
 
@@ -51,13 +51,8 @@ impl Contracts {
             return Ok(row.clone());
         }
         let contract = &snapshot.contract;
-        let limit = match contract.policy {
-            Policy::Deadline { .. } => 0,
-            Policy::MaxAttempts { max_attempts } => i64::from(max_attempts.get()),
-            Policy::OneShot => 1,
-        };
         let url = contract.gateway_url.as_str();
-        let batch = ensure_contract(url, &snapshot.json, contract.target.as_str(), limit);
+        let batch = ensure_contract(url, &snapshot.json, contract.target.as_str());
         let results = database.run(batch).await?;
         let row = results.iter().flatten().next().ok_or_else(|| missing("contract"))?;
         let id = rows::need(row, "contract_id")?;
@@ -104,17 +99,16 @@ impl Contracts {
 
 /// Builds the batch that inserts a contract, if there is none with its hash, and returns its row. It runs in a
 /// transaction of its own, because a contract that no intent uses does no harm.
-pub(super) fn ensure_contract(url: &str, snapshot: &str, target: &str, attempt_limit: i64) -> Batch {
+pub(super) fn ensure_contract(url: &str, snapshot: &str, target: &str) -> Batch {
     let mut values = Values::default();
     let (url_hash, hash) = (values.hash(&sha256(url)), values.hash(&sha256(snapshot)));
     let (url, snapshot, target) = (values.text(url), values.text(snapshot), values.text(target));
-    let limit = values.number(attempt_limit);
     values.batch(format!(
         "
 INSERT INTO submission_gateways (url_sha256, gateway_url)
 SELECT {url_hash}, {url} WHERE NOT EXISTS (SELECT 1 FROM submission_gateways WHERE url_sha256 = {url_hash});
-INSERT INTO submission_contracts (snapshot_sha256, gateway_id, submission_target, attempt_limit, snapshot)
-SELECT {hash}, g.gateway_id, {target}, NULLIF({limit}, 0), {snapshot} FROM submission_gateways AS g
+INSERT INTO submission_contracts (snapshot_sha256, gateway_id, submission_target, snapshot)
+SELECT {hash}, g.gateway_id, {target}, {snapshot} FROM submission_gateways AS g
 WHERE g.url_sha256 = {url_hash} AND NOT EXISTS (SELECT 1 FROM submission_contracts WHERE snapshot_sha256 = {hash});
 SELECT contract_id, gateway_id FROM submission_contracts WHERE snapshot_sha256 = {hash};"
     ))

@@ -5,7 +5,7 @@ use tiberius::ToSql;
 
 use super::super::service::Fill;
 use super::{BenchDatabase, number, run};
-use crate::domain::contract::{ContractSnapshot, Policy};
+use crate::domain::contract::ContractSnapshot;
 use crate::store::sqlserver::Tds;
 
 /// Rows in one statement: as many numbers as five digits have, so that the log of a statement stays small.
@@ -16,8 +16,8 @@ const PAYLOAD: usize = 200;
 /// Inserts the contract of all intents. The service finds it by its hash.
 const CONTRACT: &str = "
 INSERT INTO submission_gateways (url_sha256, gateway_url) VALUES (@P1, @P2);
-INSERT INTO submission_contracts (snapshot_sha256, gateway_id, submission_target, attempt_limit, snapshot)
-SELECT @P3, gateway_id, @P4, @P5, @P6 FROM submission_gateways;
+INSERT INTO submission_contracts (snapshot_sha256, gateway_id, submission_target, snapshot)
+SELECT @P3, gateway_id, @P4, @P5 FROM submission_gateways;
 SELECT contract_id, gateway_id FROM submission_contracts;";
 
 /// All numbers of one step, starting at the first parameter.
@@ -100,14 +100,9 @@ fn signed(count: u64) -> i64 {
 pub(super) async fn keep_contract(client: &mut Tds, snapshot: &ContractSnapshot) -> Result<(i64, i64), String> {
     let contract = &snapshot.contract;
     let hash = |text: &str| Sha256::digest(text.as_bytes()).to_vec();
-    let limit = match contract.policy {
-        Policy::Deadline { .. } => None,
-        Policy::MaxAttempts { max_attempts } => Some(i64::from(max_attempts.get())),
-        Policy::OneShot => Some(1),
-    };
     let (url, target) = (contract.gateway_url.as_str(), contract.target.as_str());
     let json: &str = &snapshot.json;
-    let values: [&dyn ToSql; 6] = [&hash(url), &url, &hash(json), &target, &limit, &json];
+    let values: [&dyn ToSql; 5] = [&hash(url), &url, &hash(json), &target, &json];
     let rows = run(client, CONTRACT, &values).await?;
     let row = rows.first().ok_or("the contract that was just inserted is missing")?;
     number(row, "contract_id").zip(number(row, "gateway_id")).ok_or_else(|| "the contract has no number".to_owned())

@@ -337,7 +337,7 @@ pub(crate) fn all() -> Vec<Batch> {
     let not_allowed = [NotAllowed { seq: IntentSeq(1), attempts: 1, reason: ExhaustedReason::OneShot.as_str() }];
     let checks = [checks::LEVEL, checks::JSON, checks::ISOLATION, checks::CLOCK];
     let mut all = vec![
-        contracts::ensure_contract("http://x", "{}", "t", 1),
+        contracts::ensure_contract("http://x", "{}", "t"),
         contracts::ensure_receiver("http://x", 1),
         contracts::contracts(Vec::new()),
         leases::acquire_batch("lease", "me", Duration::from_secs(1)),
