@@ -17,7 +17,7 @@
 //! - [`gateway`]: one call of a gateway, and how its answer is read.
 //! - [`store`]: the contract of a store, the store actor, and the SQLite and SQL Server stores.
 //! - [`telemetry`]: metrics, logging and trace spans.
-//! - [`http_client`]: the HTTP/1.1 client for gateways, webhooks and the trace collector.
+//! - [`http_client`]: the HTTP/1.1 client for gateways, webhooks, the trace collector and the provider of sign-ins.
 //! - [`platform`]: clocks, file descriptors, supervision of actors, errors with their causes.
 //! - [`domain`]: what an intent is and what becomes of it; pure functions and types.
 //!

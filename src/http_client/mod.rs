@@ -1,4 +1,5 @@
-//! The HTTP/1.1 client for calls to gateways, webhook receivers and trace collectors, over http and https.
+//! The HTTP/1.1 client for calls to gateways, webhook receivers, trace collectors and the provider of sign-ins, over http
+//! and https.
 //!
 //! [`HttpClient`] sends one request per call, and never repeats a request if any byte of it may have left this machine. The
 //! result has four cases: a response arrived; the request was not sent; it was sent and no complete response arrived
@@ -21,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use actix_web::http::header::HttpDate;
 use bytes::Bytes;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Request, Uri, Version};
+use hyper::{Method, Request, Uri, Version};
 use prometheus::IntCounter;
 use tokio::time::Instant;
 
@@ -61,8 +62,9 @@ struct Shared {
     report: Option<ShortageReport>,
 }
 
-/// The URL, headers and timeout of a POST request.
+/// The method, URL, headers and timeout of a request.
 pub struct OutgoingRequest {
+    method: Method,
     url: String,
     headers: Vec<(String, String)>,
     timeout: Duration,
@@ -138,7 +140,7 @@ impl OutgoingRequest {
         let uri: Uri = self.url.parse().context(|| "its URL is invalid")?;
         let origin = Origin::of(&uri).context(|| "its URL is invalid")?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut request = Request::post(path).body(body)?;
+        let mut request = Request::builder().method(self.method).uri(path).body(body)?;
         let headers = request.headers_mut();
         let host = HeaderValue::try_from(origin.host_header())?;
         headers.insert(header::HOST, host);
@@ -176,7 +178,16 @@ impl HttpClient {
 
     /// A POST request to the URL, with the client's timeout and no headers yet.
     pub fn post(&self, url: &str) -> OutgoingRequest {
-        OutgoingRequest { url: url.to_owned(), headers: Vec::new(), timeout: self.timeout }
+        self.request(Method::POST, url)
+    }
+
+    /// A GET request to the URL, with the client's timeout and no headers yet. It is sent with an empty body.
+    pub fn get(&self, url: &str) -> OutgoingRequest {
+        self.request(Method::GET, url)
+    }
+
+    fn request(&self, method: Method, url: &str) -> OutgoingRequest {
+        OutgoingRequest { method, url: url.to_owned(), headers: Vec::new(), timeout: self.timeout }
     }
 
     /// Sends a request and reads the response. The timeout covers everything, from the name lookup to the last byte.
