@@ -138,7 +138,8 @@ impl Service {
             clock: WallClock::system(),
             tracer: tracer.clone(),
         };
-        let console = Console::new(&config.console, address.ip())?;
+        let console = Console::new(&config.console, address.ip(), https.is_some(), tls)?;
+        console.warn_about_sign_in(&registry.get());
         let served = console.clone();
         let routes = move |routes: &mut ServiceConfig| {
             // The API comes first: its `/ui/history` lies under `/ui`, which the console would otherwise answer as a whole.
@@ -163,7 +164,9 @@ impl Service {
     pub fn reload(&self, files: &RegistryFiles, variables: &Variables) {
         match self.registry.reload(files, variables) {
             Ok(summary) => {
-                self.metrics.name_targets(self.registry.get().targets());
+                let registry = self.registry.get();
+                self.metrics.name_targets(registry.targets());
+                self.console.warn_about_sign_in(&registry);
                 log::info!("registry_reloaded file={:?} {summary}", files.targets);
             }
             Err(error) => log::error!(
@@ -191,7 +194,7 @@ pub fn descriptor_demand(config: &Config) -> Result<Demand, ConfigError> {
     Ok(Demand {
         connections: config.max_connections,
         per_address: config.max_connections_per_address,
-        calls: config.max_in_flight.saturating_add(WEBHOOKS_IN_FLIGHT),
+        calls: config.max_in_flight.saturating_add(WEBHOOKS_IN_FLIGHT).saturating_add(console::MAX_SIGN_IN_CALLS),
         store: config.store.files()?,
     })
 }

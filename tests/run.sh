@@ -18,6 +18,7 @@ chromium   chromium                                       browser::
 chromedriver chromium-driver                              browser::
 promtool   prometheus                                     deployment::the_alerts_fire_when_they_should
 mypy       mypy                                           -
+npm        nodejs,npm                                     oidc::browser::
 npm        nodejs,npm                                     -
 mcs        mono-mcs                                       -
 mono       mono-runtime,libmono-system-net-http4.0-cil,libmono-system-runtime-serialization4.0-cil -

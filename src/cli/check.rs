@@ -27,6 +27,9 @@ pub(super) async fn run(config: Config, invalid: &[InvalidSetting]) -> CommandRe
         line(config.auth_mode(), |mode| format!("tokens: {mode:?}").to_lowercase()),
         line(config.lease_timing(), |_| "settings: ok".to_owned()),
         line(config.console.administrator(), |_| "console: ok".to_owned()),
+        line(config.console.session_secrets(), |secrets| {
+            format!("sessions: {}", if secrets.is_some() { "shared" } else { "of this process only" })
+        }),
         line(tls_config(config.gateway_ca.as_deref()), |_| "certificates: ok".to_owned()),
         line(https_of(&config), |tls| format!("serves {}", if tls.is_some() { "https" } else { "http" })),
         check_descriptors(&config),

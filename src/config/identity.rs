@@ -84,7 +84,7 @@ impl JwtVerifier {
             serde_json::from_str(key_set).map_err(|error| format!("is not a JSON Web Key Set: {error}"))?;
         let mut keys = HashMap::new();
         for jwk in &set.keys {
-            let Some((kid, key, algorithm)) = verification_key(jwk) else { continue };
+            let Some((Some(kid), key, algorithm)) = verification_key(jwk) else { continue };
             let mut validation = Validation::new(algorithm);
             validation.set_issuer(&[issuer]);
             validation.set_audience(&[audience]);
@@ -116,8 +116,8 @@ impl JwtVerifier {
     }
 }
 
-/// The id, key and algorithm of a JSON Web Key, if signatures can be verified with it.
-fn verification_key(jwk: &Jwk) -> Option<(String, DecodingKey, Algorithm)> {
+/// The id, key and algorithm of a JSON Web Key, if signatures can be verified with it: RS256 or ES256.
+pub fn verification_key(jwk: &Jwk) -> Option<(Option<String>, DecodingKey, Algorithm)> {
     let algorithm = match &jwk.algorithm {
         AlgorithmParameters::RSA(_) => Algorithm::RS256,
         AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => Algorithm::ES256,
@@ -129,7 +129,7 @@ fn verification_key(jwk: &Jwk) -> Option<(String, DecodingKey, Algorithm)> {
     let key = DecodingKey::from_jwk(jwk).ok()?;
     let stated = jwk.common.key_algorithm.map(|stated| stated.to_string());
     let matches = stated.is_none_or(|stated| stated == format!("{algorithm:?}"));
-    Some((jwk.common.key_id.clone()?, key, algorithm)).filter(|_| matches)
+    Some((jwk.common.key_id.clone(), key, algorithm)).filter(|_| matches)
 }
 
 /// The words of a claim, which is either a list of strings or one string with words separated by spaces.

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::config::registry::{ConsoleUser, InvalidHtpasswd, RegistryFiles};
+use crate::config::registry::{InvalidHtpasswd, RegistryFiles};
+use crate::config::session_key::InvalidSessionKey;
 use crate::domain::contract::GatewayUrl;
 use crate::domain::lease::{LeaseTiming, UnsafeTiming};
 use crate::store::selection::{Credentials, DEFAULT_STORE, InvalidStore, StoreChoice};
 use crate::store::sqlserver::PoolSettings;
 use crate::telemetry::logging::LogFormat;
 
-use super::values::{auth_mode, collector, log_format, name, origins, switch};
+pub use super::console_settings::ConsoleConfig;
+use super::values::{auth_mode, collector, log_format, name, switch};
 pub use super::values::{duration, listen_address, whole};
 
 /// Each attempt in flight is a connection with a payload in memory: 10,000 of 256 KiB are 2.5 GiB.
@@ -38,7 +40,7 @@ const SHUTDOWN_DELAY: (Duration, Duration) = (Duration::ZERO, minutes(10));
 /// At most a century. Without the setting, intents are kept forever.
 const RETENTION: (Duration, Duration) = (Duration::from_secs(1), minutes(36_500 * 24 * 60));
 
-const fn minutes(count: u64) -> Duration {
+pub(super) const fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
 }
 
@@ -160,7 +162,7 @@ pub struct Config {
     #[arg(long, env = "SM_SHUTDOWN_DELAY", default_value = "2s", value_parser = duration(SHUTDOWN_DELAY.0, SHUTDOWN_DELAY.1), value_name = "TIME")]
     pub shutdown_delay: Duration,
 
-    /// PEM file with additional certificate authorities for https gateways and webhooks
+    /// PEM file with additional certificate authorities for https gateways, webhooks and the provider of sign-ins
     #[arg(long, env = "SM_GATEWAY_CA", value_name = "FILE")]
     pub gateway_ca: Option<PathBuf>,
 
@@ -212,7 +214,7 @@ pub struct RegistryConfig {
     #[arg(long, env = "SM_INBOX_CLIENTS", value_name = "FILE")]
     inbox_clients: Option<PathBuf>,
 
-    /// File with the users of the console, the hashes of their passwords and their roles
+    /// File with the users of the console and their roles: hashes of their passwords, or the provider they sign in with
     #[arg(long, env = "SM_CONSOLE_USERS", value_name = "FILE")]
     console_users: Option<PathBuf>,
 }
@@ -226,37 +228,6 @@ impl RegistryConfig {
             inbox_clients: self.inbox_clients.clone(),
             console_users: self.console_users.clone(),
         }
-    }
-}
-
-/// The settings of the operator console.
-#[derive(Args, Clone)]
-pub struct ConsoleConfig {
-    /// One administrator of the console: a line as 'htpasswd -nB user' prints it. Without it and without --console-users
-    /// the console needs no login on loopback and is off on other addresses
-    // `administrator` checks the value, because an error from clap would print it.
-    #[arg(long, env = "SM_CONSOLE_AUTH", hide_env_values = true, value_name = "USER:HASH")]
-    pub console_auth: Option<String>,
-
-    /// Whether the console shows payloads
-    #[arg(long, env = "SM_CONSOLE_PAYLOADS", default_value = "on", value_parser = switch, value_name = "ON|OFF")]
-    pub console_payloads: Switch,
-
-    /// Origins whose pages may embed the console in a frame, separated by spaces
-    #[arg(long, env = "SM_CONSOLE_FRAMES", default_value = "", value_parser = origins, value_name = "ORIGINS")]
-    pub console_frames: String,
-}
-
-impl std::fmt::Debug for ConsoleConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ConsoleConfig { .. }")
-    }
-}
-
-impl ConsoleConfig {
-    /// The user of `SM_CONSOLE_AUTH`, if it is set. An error repeats nothing of its value.
-    pub fn administrator(&self) -> Result<Option<ConsoleUser>, ConfigError> {
-        Ok(self.console_auth.as_deref().map(ConsoleUser::of_htpasswd).transpose()?)
     }
 }
 
@@ -311,6 +282,10 @@ pub enum ConfigError {
     Store(#[from] InvalidStore),
     #[error("--console-auth or SM_CONSOLE_AUTH {0}")]
     ConsoleAuth(#[from] InvalidHtpasswd),
+    #[error("--session-key or SM_SESSION_KEY {0}")]
+    SessionKey(#[from] InvalidSessionKey),
+    #[error("the cipher of console sessions does not work: {0}")]
+    SessionCipher(#[from] aws_lc_rs::error::Unspecified),
     #[error("the system has no random numbers: {0}")]
     NoRandomNumbers(#[from] getrandom::Error),
     #[error(

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::settings::{AuthMode, Switch};
-use crate::domain::contract::GatewayUrl;
+use crate::domain::contract::{GatewayUrl, http_url};
 use crate::telemetry::logging::LogFormat;
 
 const MILLISECOND: u128 = 1_000_000;
@@ -128,6 +128,16 @@ pub(super) fn collector(text: &str) -> Result<GatewayUrl, String> {
     GatewayUrl::parse(text).map_err(|problem| format!("must be an http or https URL with a host; this value {problem}"))
 }
 
+/// Parses a URL without a path and returns its origin, such as `https://submissions.example`.
+pub(super) fn base_url(text: &str) -> Result<String, String> {
+    let url = http_url(text).and_then(|url| match (url.path(), url.query()) {
+        ("/", None) => Ok(url),
+        _ => Err("has more than a host and a port".to_owned()),
+    });
+    let expected = "must be a URL such as https://submissions.example";
+    url.map(|url| url.origin().ascii_serialization()).map_err(|problem| format!("{expected}; this value {problem}"))
+}
+
 /// Parses the name of an instance or a lease.
 pub(super) fn name(text: &str) -> Result<String, String> {
     let fine = !text.is_empty() && text.len() <= 200 && text.chars().all(|c| c.is_ascii_graphic());
@@ -207,6 +217,21 @@ mod tests {
         for text in ["250ms", "15s", "90s", "2m", "36500d", "0s"] {
             let parsed = parse_duration(text).unwrap();
             assert_eq!(parse_duration(&duration_text(parsed)), Some(parsed), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_base_url_has_nothing_after_its_host_and_port() {
+        for (text, expected) in [
+            ("https://Submissions.example", Some("https://submissions.example")),
+            ("https://submissions.example:443/", Some("https://submissions.example")),
+            ("http://127.0.0.1:8082", Some("http://127.0.0.1:8082")),
+            ("https://submissions.example/ui", None),
+            ("https://submissions.example/?a", None),
+            ("submissions.example", None),
+            ("ftp://submissions.example", None),
+        ] {
+            assert_eq!(base_url(text).ok().as_deref(), expected, "{text}");
         }
     }
 

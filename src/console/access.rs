@@ -1,9 +1,9 @@
 //! Access to the console, and the security headers of its pages.
 //!
 //! The guard finds out who sent a request, and adds that [`Operator`] to it; what each role may call is checked with the
-//! route ([`crate::web::permissions`]). On loopback the console needs no login as long as no user is configured. On other
-//! addresses it then is disabled. Pages load nothing from other hosts, run no inline script and can be framed only by
-//! configured origins. Forms are accepted only from pages of this console.
+//! route ([`crate::web::permissions`]). On loopback the console needs no login as long as neither a user nor a provider is
+//! configured. On other addresses it then is disabled. Pages load nothing from other hosts, run no inline script and can be
+//! framed only by configured origins. Forms are accepted only from pages of this console.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,31 +13,48 @@ use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::{Method, StatusCode};
 use actix_web::middleware::Next;
-use actix_web::{Error, HttpMessage, HttpResponse, web};
+use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse, web};
 
 use super::passwords::Admission;
+use super::sign_in::{SignedIn, events, sign_in_first};
 use super::{Console, notice};
 use crate::web::operator::Operator;
 use crate::web::{WebDeps, origin};
 
-/// Middleware of all console pages: checks access and adds the security headers.
+/// The challenge that makes browsers ask for a user name and a password.
+pub(super) const BASIC_CHALLENGE: HeaderValue =
+    HeaderValue::from_static("Basic realm=\"submission manager\", charset=\"UTF-8\"");
+
+/// Somebody who may use the console, and a cookie to send with the response.
+struct Admitted {
+    operator: Operator,
+    cookie: Option<HeaderValue>,
+}
+
+impl From<Operator> for Admitted {
+    fn from(operator: Operator) -> Self {
+        Self { operator, cookie: None }
+    }
+}
+
+/// Middleware of all pages that need somebody: checks access and adds the security headers.
 pub(super) async fn guard(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let console = request.app_data::<web::Data<Console>>().cloned();
-    let deps = request.app_data::<web::Data<WebDeps>>().cloned();
-    let Some((console, deps)) = console.zip(deps) else {
-        return Err(actix_web::error::ErrorInternalServerError("the console is not set up"));
-    };
+    let (console, deps) = deps_of(&request)?;
     let admitted = match operator_of(&request, &console, &deps).await {
         Ok(_) if !is_allowed_origin(&request) => Err(foreign()),
         result => result,
     };
     let mut response = match admitted {
-        Ok(operator) => {
+        Ok(Admitted { operator, cookie }) => {
             request.extensions_mut().insert(operator);
-            next.call(request).await?.map_into_left_body()
+            let mut response = next.call(request).await?.map_into_left_body();
+            if let Some(cookie) = cookie {
+                response.headers_mut().append(header::SET_COOKIE, cookie);
+            }
+            response
         }
         Err(refusal) => request.into_response(refusal).map_into_right_body(),
     };
@@ -45,32 +62,59 @@ pub(super) async fn guard(
     Ok(response)
 }
 
+/// Middleware of the pages that anyone may see: sign-in, sign-out and assets. Adds the security headers.
+pub(super) async fn public(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let (console, _) = deps_of(&request)?;
+    let mut response = if is_allowed_origin(&request) {
+        next.call(request).await?.map_into_left_body()
+    } else {
+        request.into_response(foreign()).map_into_right_body()
+    };
+    add_headers(response.headers_mut(), &console);
+    Ok(response)
+}
+
+fn deps_of(request: &ServiceRequest) -> Result<(web::Data<Console>, web::Data<WebDeps>), Error> {
+    let console = request.app_data::<web::Data<Console>>().cloned();
+    let deps = request.app_data::<web::Data<WebDeps>>().cloned();
+    console.zip(deps).ok_or_else(|| actix_web::error::ErrorInternalServerError("the console is not set up"))
+}
+
+/// The address of the connection, not of a proxy header: an attacker could forge the header.
+pub(super) fn address_of(request: &HttpRequest) -> IpAddr {
+    request.peer_addr().map_or(IpAddr::from([0; 4]), |peer| peer.ip())
+}
+
 /// The person who sent the request, or the response that refuses it.
-async fn operator_of(request: &ServiceRequest, console: &Console, deps: &WebDeps) -> Result<Operator, HttpResponse> {
-    let users = console.users(&deps.registry.get());
-    if users.is_empty() {
+async fn operator_of(request: &ServiceRequest, console: &Console, deps: &WebDeps) -> Result<Admitted, HttpResponse> {
+    let registry = deps.registry.get();
+    let (users, oidc) = (console.users(&registry), registry.oidc.as_deref());
+    if users.is_empty() && oidc.is_none() {
         let own_name = origin::host(request.request()).is_some_and(|host| deps.listener.is_own_name(host));
-        return if console.on_loopback && own_name { Ok(Operator::ON_LOOPBACK) } else { Err(closed()) };
+        return if console.on_loopback && own_name { Ok(Operator::ON_LOOPBACK.into()) } else { Err(closed()) };
     }
-    // The address of the connection, not of a proxy header: an attacker could forge the header.
-    let address = request.peer_addr().map_or(IpAddr::from([0; 4]), |peer| peer.ip());
+    if let Some(oidc) = oidc {
+        let signed_in = console.sign_in.signed_in(request.request(), &users, Some(oidc), deps.clock.now());
+        if let Some(SignedIn { operator, renewed }) = signed_in {
+            return Ok(Admitted { operator, cookie: renewed });
+        }
+    }
+    let address = address_of(request.request());
     let authorization = request.headers().get(header::AUTHORIZATION);
-    let counted = |result: &str| deps.metrics.console_login(result);
-    match console.passwords.admit(&users, authorization, address).await {
-        Admission::Known(operator) => Ok(operator),
+    let admission = console.passwords.admit(&users, authorization, address).await;
+    events::password_refused(deps, &admission, address);
+    match admission {
+        Admission::Known(operator) => Ok(operator.into()),
         Admission::Right(operator) => {
-            counted("right");
-            Ok(operator)
+            events::signed_in(deps, &operator, address);
+            Ok(operator.into())
         }
-        Admission::Missing => Err(unauthorized()),
-        Admission::Wrong => {
-            counted("wrong");
-            Err(unauthorized())
-        }
-        Admission::Limited(retry_after) => {
-            counted("limited");
-            Err(limited(retry_after))
-        }
+        Admission::Missing if oidc.is_some() => Err(sign_in_first(request.request(), &users)),
+        Admission::Missing | Admission::Wrong => Err(unauthorized()),
+        Admission::Limited(retry_after) => Err(limited(retry_after)),
     }
 }
 
@@ -123,7 +167,6 @@ fn limited(retry_after: Duration) -> HttpResponse {
 
 fn unauthorized() -> HttpResponse {
     let mut response = notice(StatusCode::UNAUTHORIZED, "Sign in", "The console needs a user name and a password.");
-    let challenge = HeaderValue::from_static("Basic realm=\"submission manager\", charset=\"UTF-8\"");
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, BASIC_CHALLENGE);
     response
 }

@@ -24,9 +24,9 @@ const MAX_PENDING_PER_ADDRESS: usize = 4;
 /// Checks of all addresses that wait or run. With this limit, none waits longer than four seconds.
 const MAX_PENDING: usize = 16;
 
-struct Limit {
-    burst: u32,
-    every: Duration,
+pub(super) struct Limit {
+    pub burst: u32,
+    pub every: Duration,
 }
 
 /// A limit was reached; another check is allowed after this time.
@@ -35,11 +35,16 @@ pub(super) struct TooManyChecks(pub Duration);
 
 /// How much of a limit is used, as the time at which the limit will be fully available again (a leaky bucket).
 #[derive(Clone, Copy)]
-struct Used(Instant);
+pub(super) struct Used(Instant);
 
 impl Used {
+    /// Nothing of the limit is used.
+    pub(super) const fn nothing(now: Instant) -> Self {
+        Self(now)
+    }
+
     /// Counts one more check, or returns how long to wait for it.
-    fn plus_one(self, limit: &Limit, now: Instant) -> Result<Self, TooManyChecks> {
+    pub(super) fn plus_one(self, limit: &Limit, now: Instant) -> Result<Self, TooManyChecks> {
         let used = self.0.max(now) + limit.every;
         let over = used.duration_since(now).saturating_sub(limit.every * limit.burst);
         if over.is_zero() { Ok(Self(used)) } else { Err(TooManyChecks(over)) }

@@ -20,6 +20,7 @@ mod payload;
 mod query_form;
 mod redrives;
 mod search;
+mod sign_in;
 mod targets;
 mod time_input;
 mod timeline;
@@ -37,6 +38,8 @@ use askama::Template;
 
 use self::nav::Nav;
 use self::passwords::{Passwords, Users};
+pub use self::sign_in::MAX_CALLS as MAX_SIGN_IN_CALLS;
+use self::sign_in::{SignIn, handlers};
 use crate::config::registry::{ConsoleUser, Registry};
 use crate::config::settings::{ConfigError, ConsoleConfig, Switch};
 use crate::platform::errors::full_text;
@@ -51,6 +54,9 @@ pub struct Console {
     administrator: Option<ConsoleUser>,
     on_loopback: bool,
     passwords: Arc<Passwords>,
+    sign_in: Arc<SignIn>,
+    /// Whether sessions end with this process, because no key for them is configured.
+    own_sessions: bool,
     /// Whether pages may show payloads.
     payloads: bool,
     /// The origins whose pages may embed the console in a frame, separated by spaces; usually none.
@@ -58,12 +64,20 @@ pub struct Console {
 }
 
 impl Console {
-    /// The console of an instance that listens on this address.
-    pub fn new(config: &ConsoleConfig, listens_on: IpAddr) -> Result<Self, ConfigError> {
+    /// The console of an instance that listens on this address, with https or without. It calls the provider of sign-ins with
+    /// the TLS configuration `tls`.
+    pub fn new(
+        config: &ConsoleConfig,
+        listens_on: IpAddr,
+        https: bool,
+        tls: Arc<rustls::ClientConfig>,
+    ) -> Result<Self, ConfigError> {
         Ok(Self {
             administrator: config.administrator()?,
             on_loopback: listens_on.is_loopback(),
             passwords: Arc::new(Passwords::new()?),
+            sign_in: Arc::new(SignIn::new(config, https, tls)?),
+            own_sessions: config.session_key.is_none(),
             payloads: config.console_payloads == Switch::On,
             frames: config.console_frames.clone(),
         })
@@ -71,7 +85,24 @@ impl Console {
 
     /// Whether everyone on this machine can use the console without a login.
     pub fn is_open(&self, registry: &Registry) -> bool {
-        self.on_loopback && self.users(registry).is_empty()
+        self.on_loopback && self.users(registry).is_empty() && registry.oidc.is_none()
+    }
+
+    /// Logs what will not work for people who sign in with OpenID Connect.
+    pub fn warn_about_sign_in(&self, registry: &Registry) {
+        if registry.oidc.is_none() {
+            return;
+        }
+        if self.own_sessions {
+            let next = "set SM_SESSION_KEY to the same key on all instances: without it, people must sign in again after a \
+                        restart, and a fleet cannot share sessions";
+            log::warn!("console_sessions_not_shared next={next:?}");
+        }
+        if !self.on_loopback && !self.sign_in.uses_https() {
+            let next = "set SM_CONSOLE_URL to the https URL of the proxy, or serve https with SM_TLS_CERT and SM_TLS_KEY: \
+                        cookies of sessions can be read on the network";
+            log::warn!("console_sign_in_without_https next={next:?}");
+        }
     }
 
     fn users(&self, registry: &Registry) -> Users {
@@ -81,9 +112,34 @@ impl Console {
 
 /// Registers the routes of the console.
 pub fn routes(config: &mut web::ServiceConfig, console: Console) {
-    config.configure(search::home).service(
+    config.app_data(web::Data::new(console)).configure(search::home);
+    // These come first: the rest below `/ui` needs somebody who is signed in.
+    config
+        .service(public_resource("/sign-in").route(get_or_head().to(handlers::show)).wrap(from_fn(access::public)))
+        .service(
+            public_resource("/sign-in/start").route(get_or_head().to(handlers::start)).wrap(from_fn(access::public)),
+        )
+        .service(
+            public_resource("/sign-in/callback")
+                .route(get_or_head().to(handlers::callback))
+                .wrap(from_fn(access::public)),
+        )
+        .service(
+            public_resource("/sign-in/password")
+                .route(web::post().to(handlers::password))
+                .wrap(from_fn(access::public)),
+        )
+        .service(
+            public_resource("/sign-out")
+                .route(get_or_head().to(handlers::signed_out))
+                .route(web::post().to(handlers::sign_out))
+                .wrap(from_fn(access::public)),
+        )
+        .service(
+            public_resource("/assets/{name}").route(get_or_head().to(assets::asset)).wrap(from_fn(access::public)),
+        );
+    config.service(
         web::scope(ROOT)
-            .app_data(web::Data::new(console))
             .wrap(from_fn(access::guard))
             .service(resource("").route(get_or_head().to(overview::show)))
             .service(resource("/search").route(get_or_head().to(search::search)))
@@ -113,7 +169,6 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
             .service(resource("/targets").route(get_or_head().to(targets::show)))
             .service(resource("/targets/{submissionTarget}/pause").route(web::post().to(targets::pause)))
             .service(resource("/targets/{submissionTarget}/resume").route(web::post().to(targets::resume)))
-            .service(resource("/assets/{name}").route(get_or_head().to(assets::asset)))
             .default_service(web::to(|| async {
                 Err::<(), _>(PageError::NotFound("There is no such page.".to_owned()))
             })),
@@ -125,7 +180,15 @@ const ROOT: &str = "/ui";
 /// A resource at `path` below `/ui`, with or without a slash at the end. A role that may not call it gets a page that says
 /// which role it needs.
 fn resource(path: &str) -> Resource<impl GuardedService + use<>> {
-    let resource = web::resource(with_and_without_slash(path));
+    checked(web::resource(with_and_without_slash(path)), path)
+}
+
+/// Like [`resource`], but outside the part of the console that needs somebody who is signed in.
+fn public_resource(path: &str) -> Resource<impl GuardedService + use<>> {
+    checked(web::resource(with_and_without_slash(&format!("{ROOT}{path}"))), path)
+}
+
+fn checked(resource: Resource, path: &str) -> Resource<impl GuardedService + use<>> {
     guarded(resource, &format!("{ROOT}{path}"), |_, refusal| match refusal {
         Refusal::Role(needed) => {
             let text = format!("This needs the role {}. Ask an administrator of the service for it.", needed.as_str());

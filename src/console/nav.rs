@@ -57,6 +57,11 @@ impl Nav {
         Some((operator.name.as_deref()?, operator.role.as_str()))
     }
 
+    /// Whether to show the button that ends the session.
+    pub(super) fn can_sign_out(&self) -> bool {
+        self.operator.as_ref().is_some_and(|operator| operator.known_by.is_session())
+    }
+
     /// Whether to show buttons that change something, and payloads. The server refuses both anyway.
     pub(super) fn may_act(&self) -> bool {
         self.operator.as_ref().is_some_and(|operator| operator.role.includes(Role::Operator))

@@ -1,4 +1,4 @@
-//! Sign-in to the console with a user name and a password (basic auth).
+//! Sign-in to the console with a user name and a password, from basic auth or the form of the sign-in page.
 //!
 //! Passwords are checked one at a time, outside the request threads, and within [`LoginLimits`]. Credentials that were
 //! right before are remembered as a hash and need no further check, so guessing never delays an operator who is signed in.
@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use super::login_limits::{LoginLimits, PasswordCheck, TooManyChecks};
 use crate::config::registry::ConsoleUser;
 use crate::platform::clock::monotonic;
-use crate::web::operator::Operator;
+use crate::web::operator::{KnownBy, Operator};
 
 /// The maximum length of a password. bcrypt ignores further bytes, so a longer password would be equal to its first part.
 const MAX_PASSWORD_BYTES: usize = 72;
@@ -43,7 +43,7 @@ impl Users {
         self.iter().next().is_none()
     }
 
-    fn find(&self, name: &str) -> Option<&ConsoleUser> {
+    pub(super) fn find(&self, name: &str) -> Option<&ConsoleUser> {
         self.iter().find(|user| *user.name == *name)
     }
 
@@ -104,6 +104,17 @@ impl Passwords {
     ) -> Admission {
         let Some(given) = credentials(authorization) else { return Admission::Missing };
         let (name, password) = given.split_once(':').unwrap_or((&given, ""));
+        self.check(users, name, password, address).await
+    }
+
+    /// Checks a user name and a password that come from this address. The result is never `Missing`.
+    pub(super) async fn check(
+        self: &Arc<Self>,
+        users: &Users,
+        name: &str,
+        password: &str,
+        address: IpAddr,
+    ) -> Admission {
         let found = users.find(name);
         if let Some(user) = found.filter(|user| self.knows(user, password)) {
             return Admission::Known(operator(user));
@@ -162,7 +173,7 @@ impl Passwords {
 }
 
 fn operator(user: &ConsoleUser) -> Operator {
-    Operator { name: Some(Arc::clone(&user.name)), role: user.role }
+    Operator { name: Some(Arc::clone(&user.name)), role: user.role, known_by: KnownBy::Password }
 }
 
 /// The `user:password` of an `Authorization` header with basic auth.
@@ -211,14 +222,14 @@ mod tests {
     }
 
     fn ops() -> Operator {
-        Operator { name: Some("ops".into()), role: Role::Admin }
+        Operator { name: Some("ops".into()), role: Role::Admin, known_by: KnownBy::Password }
     }
 
     #[actix_web::test]
     async fn each_user_is_admitted_in_their_own_role_and_nobody_else() {
         let fixture = Fixture::new("se:cret é");
         assert_eq!(fixture.admit("ops:se:cret é").await, Admission::Right(ops()));
-        let vera = Operator { name: Some("vera".into()), role: Role::Viewer };
+        let vera = Operator { name: Some("vera".into()), role: Role::Viewer, known_by: KnownBy::Password };
         assert_eq!(fixture.admit("vera:tulip").await, Admission::Right(vera.clone()));
         for wrong in ["ops:se:cret", "root:se:cret é", "vera:se:cret é", "root:tulip", "ops:", "ops", ":tulip", ""] {
             assert_eq!(fixture.admit(wrong).await, Admission::Wrong, "{wrong}");

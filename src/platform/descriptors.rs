@@ -1,7 +1,7 @@
 //! Raises the limit of open files at start, checks that it is high enough, and derives the connection limits from it.
 //!
-//! Every connection needs a file descriptor. Some are reserved for the store and for calls to gateways and webhook
-//! receivers, and clients get the rest, so that many clients cannot prevent the service from sending intents.
+//! Every connection needs a file descriptor. Some are reserved for the store and for outgoing calls, and clients get the
+//! rest, so that many clients cannot prevent the service from sending intents.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -26,7 +26,7 @@ pub struct Demand {
     pub connections: usize,
     /// Maximum number of client connections from one address; `None` means half of all.
     pub per_address: Option<usize>,
-    /// Maximum number of simultaneous calls to gateways and webhook receivers.
+    /// Maximum number of simultaneous calls to gateways, webhook receivers and the provider of sign-ins.
     pub calls: usize,
     /// Files and connections of the store.
     pub store: usize,
@@ -35,7 +35,7 @@ pub struct Demand {
 /// The limit of open files is too low for the service to start.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "this process can open {limit} files, but needs at least {needed}: {calls} for calls to gateways and webhooks, {store} \
+    "this process can open {limit} files, but needs at least {needed}: {calls} for calls to gateways, webhooks and the provider of sign-ins, {store} \
      for the store, {BASE} for itself and {MIN_CONNECTIONS} for clients; raise the limit (ulimit -n, or LimitNOFILE= in the \
      systemd unit), or lower --max-in-flight or SM_MAX_IN_FLIGHT"
 )]

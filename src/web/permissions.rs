@@ -15,15 +15,17 @@ use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse, Resource, web};
 
 use super::error::ApiError;
 use super::operator::Operator;
-use super::{WebDeps, auth};
+use super::{WebDeps, auth, origin};
 use crate::domain::client::Scope;
 use crate::domain::role::Role;
 
 /// What a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// Nothing. Health checks, metrics and descriptions of the API.
+    /// Nothing. Health checks, metrics, descriptions of the API, and the pages of the console for signing in.
     Nothing,
+    /// A request that a page of the console sent, whoever uses it. For signing in with a password and signing out.
+    OwnPage,
     /// With `SM_AUTH=required` a token with this scope; with `SM_AUTH=off` a request that no page of another site sent.
     Scope(Scope),
     /// A token with this scope that is valid for the tenant of the job. The handler checks it: the tenant is in the request
@@ -131,8 +133,18 @@ pub const ROUTES: &[Route] = &[
     get("/ui/targets", VIEWER),
     post("/ui/targets/{submissionTarget}/pause", OPERATOR),
     post("/ui/targets/{submissionTarget}/resume", OPERATOR),
-    get("/ui/assets/{name}", VIEWER),
+    get("/ui/assets/{name}", Needs::Nothing),
+    get("/ui/sign-in", Needs::Nothing),
+    get("/ui/sign-in/start", Needs::Nothing),
+    get("/ui/sign-in/callback", Needs::Nothing),
+    post("/ui/sign-in/password", Needs::OwnPage),
+    get("/ui/sign-out", Needs::Nothing),
+    post("/ui/sign-out", Needs::OwnPage),
 ];
+
+/// The pages of the console that need nobody who is signed in.
+#[cfg(test)]
+const PUBLIC_PAGES: [&str; 3] = ["/ui/assets", "/ui/sign-in", "/ui/sign-out"];
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -193,6 +205,13 @@ fn check(routes: &[Route], request: &HttpRequest) -> Result<(), Refusal> {
     let route = routes.iter().find(|route| route.method == method).ok_or(Refusal::Method)?;
     match route.needs {
         Needs::Nothing | Needs::TenantScope(_) | Needs::Signature => Ok(()),
+        Needs::OwnPage => {
+            if origin::is_from_own_page(request.headers(), origin::host(request)) {
+                return Ok(());
+            }
+            let text = "this request did not come from a page of this console";
+            Err(Refusal::Caller(ApiError::Forbidden(text.to_owned())))
+        }
         Needs::Scope(scope) => {
             let deps = request.app_data::<web::Data<WebDeps>>().ok_or(Refusal::Caller(ApiError::Internal))?;
             auth::authorize(request, deps, scope).map_err(Refusal::Caller)
@@ -222,10 +241,12 @@ mod tests {
     fn pages_that_only_show_something_are_gets() {
         for route in ROUTES {
             assert!(["GET", "POST"].contains(&route.method), "{route:?}");
-            assert_eq!(
-                route.path.starts_with("/ui"),
-                matches!(route.needs, Needs::Role(_)) || route.path == "/ui/history"
-            );
+            let public = PUBLIC_PAGES.iter().any(|page| route.path.starts_with(page)) || route.path == "/ui/history";
+            assert_eq!(route.path.starts_with("/ui"), matches!(route.needs, Needs::Role(_)) || public, "{route:?}");
+            if public {
+                let safe = if route.method == "GET" { Needs::Nothing } else { Needs::OwnPage };
+                assert!(route.needs == safe || route.path == "/ui/history", "{route:?}");
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ mod frame;
 mod pages;
 
 /// Starts a process, waits for a line with `text`, and returns the word after it.
-fn start(mut command: Command, text: &str) -> (Killed, String) {
+pub(crate) fn start(mut command: Command, text: &str) -> (Killed, String) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap_or_else(|error| {
         panic!("{:?}: {error}; install the Debian packages chromium and chromium-driver", command.get_program())
     });
@@ -34,7 +34,7 @@ fn start(mut command: Command, text: &str) -> (Killed, String) {
     (running, rest.split_whitespace().next().unwrap_or_default().trim_end_matches('.').to_owned())
 }
 
-struct Browser {
+pub(crate) struct Browser {
     session: String,
     client: awc::Client,
     _driver: Killed,
@@ -49,7 +49,7 @@ impl Drop for Browser {
 }
 
 impl Browser {
-    async fn open() -> Self {
+    pub(crate) async fn open() -> Self {
         let mut command = Command::new("chromedriver");
         command.arg("--port=0");
         let (driver, port) = start(command, "started successfully on port ");
@@ -102,20 +102,20 @@ impl Browser {
         Self::send(&self.client, method, &format!("{}{path}", self.session), &body).await
     }
 
-    async fn go(&self, url: &str) {
+    pub(crate) async fn go(&self, url: &str) {
         self.call("POST", "/url", json!({ "url": url })).await;
     }
 
-    async fn run(&self, script: &str) -> Value {
+    pub(crate) async fn run(&self, script: &str) -> Value {
         self.call("POST", "/execute/sync", json!({ "script": script, "args": [] })).await
     }
 
     /// Returns the visible text of the page.
-    async fn text(&self) -> String {
+    pub(crate) async fn text(&self) -> String {
         self.run("return document.body.innerText").await.as_str().unwrap().to_owned()
     }
 
-    async fn until(&self, script: &str) {
+    pub(crate) async fn until(&self, script: &str) {
         let mut pace = tokio::time::interval(Duration::from_millis(50));
         let looking = async {
             while self.run(script).await != true {
@@ -127,11 +127,11 @@ impl Browser {
         }
     }
 
-    async fn until_text(&self, text: &str) {
+    pub(crate) async fn until_text(&self, text: &str) {
         self.until(&format!("return document.body.innerText.includes({})", json!(text))).await;
     }
 
-    async fn click(&self, selector: &str) {
+    pub(crate) async fn click(&self, selector: &str) {
         let element = self.call("POST", "/element", json!({ "using": "css selector", "value": selector })).await;
         let id = element.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned();
         self.call("POST", &format!("/element/{id}/click"), json!({})).await;
@@ -153,7 +153,7 @@ impl Browser {
         self.call("POST", "/goog/cdp/execute", json!({ "cmd": command, "params": params })).await;
     }
 
-    async fn screenshot(&self, name: &str) {
+    pub(crate) async fn screenshot(&self, name: &str) {
         let png = STANDARD.decode(self.call("GET", "/screenshot", json!({})).await.as_str().unwrap()).unwrap();
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("screenshots");
         std::fs::create_dir_all(&directory).unwrap();
@@ -161,7 +161,7 @@ impl Browser {
     }
 
     /// Checks a page: no errors, readable on a phone, in light and dark.
-    async fn look_at(&self, name: &str) {
+    pub(crate) async fn look_at(&self, name: &str) {
         self.until("return document.readyState === 'complete'").await;
         self.screenshot(name).await;
         let media = |scheme: &str| json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
@@ -180,7 +180,7 @@ impl Browser {
     }
 
     /// Asserts that no error and no violation of the content security policy was logged since the last call.
-    async fn is_without_errors(&self, name: &str) {
+    pub(crate) async fn is_without_errors(&self, name: &str) {
         let log = self.call("POST", "/se/log", json!({ "type": "browser" })).await;
         let severe: Vec<_> = log.as_array().unwrap().iter().filter(|entry| entry["level"] == "SEVERE").collect();
         assert!(severe.is_empty(), "{name}: {severe:#?}");

@@ -29,6 +29,7 @@ mod jobs;
 mod json_logs;
 mod lease;
 mod memory;
+mod oidc;
 mod overload;
 mod packaging;
 mod permissions;

@@ -19,6 +19,8 @@ use crate::support::{Answer, Api, Instance, site};
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Who {
     Anyone,
+    /// Whoever uses a page of the console.
+    OwnPage,
     /// A token with this scope.
     Token(&'static str),
     /// A token with this scope and for this tenant.
@@ -29,7 +31,7 @@ enum Who {
     Person(&'static str),
 }
 
-use Who::{Anyone, Person, Signer, Tenant, Token};
+use Who::{Anyone, OwnPage, Person, Signer, Tenant, Token};
 
 const EXPECTED: &[(&str, &str, Who)] = &[
     ("GET", "/v1/intents", Token("intents:read")),
@@ -102,13 +104,20 @@ const EXPECTED: &[(&str, &str, Who)] = &[
     ("GET", "/ui/targets", Person("viewer")),
     ("POST", "/ui/targets/{submissionTarget}/pause", Person("operator")),
     ("POST", "/ui/targets/{submissionTarget}/resume", Person("operator")),
-    ("GET", "/ui/assets/{name}", Person("viewer")),
+    ("GET", "/ui/assets/{name}", Anyone),
+    ("GET", "/ui/sign-in", Anyone),
+    ("GET", "/ui/sign-in/start", Anyone),
+    ("GET", "/ui/sign-in/callback", Anyone),
+    ("POST", "/ui/sign-in/password", OwnPage),
+    ("GET", "/ui/sign-out", Anyone),
+    ("POST", "/ui/sign-out", OwnPage),
 ];
 
 #[test]
 fn every_route_is_in_the_table() {
     let who = |needs| match needs {
         Needs::Nothing => Anyone,
+        Needs::OwnPage => OwnPage,
         Needs::Scope(scope) => Token(scope.as_str()),
         Needs::TenantScope(scope) => Tenant(scope.as_str()),
         Needs::Signature => Signer,
@@ -154,7 +163,8 @@ fn every_resource_of_the_sources_is_checked() {
         let unchecked = text.matches("web::resource(").count() + text.matches("web::scope(").count();
         let allowed = match inside.as_str() {
             // The helpers themselves, the 404 below `/v1/jobs`, and the scope of the console.
-            "web/mod.rs" | "console/mod.rs" => 2,
+            "web/mod.rs" => 2,
+            "console/mod.rs" => 3,
             "api/jobs/mod.rs" => 2,
             "api/history_fragment.rs" => 1,
             _ => 0,
@@ -269,6 +279,7 @@ async fn every_call_of_the_api_needs_its_scope() {
                 let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&answer.status);
                 let expected = match who {
                     Anyone => None,
+                    OwnPage => Some(StatusCode::FORBIDDEN),
                     Token(scope) | Tenant(scope) if token == scope => None,
                     Token(_) | Tenant(_) if known.contains(token) => Some(StatusCode::FORBIDDEN),
                     Token(_) | Tenant(_) | Signer | Person(_) => Some(StatusCode::UNAUTHORIZED),
@@ -287,7 +298,8 @@ async fn every_call_of_the_api_needs_its_scope() {
             if !is_intent && !EXPECTED.iter().any(|entry| (entry.0, entry.1) == (other, *path)) {
                 let root = [("Authorization", basic("root")), ("Sec-Fetch-Site", "same-origin".to_owned())];
                 let root = root.each_ref().map(|(name, value)| (*name, value.as_str()));
-                let headers = if matches!(who, Person(_)) { &root[..] } else { &[] };
+                let console = path.starts_with("/ui") && *path != "/ui/history";
+                let headers = if console { &root[..] } else { &[] };
                 let status = call(&api, other, path, headers).await.status;
                 assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{other} {path}");
             }

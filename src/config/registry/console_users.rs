@@ -1,4 +1,4 @@
-//! Reads `console_users.json`: who may use the console, with which password and in which role.
+//! Reads `console_users.json`: who may use the console, with which password or through which provider, and in which role.
 //!
 //! The file contains bcrypt hashes of passwords and never a password.
 
@@ -7,7 +7,9 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use super::oidc::{self, OidcConfig};
 use crate::config::json_fields::{ErrorList, Fields, LocatedError};
+use crate::config::variables::Variables;
 use crate::domain::intent::checked_name;
 use crate::domain::role::Role;
 
@@ -50,14 +52,31 @@ fn cost(hash: &str) -> Option<u32> {
     hash.parse::<bcrypt::HashParts>().ok().map(|parts| parts.get_cost())
 }
 
-/// Reads the text of the file.
-pub(super) fn parse(text: &str) -> Result<Arc<[ConsoleUser]>, Vec<LocatedError>> {
+/// What the file says: users with passwords, a provider that people sign in with, or both.
+#[derive(Debug)]
+pub(super) struct ConsoleUsers {
+    pub users: Option<Arc<[ConsoleUser]>>,
+    pub oidc: Option<Arc<OidcConfig>>,
+}
+
+/// Reads the text of the file. An environment variable that it names and that is not set is among the errors.
+pub(super) fn parse(text: &str, variables: &Variables) -> Result<ConsoleUsers, Vec<LocatedError>> {
     let document = super::document(text)?;
     let errors = ErrorList::default();
     let top = Fields::new(&document, "", &errors);
+    let oidc = top.object("oidc").and_then(|fields| oidc::parse(&fields, variables)).map(Arc::new);
+    let users = if top.has("users") || !top.has("oidc") { Some(users(&top)) } else { None };
+    top.mark_known("users");
+    top.reject_unknown_fields();
+    errors.into_result(ConsoleUsers { users, oidc })
+}
+
+fn users(top: &Fields<'_>) -> Arc<[ConsoleUser]> {
     let mut users = Vec::new();
     let mut names = HashMap::new();
-    for (index, fields) in top.objects("users", "list the users of the console") {
+    for (index, fields) in
+        top.objects("users", "list the users of the console, or write with \"oidc\" how people sign in")
+    {
         let name = name(&fields);
         let password_hash = password_hash(&fields);
         let role = role(&fields);
@@ -69,8 +88,7 @@ pub(super) fn parse(text: &str) -> Result<Arc<[ConsoleUser]>, Vec<LocatedError>>
         let (Some(password_hash), Some(role)) = (password_hash, role) else { continue };
         users.push(ConsoleUser { name, password_hash, role });
     }
-    top.reject_unknown_fields();
-    errors.into_result(users.into())
+    users.into()
 }
 
 fn name(fields: &Fields<'_>) -> Option<Arc<str>> {
@@ -111,9 +129,15 @@ fn password_hash(fields: &Fields<'_>) -> Option<Arc<str>> {
 fn role(fields: &Fields<'_>) -> Option<Role> {
     let known = Role::ALL.map(Role::as_str).join(", ");
     let raw = fields.text("role", &format!("write what the user may do: {known}"))?;
-    let role = Role::parse(raw);
+    role_named(fields, "role", raw)
+}
+
+/// The role of this name. Any other name is an error at `location`.
+pub(super) fn role_named(fields: &Fields<'_>, location: &str, name: &str) -> Option<Role> {
+    let role = Role::parse(name);
     if role.is_none() {
-        fields.error_at("role", format!("{raw:?} is not a role; roles are {known}"));
+        let known = Role::ALL.map(Role::as_str).join(", ");
+        fields.error_at(location, format!("{name:?} is not a role; roles are {known}"));
     }
     role
 }
@@ -129,8 +153,25 @@ mod tests {
         format!("$2y${cost:02}$L6Bc/AlTQHyd9liGgGEZyOFLPHNgyxeEPfgYfBCVxJ7JIlwxyVU3u")
     }
 
+    /// Reads a file with the client secret in `SECRET`.
+    fn parse(text: &str) -> Result<ConsoleUsers, Vec<LocatedError>> {
+        let variables = Variables::from_fn(|name| match name {
+            "SECRET" => Some("s".to_owned()),
+            "EMPTY" => Some(" ".to_owned()),
+            _ => None,
+        });
+        super::parse(text, &variables)
+    }
+
     fn errors(document: &Value) -> Vec<String> {
         parse(&document.to_string()).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    fn oidc(change: fn(&mut Value)) -> Value {
+        let mut oidc = json!({ "issuer": "https://idp.test", "clientId": "console", "clientSecretEnv": "SECRET",
+            "roleClaim": "roles", "roles": { "ops": "operator" } });
+        change(&mut oidc);
+        json!({ "oidc": oidc })
     }
 
     #[test]
@@ -138,7 +179,7 @@ mod tests {
         let sample = include_str!("../../../registry/console_users.json");
         let schema: Value = serde_json::from_str(include_str!("../../../registry/console_users.schema.json")).unwrap();
         let validator = jsonschema::validator_for(&schema).unwrap();
-        let roles: Vec<_> = parse(sample).unwrap().iter().map(|user| user.role).collect();
+        let roles: Vec<_> = parse(sample).unwrap().users.unwrap().iter().map(|user| user.role).collect();
         assert_eq!(roles, Role::ALL);
         assert!(validator.is_valid(&sample.parse().unwrap()));
         let entry = |change: fn(&mut Value)| {
@@ -162,11 +203,26 @@ mod tests {
             ("unknown field", entry(|e| e["password"] = "secret".into()), false),
             ("no users", json!({ "users": [] }), false),
             ("nothing", json!({}), false),
+            ("a provider", oidc(|_| ()), true),
+            ("a provider on this machine", oidc(|o| o["issuer"] = "http://127.0.0.1:8080/x".into()), true),
+            ("more scopes", oidc(|o| o["scopes"] = json!(["groups"])), true),
+            ("no issuer", oidc(|o| drop(o.as_object_mut().unwrap().remove("issuer"))), false),
+            ("an issuer that is no URL", oidc(|o| o["issuer"] = "idp.test".into()), false),
+            ("no client", oidc(|o| drop(o.as_object_mut().unwrap().remove("clientId"))), false),
+            ("the client secret itself", oidc(|o| o["clientSecret"] = "s".into()), false),
+            ("no claim", oidc(|o| o["roleClaim"] = "".into()), false),
+            ("no roles", oidc(|o| o["roles"] = json!({})), false),
+            ("unknown role of a claim value", oidc(|o| o["roles"]["ops"] = "root".into()), false),
+            ("a provider twice", json!({ "oidc": [oidc(|_| ())["oidc"]] }), false),
         ] {
             let parsed = parse(&document.to_string());
             assert_eq!(parsed.is_ok(), fine, "{name}: code {parsed:?}");
             assert_eq!(validator.is_valid(&document), fine, "{name}: schema");
         }
+        let mut both = entry(|_| ());
+        both["oidc"] = oidc(|_| ())["oidc"].clone();
+        let parsed = parse(&both.to_string()).unwrap();
+        assert!(parsed.users.is_some() && parsed.oidc.is_some() && validator.is_valid(&both));
         for role in Role::ALL {
             let mut document = entry(|_| ());
             document["users"][0]["role"] = json!(role.as_str());
@@ -193,8 +249,27 @@ mod tests {
                 "users[2].name: must not be empty",
                 "users[2].passwordHash: must be a string, not a number",
                 "users[2].role: is missing; write what the user may do: viewer, operator, admin",
-                "more: unknown field; known fields are users",
+                "more: unknown field; known fields are oidc, users",
             ]
+        );
+        assert_eq!(
+            errors(&json!({ "oidc": { "issuer": "http://idp.test", "clientId": " ", "clientSecretEnv": "NOT_SET",
+                "scopes": ["a b"], "roles": { "ops": "root", "chiefs": 7 }, "colour": 1 } })),
+            [
+                "oidc.issuer: must be an https URL; this value is http and not on this machine",
+                "oidc.clientId: must not be blank",
+                "oidc.clientSecretEnv: the environment variable NOT_SET is not set; set it before you start the service",
+                "oidc.scopes: \"a b\" is not a scope; list one scope an entry",
+                "oidc.roleClaim: is missing; name the claim of the ID token that decides about roles",
+                "oidc.roles.chiefs: must be a string, not a number",
+                "oidc.roles.ops: \"root\" is not a role; roles are viewer, operator, admin",
+                "oidc.colour: unknown field; known fields are issuer, clientId, clientSecretEnv, scopes, roleClaim, roles",
+            ]
+        );
+        let empty = errors(&oidc(|o| o["clientSecretEnv"] = "EMPTY".into()));
+        assert_eq!(
+            empty,
+            ["oidc.clientSecretEnv: the environment variable EMPTY is empty; set it to the client secret"]
         );
         assert!(!format!("{:?}", parse(&json!({ "users": [document["users"][0]] }).to_string())).contains("$2y$"));
     }

@@ -9,6 +9,7 @@ mod console_users;
 mod contract;
 mod inbox_clients;
 mod nodes;
+mod oidc;
 mod targets;
 mod webhook;
 
@@ -29,6 +30,7 @@ use crate::domain::node::ManagementNode;
 use serde_json::{Map, Value};
 
 pub use self::console_users::{ConsoleUser, InvalidHtpasswd};
+pub use self::oidc::{OidcConfig, provider_url};
 use self::targets::Targets;
 
 /// The paths of the registry files. Each optional file enables a part of the service: jobs, tokens, the
@@ -74,8 +76,10 @@ pub struct Registry {
     pub identities: Option<Identities>,
     /// The clients of the inbox; `None` if no file is configured.
     pub inbox: Option<InboxClients>,
-    /// The users of the console; `None` if no file is configured.
+    /// The users of the console with passwords; `None` if no file lists any.
     pub console_users: Option<Arc<[ConsoleUser]>>,
+    /// The provider that people sign in to the console with; `None` if no file names one.
+    pub oidc: Option<Arc<OidcConfig>>,
 }
 
 /// The clients of the inbox by slug.
@@ -103,14 +107,17 @@ impl Registry {
             clients.map(|clients| registry.inbox = Some(clients)).unwrap_or_else(|error| errors.push(error));
         }
         if let Some(path) = &files.console_users {
-            let users = read(path, "--console-users or SM_CONSOLE_USERS", console_users::parse);
-            users.map(|users| registry.console_users = Some(users)).unwrap_or_else(|error| errors.push(error));
+            let setting = "--console-users or SM_CONSOLE_USERS";
+            match read(path, setting, |text| console_users::parse(text, variables)) {
+                Ok(read) => (registry.console_users, registry.oidc) = (read.users, read.oidc),
+                Err(error) => errors.push(error),
+            }
         }
         if errors.is_empty() { Ok(registry) } else { Err(RegistryError(errors)) }
     }
 
     fn of(targets: Targets) -> Self {
-        Self { targets, nodes: None, identities: None, inbox: None, console_users: None }
+        Self { targets, nodes: None, identities: None, inbox: None, console_users: None, oidc: None }
     }
 
     /// A registry that has only targets, from the text of their file. Environment variables that the file names and that
@@ -128,6 +135,13 @@ impl Registry {
     /// This registry with clients of the inbox, from the text of their file.
     pub fn with_inbox(self, clients: &str, variables: &Variables) -> Result<Self, Vec<LocatedError>> {
         Ok(Self { inbox: Some(inbox_clients::parse(clients, variables)?), ..self })
+    }
+
+    /// A registry that has only what the text of a file of console users says.
+    #[cfg(test)]
+    pub fn of_console_users(text: &str, variables: &Variables) -> Result<Self, Vec<LocatedError>> {
+        let read = console_users::parse(text, variables)?;
+        Ok(Self { console_users: read.users, oidc: read.oidc, ..Self::of(HashMap::new()) })
     }
 
     /// The contract of a target.
@@ -178,7 +192,8 @@ impl Registry {
         let clients = counted(self.identities.as_ref().map(Identities::len), "api_clients");
         let inbox = counted(self.inbox.as_ref().map(HashMap::len), "inbox_clients");
         let users = counted(self.console_users.as_ref().map(|users| users.len()), "console_users");
-        let others: String = [nodes, clients, inbox, users].into_iter().flatten().collect();
+        let oidc = self.oidc.as_ref().map(|oidc| format!(" oidc_issuer={}", oidc.issuer));
+        let others: String = [nodes, clients, inbox, users, oidc].into_iter().flatten().collect();
         format!("targets={}{others}", self.targets.len())
     }
 }

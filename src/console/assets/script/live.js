@@ -36,6 +36,10 @@ async function fetchPage(url, options) {
 async function refresh() {
   const now = live();
   const { response, page } = await fetchPage(now.dataset.url ?? location.href, { headers: { "X-Refresh": "1" } });
+  if (response.status === 401 && response.headers.has("HX-Redirect")) {
+    // The session has ended. After the sign-in the viewer comes back to this page.
+    location.assign(`/ui/sign-in?return=${encodeURIComponent(location.pathname + location.search)}`);
+  }
   const next = page.getElementById("live");
   if (!response.ok || !next) throw new Error(explain(page, response));
   if (!mayTouch() || live() !== now) return;
