@@ -166,6 +166,78 @@ class TypeScript(Language):
         return [*lines, "}"]
 
 
+class CSharp(Language):
+    """Each model is a view of its JSON, so fields that this version does not know are kept."""
+
+    file, gap, end = "dotnet/src/Models.cs", "\n\n", "\n}\n"
+    head = f"""// The JSON of requests and answers. {GENERATED}
+
+using System;
+using System.Collections.Generic;
+
+namespace SubmissionManager.Models
+{{"""
+    scalars = {"string": "string", "integer": "long", "number": "double", "boolean": "bool", None: "object"}
+
+    def __init__(self, document):
+        self.schemas = document["components"]["schemas"]
+
+    def files(self, document):
+        # Closed sets and aliases are plain strings, because a later service may add values.
+        written = ["\n".join(self.model(name, schema)) for name, schema in models(document) if is_object(schema)]
+        yield HERE / self.file, self.head + "\n" + self.gap.join(written) + self.end
+
+    def text(self, text):
+        text = (text or "").replace("&", "&amp;").replace("<", "&lt;")
+        return re.sub(r"`([^`]*)`", r"<c>\1</c>", " ".join(text.split()))
+
+    def comment(self, text, indent):
+        lines = wrapped(self.text(text), f"{indent}/// ")
+        if len(lines) == 1:
+            return [f"{indent}/// <summary>{lines[0].strip()[4:]}</summary>"]
+        return [f"{indent}/// <summary>", *lines, f"{indent}/// </summary>"] if lines else []
+
+    def model(self, name, schema):
+        bases, properties, required = members(schema)
+        lines = [*self.comment(schema.get("description") or f"{name}, as the API has it.", "    ")]
+        lines += [f"    public class {name} : {bases[0] if bases else 'Model'}", "    {"]
+        for number, (key, said) in enumerate(properties.items()):
+            lines += [""] if number else []
+            lines += self.comment(said.get("description"), "        ") + self.property(name, key, said, key in required)
+        return [*lines, "    }"]
+
+    def property(self, model, key, said, required):
+        name = "".join(part[:1].upper() + part[1:] for part in key.split("_"))
+        name += "Value" if name == model else ""  # a member cannot have the name of its class
+        kind, call = self.access(said)
+        if kind in ("long", "double", "bool") and required and "null" not in json.dumps(said.get("type", "")):
+            call += ".GetValueOrDefault()"
+        elif kind in ("long", "double", "bool", "DateTimeOffset"):
+            kind += "?"
+        get = call.replace("(", f'("{key}"', 1)
+        return [f"        public {kind} {name} {{ get {{ return {get}; }} set {{ Set(\"{key}\", value); }} }}"]
+
+    def access(self, schema):
+        """The type of a property, and the call that reads it."""
+        choice = [part for part in alternatives(schema) if part.get("type") != "null"]
+        if choice:
+            return self.access({**schema, **choice[0], "oneOf": None, "anyOf": None} if len(choice) == 1 else {})
+        if "$ref" in schema:
+            name = references(schema["$ref"] and {"$ref": schema["$ref"]})[0]
+            return (name, f"GetModel<{name}>()") if is_object(self.schemas[name]) else self.access(self.schemas[name])
+        if schema.get("type") == "array":
+            kind, _ = self.access(schema.get("items", {}))
+            reader = "GetStrings()" if kind == "string" else f"GetModels<{kind}>()"
+            return f"IReadOnlyList<{kind}>", reader
+        if schema.get("type") == "object":
+            return "JsonObject", "GetObject()"
+        if schema.get("type") == "string" and schema.get("format") == "date-time":
+            return "DateTimeOffset", "GetTime()"
+        kind = self.scalars[schema.get("type")]
+        readers = {"string": "GetString", "long": "GetInteger", "double": "GetNumber", "bool": "GetBoolean"}
+        return kind, f"{readers.get(kind, 'Get')}()"
+
+
 # How the words of the async client of Python become those of the sync one.
 SYNC_WORDS = [
     (r"\basync (def|for|with) ", r"\1 "), (r"\bawait ", ""), (r"\basyncio\.sleep\b", "time.sleep"),
@@ -191,7 +263,11 @@ def sync_client():
 
 def uncovered(document):
     """The paths of the document that a client neither calls nor leaves out with a reason."""
-    clients = {"python": "python/submission_manager/_async/*.py", "typescript": "typescript/src/*.ts"}
+    clients = {
+        "python": "python/submission_manager/_async/*.py",
+        "typescript": "typescript/src/*.ts",
+        "dotnet": "dotnet/src/*.cs",
+    }
     for client, sources in clients.items():
         text = "".join(path.read_text("utf-8") for path in sorted(HERE.glob(sources)))
         for path in sorted(document["paths"]):
@@ -206,7 +282,7 @@ def main():
     asked = parser.parse_args()
     try:
         document = json.loads(sys.stdin.read() if asked.document == "-" else Path(asked.document).read_text("utf-8"))
-        languages = [Python(), TypeScript()]
+        languages = [Python(), TypeScript(), CSharp(document)]
         files = [file for language in languages for file in language.files(document)] + list(sync_client())
         missing = list(uncovered(document))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -7,7 +7,29 @@
 import re
 import sys
 
+# What makes a program of statements; `using` directives come first.
+CSHARP = """%s
+using System.Threading.Tasks;
+
+static class Readme
+{
+    static async Task Run()
+    {
+%s
+    }
+
+    static void Main()
+    {
+        Run().GetAwaiter().GetResult();
+    }
+}
+"""
+
 language, path, url = sys.argv[1:]
 with open(path, encoding="utf-8") as file:
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
-print("\n".join(blocks).replace("http://127.0.0.1:8082", url))
+text = "\n".join(blocks).replace("http://127.0.0.1:8082", url)
+if language == "csharp":
+    directive = re.compile(r"^using [\w.]+;\n", re.MULTILINE)
+    text = CSHARP % ("".join(directive.findall(text)), directive.sub("", text))
+print(text)

@@ -21,7 +21,7 @@ mypy       mypy                                           -
 npm        nodejs,npm                                     oidc::browser::
 npm        nodejs,npm                                     -
 mcs        mono-mcs                                       -
-mono       mono-runtime,libmono-system-net-http4.0-cil,libmono-system-runtime-serialization4.0-cil -
+mono       mono-runtime,libmono-system-net-http4.0-cil -
 '
 
 missing_programs() {
@@ -61,7 +61,7 @@ cargo test --locked --test service -- ${skips[@]+"${skips[@]}"}
 [ -n "$missing" ] || exit 0
 echo 'not run:'
 while read -r program packages tests; do
-  [ "$tests" != - ] || tests='parts of clients:: (types, TypeScript or C#)'
+  [ "$tests" != - ] || tests='parts of clients:: (types, TypeScript or .NET)'
   echo "  $tests: $program is missing (Debian: ${packages//,/ })"
 done <<<"$missing"
 if [ "${CI:-}" = true ]; then

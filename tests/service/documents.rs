@@ -21,7 +21,7 @@ fn root() -> PathBuf {
 
 /// Returns every document with its text.
 fn documents() -> Vec<(PathBuf, String)> {
-    let clients = ["clients", "clients/python", "clients/typescript"];
+    let clients = ["clients", "clients/python", "clients/typescript", "clients/dotnet"];
     let others = ["", "docs", "docs/decisions", "registry", "schema", "examples"];
     let folders: Vec<_> = clients.iter().chain(&others).map(|folder| root().join(folder)).collect();
     let entries =
@@ -98,8 +98,9 @@ fn every_block_is_of_a_known_kind_and_parses() {
                 assert!(["flowchart", "sequenceDiagram", "stateDiagram-v2"].contains(&kind), "{here}");
                 assert_eq!(text.matches(['(', '[', '{']).count(), text.matches([')', ']', '}']).count(), "{here}");
             }
-            // promql is checked below, text is for people, and these few lines of ts and js are not compiled.
-            "promql" | "ts" | "js" | "text" => {}
+            // promql is checked below, text is for people, clients/test.sh compiles and runs ts and csharp, and these few lines
+            // of js are not run.
+            "promql" | "ts" | "js" | "csharp" | "text" => {}
             other => panic!("nobody looks at {other:?} in {here}"),
         }
         *kinds.entry(language).or_default() += 1;
@@ -176,7 +177,8 @@ fn commands_exist_with_the_flags_that_are_shown() {
                 }
                 // The fleet runs below and the backup in backup.rs; the demo answers requests; clients/test.sh runs what
                 // npm, pip, mcs and mono do; deployment.rs parses compose.yaml.
-                "haproxy" | "sqlite3" | "rm" | "cp" | "curl" | "npm" | "pip" | "mcs" | "mono" | "docker" => {}
+                "haproxy" | "sqlite3" | "rm" | "cp" | "curl" | "npm" | "pip" | "dotnet" | "mcs" | "mono" | "docker" => {
+                }
                 // Run below.
                 "echo" => {}
                 "export" => assert!(words.next().unwrap().starts_with("SM_"), "{place}: {command}"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import models
 from ._batcher_sync import Batcher
 from ._protocol import VERSION as __version__
-from ._protocol import BatchResult, Event, EventList, JobEvent, Page, RawJson, SubmittedIntent
+from ._protocol import BatchResult, Page, RawJson, SubmittedIntent
 from ._sync.client import Client
 from ._sync.events import EventFeed
 from ._sync.paging import Pager
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyProcessed", "AlreadyRedriven", "AlreadyTerminal", "AttemptInProgress", "BatchResult", "Batcher", "Client",
-    "Conflict", "CursorExpired", "Event", "EventFeed", "EventList", "ExecutionUnavailable", "Forbidden",
-    "IdempotencyConflict", "InternalError", "InvalidRequest", "InvalidState", "JobEvent", "ManagementNodeNotFound",
+    "Conflict", "CursorExpired", "EventFeed", "ExecutionUnavailable", "Forbidden",
+    "IdempotencyConflict", "InternalError", "InvalidRequest", "InvalidState", "ManagementNodeNotFound",
     "NotFound", "NotTerminal", "Overloaded", "Page", "Pager", "PayloadTooLarge", "PolicyRejected", "RawJson",
     "StoreUnavailable", "SubmissionManagerError", "SubmittedIntent", "Unauthorized", "Unavailable", "UnexpectedAnswer",
     "Unreachable", "WaitTimeout", "Webhook", "WebhookVerificationError", "__version__", "models",

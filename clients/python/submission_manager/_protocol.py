@@ -8,7 +8,7 @@ import re
 import urllib.parse
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Generic, Iterable, Iterator, List, Mapping, Optional, Tuple, TypedDict, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Generic, Iterable, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union, cast
 
 from . import models
 from .errors import SubmissionManagerError, error_of
@@ -134,31 +134,6 @@ class SubmittedIntent(models.Intent):
     """An intent, and whether it existed before this submission."""
 
     replayed: bool
-
-
-class Event(TypedDict):
-    """An intent has ended. A webhook carries the same event."""
-
-    eventId: str
-    eventType: str
-    occurredAt: str
-    intent: models.Intent
-
-
-class EventList(TypedDict):
-    """A page of events."""
-
-    events: List[Event]
-    nextCursor: str
-
-
-class JobEvent(TypedDict):
-    """A job has ended."""
-
-    event_id: str
-    event_type: str
-    occurred_at: str
-    job: models.Job
 
 
 @dataclass(frozen=True)

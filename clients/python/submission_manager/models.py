@@ -54,10 +54,11 @@ class Error(TypedDict):
 class _ErrorBody(TypedDict):
     # A stable code for programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`,
     # `management_node_not_found`, `method_not_allowed`, `request_timeout`, `idempotency_conflict`,
-    # `already_processed`, `not_terminal`, `already_terminal`, `attempt_in_progress`, `invalid_state`,
-    # `already_redriven`, `payload_too_large`, `headers_too_large`, `policy_rejected`, `overloaded`,
-    # `store_unavailable`, `execution_unavailable` or `internal_error`. A proxy in front of the service may have
-    # codes of its own: the one in `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code `unavailable`.
+    # `already_processed`, `cursor_expired`, `not_terminal`, `already_terminal`, `attempt_in_progress`,
+    # `invalid_state`, `already_redriven`, `payload_too_large`, `headers_too_large`, `policy_rejected`,
+    # `overloaded`, `store_unavailable`, `execution_unavailable` or `internal_error`. A proxy in front of the
+    # service may have codes of its own: the one in `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code
+    # `unavailable`.
     code: str
     # A message for people. It may change between versions.
     message: str
@@ -68,6 +69,32 @@ class ErrorBody(_ErrorBody, total=False):
 
     # Further details for programs, depending on the code.
     details: Union[Dict[str, Any], None]
+
+
+class Event(TypedDict):
+    """An intent has ended."""
+
+    # The id of the event. It is the same in every delivery of a webhook and in the event feed.
+    eventId: str
+    # `intent.terminal`, the only type of event.
+    eventType: str
+    intent: Intent
+    # When the intent ended: its `completedAt`.
+    occurredAt: str
+
+
+class _EventList(TypedDict):
+    events: List[Event]
+    # Pass this as `after` to get the next events.
+    nextCursor: str
+
+
+class EventList(_EventList, total=False):
+    """A page of events."""
+
+    # `true` if there may be more events already, so that the reader should go on at once; absent at the end of the
+    # feed.
+    more: Union[bool, None]
 
 
 class _ExecutionProfile(TypedDict):
@@ -297,6 +324,34 @@ class JobErrorAnswer(TypedDict):
     trace_id: str
 
 
+class JobEvent(TypedDict):
+    """A job has ended."""
+
+    # The id of the event, which is always the same.
+    event_id: str
+    # `job.terminal`, the only type of event.
+    event_type: str
+    job: Job
+    # When the job ended: its `completed_at`.
+    occurred_at: str
+
+
+class _JobEventList(TypedDict):
+    events: List[JobEvent]
+    # Pass this as `after` to get the next events.
+    next_cursor: str
+    # The trace of this request.
+    trace_id: str
+
+
+class JobEventList(_JobEventList, total=False):
+    """A page of events of jobs."""
+
+    # `true` if there may be more events already, so that the reader should go on at once; absent at the end of the
+    # feed.
+    more: Union[bool, None]
+
+
 class JobHistory(TypedDict):
     """A job with its attempts in order."""
 
@@ -314,6 +369,13 @@ class JobList(TypedDict):
     next_cursor: Union[str, None]
     # The trace of this request.
     trace_id: str
+
+
+class PauseRequest(TypedDict, total=False):
+    """A request to pause a target."""
+
+    # Why the target is paused, for other operators.
+    reason: Union[str, None]
 
 
 class _PayloadRef(TypedDict):
@@ -501,8 +563,13 @@ class Target(_Target, total=False):
     attemptTimeoutSeconds: Union[int, None]
     # The target's own limit of attempts in progress at the same time, if it has one.
     maxInFlight: Union[int, None]
+    # Why, in the words of whoever paused it. Absent while it is active, and if no reason was given.
+    pauseReason: Union[str, None]
     # When the target was paused. Absent while it is active.
     pausedAt: Union[str, None]
+    # Who paused it: the name of a person or token, or `loopback` or `anonymous` if no sign-in was needed. Absent
+    # while it is active.
+    pausedBy: Union[str, None]
     # The target's own limit of attempts that start per second, if it has one.
     ratePerSecond: Union[float, None]
 

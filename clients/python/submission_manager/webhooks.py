@@ -10,7 +10,7 @@ import json
 import time
 from typing import List, Mapping, Optional, Union, cast
 
-from ._protocol import Event
+from . import models
 
 # As in the libraries of Standard Webhooks: an old event cannot be replayed.
 TOLERANCE_SECONDS = 5 * 60
@@ -39,7 +39,7 @@ class Webhook:
 
     def verify(
         self, body: Union[bytes, str], headers: Mapping[str, str], *, now: Optional[float] = None
-    ) -> Event:
+    ) -> models.Event:
         """Returns the event; raises `WebhookVerificationError`.
 
         body: the exact bytes of the request
@@ -63,7 +63,7 @@ class Webhook:
             expected = b"v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest())
             # In constant time, so that a signature cannot be guessed byte by byte.
             if any(hmac.compare_digest(expected, each) for each in signatures):
-                return cast(Event, json.loads(raw))
+                return cast(models.Event, json.loads(raw))
         raise WebhookVerificationError("no signature is that of this body under this secret")
 
 

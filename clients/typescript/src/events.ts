@@ -11,28 +11,6 @@ const LONGEST_SILENCE_MS = 45_000;
 /** The longest time for which the service holds a long poll. */
 const POLL_SECONDS = 30;
 
-/** An intent has ended. A webhook carries the same event. */
-export interface Event {
-  eventId: string;
-  eventType: string;
-  occurredAt: string;
-  intent: models.Intent;
-}
-
-/** A page of events. `nextCursor` is always there. */
-export interface EventList {
-  events: Event[];
-  nextCursor: string;
-}
-
-/** A job has ended. */
-export interface JobEvent {
-  event_id: string;
-  event_type: string;
-  occurred_at: string;
-  job: models.Job;
-}
-
 export interface FeedOptions {
   /** The cursor after which to start; `now` for the end of the feed, undefined for the oldest event that is kept. */
   after?: string | undefined;
@@ -264,12 +242,12 @@ export class Events {
   list(
     filter: { after?: string; limit?: number; waitSeconds?: number; submissionTarget?: string } = {},
     options: CallOptions = {},
-  ): Promise<EventList> {
+  ): Promise<models.EventList> {
     return this.#transport.json({ method: "GET", template: "/v1/events", query: { ...filter } }, options);
   }
 
   /** Follows the feed by server-sent events. */
-  stream(options: FeedOptions & { submissionTarget?: string } = {}): EventFeed<Event> {
+  stream(options: FeedOptions & { submissionTarget?: string } = {}): EventFeed<models.Event> {
     return this.#feed(options, { submissionTarget: options.submissionTarget }, true);
   }
 
@@ -277,13 +255,13 @@ export class Events {
    * Follows the feed by long polls, for networks whose proxies hold streams back. The cursor moves after the last event of
    * each page, so after a restart up to `limit` events may come again.
    */
-  poll(options: FeedOptions & { submissionTarget?: string; limit?: number } = {}): EventFeed<Event> {
+  poll(options: FeedOptions & { submissionTarget?: string; limit?: number } = {}): EventFeed<models.Event> {
     return this.#feed(options, { submissionTarget: options.submissionTarget, limit: options.limit }, false);
   }
 
-  #feed(options: FeedOptions, query: Values, streaming: boolean): EventFeed<Event> {
+  #feed(options: FeedOptions, query: Values, streaming: boolean): EventFeed<models.Event> {
     const names = { waitName: "waitSeconds", nextName: "nextCursor" };
     const source = { path: "/v1/events", streamPath: "/v1/events/stream", query, streaming, ...names };
-    return new EventFeed<Event>(this.#transport, source, options);
+    return new EventFeed<models.Event>(this.#transport, source, options);
   }
 }

@@ -38,7 +38,7 @@ export {
   Unreachable,
   WaitTimeout,
 } from "./errors.js";
-export { EventFeed, type Event, type EventList, type FeedOptions, type JobEvent } from "./events.js";
+export { EventFeed, type FeedOptions } from "./events.js";
 export type { IntentFilter, WaitOptions } from "./intents.js";
 export type { JobFilter } from "./jobs.js";
 export type * as models from "./models.js";

@@ -1,7 +1,7 @@
 // `client.jobs`: jobs of tenants for management nodes. Every call needs a token of the tenant.
 
 import { encoded } from "./encoding.js";
-import { EventFeed, type FeedOptions, type JobEvent } from "./events.js";
+import { EventFeed, type FeedOptions } from "./events.js";
 import type * as models from "./models.js";
 import { Pager } from "./paging.js";
 import type { CallOptions, Transport } from "./transport.js";
@@ -52,7 +52,7 @@ export class Jobs {
   events(
     tenantId: string,
     options: FeedOptions & { workspace_id?: string; streaming?: boolean } = {},
-  ): EventFeed<JobEvent> {
+  ): EventFeed<models.JobEvent> {
     const source = {
       path: "/v1/jobs/events",
       streamPath: "/v1/jobs/events/stream",
@@ -61,7 +61,7 @@ export class Jobs {
       waitName: "wait_seconds",
       nextName: "next_cursor",
     };
-    return new EventFeed<JobEvent>(this.#transport, source, options);
+    return new EventFeed<models.JobEvent>(this.#transport, source, options);
   }
 }
 

@@ -43,8 +43,8 @@ export interface ErrorBody {
   /**
    * A stable code for programs: `invalid_request`, `unauthorized`, `forbidden`, `not_found`,
    * `management_node_not_found`, `method_not_allowed`, `request_timeout`, `idempotency_conflict`,
-   * `already_processed`, `not_terminal`, `already_terminal`, `attempt_in_progress`, `invalid_state`,
-   * `already_redriven`, `payload_too_large`, `headers_too_large`, `policy_rejected`, `overloaded`,
+   * `already_processed`, `cursor_expired`, `not_terminal`, `already_terminal`, `attempt_in_progress`,
+   * `invalid_state`, `already_redriven`, `payload_too_large`, `headers_too_large`, `policy_rejected`, `overloaded`,
    * `store_unavailable`, `execution_unavailable` or `internal_error`. A proxy in front of the service may have
    * codes of its own: the one in `deploy/haproxy.cfg` responds with 502, 503 and 504 and the code `unavailable`.
    */
@@ -53,6 +53,29 @@ export interface ErrorBody {
   details?: Record<string, unknown> | null;
   /** A message for people. It may change between versions. */
   message: string;
+}
+
+/** An intent has ended. */
+export interface Event {
+  /** The id of the event. It is the same in every delivery of a webhook and in the event feed. */
+  eventId: string;
+  /** `intent.terminal`, the only type of event. */
+  eventType: string;
+  intent: Intent;
+  /** When the intent ended: its `completedAt`. */
+  occurredAt: string;
+}
+
+/** A page of events. */
+export interface EventList {
+  events: Array<Event>;
+  /**
+   * `true` if there may be more events already, so that the reader should go on at once; absent at the end of the
+   * feed.
+   */
+  more?: boolean | null;
+  /** Pass this as `after` to get the next events. */
+  nextCursor: string;
 }
 
 /** The queue of the node, and optionally the class of service and the account. */
@@ -248,6 +271,31 @@ export interface JobErrorAnswer {
   trace_id: string;
 }
 
+/** A job has ended. */
+export interface JobEvent {
+  /** The id of the event, which is always the same. */
+  event_id: string;
+  /** `job.terminal`, the only type of event. */
+  event_type: string;
+  job: Job;
+  /** When the job ended: its `completed_at`. */
+  occurred_at: string;
+}
+
+/** A page of events of jobs. */
+export interface JobEventList {
+  events: Array<JobEvent>;
+  /**
+   * `true` if there may be more events already, so that the reader should go on at once; absent at the end of the
+   * feed.
+   */
+  more?: boolean | null;
+  /** Pass this as `after` to get the next events. */
+  next_cursor: string;
+  /** The trace of this request. */
+  trace_id: string;
+}
+
 /** A job with its attempts in order. */
 export interface JobHistory {
   attempts: Array<JobAttempt>;
@@ -263,6 +311,12 @@ export interface JobList {
   next_cursor: string | null;
   /** The trace of this request. */
   trace_id: string;
+}
+
+/** A request to pause a target. */
+export interface PauseRequest {
+  /** Why the target is paused, for other operators. */
+  reason?: string | null;
 }
 
 /** Where the node reads the input of the job and writes its artifacts. */
@@ -424,8 +478,15 @@ export interface Target {
   attemptTimeoutSeconds?: number | null;
   /** The target's own limit of attempts in progress at the same time, if it has one. */
   maxInFlight?: number | null;
+  /** Why, in the words of whoever paused it. Absent while it is active, and if no reason was given. */
+  pauseReason?: string | null;
   /** When the target was paused. Absent while it is active. */
   pausedAt?: string | null;
+  /**
+   * Who paused it: the name of a person or token, or `loopback` or `anonymous` if no sign-in was needed. Absent
+   * while it is active.
+   */
+  pausedBy?: string | null;
   /** The target's own limit of attempts that start per second, if it has one. */
   ratePerSecond?: number | null;
   /** Whether the target is in the registry. One that is not accepts no new intents. */

@@ -1,6 +1,6 @@
 // Verifies webhooks that the service sends: Standard Webhooks signatures, with Web Crypto.
 
-import type { Event } from "./events.js";
+import type * as models from "./models.js";
 
 /** As in the libraries of Standard Webhooks: an old event cannot be replayed. */
 const TOLERANCE_SECONDS = 5 * 60;
@@ -31,7 +31,7 @@ export class Webhook {
    * @param body the exact bytes of the request, or its text
    * @param now the time to compare with, in seconds since 1970; by default the clock
    */
-  async verify(body: string | Uint8Array, headers: WebhookHeaders, now: number = Date.now() / 1000): Promise<Event> {
+  async verify(body: string | Uint8Array, headers: WebhookHeaders, now: number = Date.now() / 1000): Promise<models.Event> {
     const id = header(headers, "webhook-id");
     const timestamp = header(headers, "webhook-timestamp");
     const signatures = header(headers, "webhook-signature");
@@ -55,7 +55,7 @@ export class Webhook {
       for (const given of signatures.split(/\s+/)) {
         // `verify` compares in constant time, so that a signature cannot be guessed byte by byte.
         if (given.startsWith("v1,") && (await subtle.verify("HMAC", key, bytesOf(given.slice(3)), signed))) {
-          return JSON.parse(new TextDecoder().decode(raw)) as Event;
+          return JSON.parse(new TextDecoder().decode(raw)) as models.Event;
         }
       }
     }

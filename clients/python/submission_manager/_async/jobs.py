@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional, cast
 
 from .. import models
-from .._protocol import Call, JobEvent, encoded
+from .._protocol import Call, encoded
 from .events import AsyncEventFeed
 from .paging import AsyncPager
 from .transport import AsyncTransport
@@ -60,7 +60,7 @@ class AsyncJobs:
         workspace_id: Optional[str] = None,
         after: Optional[str] = None,
         streaming: bool = True,
-    ) -> AsyncEventFeed[JobEvent]:
+    ) -> AsyncEventFeed[models.JobEvent]:
         """Follows the events of a tenant's jobs, by server-sent events or by long polls; see `client.events`."""
         query = {"tenant_id": tenant_id, "workspace_id": workspace_id}
         return AsyncEventFeed(

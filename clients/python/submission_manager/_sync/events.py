@@ -8,9 +8,10 @@ import json
 from collections import deque
 from typing import Any, Deque, Dict, Generic, Mapping, Optional, Tuple, TypeVar, cast
 
+from .. import models
 from .._http_sync import SyncStream
 from .._protocol import (
-    LONGEST_PAUSE, UNREPAIRABLE, WORTH_REPEATING, Call, Event, EventList, SseParser, backoff, error_of_answer,
+    LONGEST_PAUSE, UNREPAIRABLE, WORTH_REPEATING, Call, SseParser, backoff, error_of_answer,
 )
 from ..errors import SubmissionManagerError, error_of
 from .transport import Transport
@@ -176,30 +177,30 @@ class Events:
         limit: Optional[int] = None,
         wait_seconds: Optional[int] = None,
         submission_target: Optional[str] = None,
-    ) -> EventList:
+    ) -> models.EventList:
         """One page of events, for readers that keep the cursor themselves.
 
         after: `nextCursor` of the page before; `now` starts at the end, None at the oldest event that is kept
         wait_seconds: waits until there is an event, at most this long and at most 30 s
         """
         query = {"after": after, "limit": limit, "waitSeconds": wait_seconds, "submissionTarget": submission_target}
-        return cast(EventList, self._transport.json(Call("GET", "/v1/events", query=query)))
+        return cast(models.EventList, self._transport.json(Call("GET", "/v1/events", query=query)))
 
     def stream(
         self, *, after: Optional[str] = None, submission_target: Optional[str] = None
-    ) -> EventFeed[Event]:
+    ) -> EventFeed[models.Event]:
         """Follows the feed by server-sent events. `after` is as in `list`."""
         return self._feed(after, {"submissionTarget": submission_target}, True)
 
     def poll(
         self, *, after: Optional[str] = None, submission_target: Optional[str] = None, limit: Optional[int] = None
-    ) -> EventFeed[Event]:
+    ) -> EventFeed[models.Event]:
         """Follows the feed by long polls, for networks whose proxies hold streams back. `after` is as in `list`.
 
         The cursor moves after the last event of each page, so after a restart up to `limit` events may come again.
         """
         return self._feed(after, {"submissionTarget": submission_target, "limit": limit}, False)
 
-    def _feed(self, after: Optional[str], query: Mapping[str, Any], streaming: bool) -> EventFeed[Event]:
+    def _feed(self, after: Optional[str], query: Mapping[str, Any], streaming: bool) -> EventFeed[models.Event]:
         names = ("waitSeconds", "nextCursor")
         return EventFeed(self._transport, "/v1/events", "/v1/events/stream", query, after, streaming, names)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Optional, cast
 
 from .. import models
-from .._protocol import Call, JobEvent, encoded
+from .._protocol import Call, encoded
 from .events import EventFeed
 from .paging import Pager
 from .transport import Transport
@@ -61,7 +61,7 @@ class Jobs:
         workspace_id: Optional[str] = None,
         after: Optional[str] = None,
         streaming: bool = True,
-    ) -> EventFeed[JobEvent]:
+    ) -> EventFeed[models.JobEvent]:
         """Follows the events of a tenant's jobs, by server-sent events or by long polls; see `client.events`."""
         query = {"tenant_id": tenant_id, "workspace_id": workspace_id}
         return EventFeed(
