@@ -94,7 +94,7 @@ impl Metrics {
             intents_created: make.counter("intents_created_total", "Intents stored")?,
             redrive_created: make
                 .counter("redrive_created_total", "Intents that redrives in bulk created; they also count as stored")?,
-            redrives_running: make.gauge("redrives_running", "Redrives that the leader works off; 0 on followers")?,
+            redrives_running: make.gauge("redrives_running", "Running redrives; 0 on followers")?,
             intents_purged: make.counter("intents_purged_total", "Intents deleted after the retention time")?,
             idempotent_hits: make
                 .counter("idempotent_hits_total", "Requests that repeated an intent and got the stored one")?,
