@@ -47,8 +47,9 @@ namespace SubmissionManager
         public async Task<Page<T>> GetPageAsync(string cursor = null)
         {
             var call = new Call { Template = path, Query = query.With("cursor", cursor) };
-            var found = await transport.Send<Found>(call, cancellation).ConfigureAwait(false);
-            return new Page<T> { Items = found.GetModels<T>(key) ?? new List<T>(), NextCursor = found.GetString(nextKey) };
+            var answer = await transport.Answer(call, cancellation).ConfigureAwait(false);
+            var found = Models.Model.Of<Found>(answer.Json());
+            return new Page<T> { Items = found.GetModels<T>(key) ?? throw answer.Unexpected(), NextCursor = found.GetString(nextKey) };
         }
 
         /// <summary>The first <c>most</c> items.</summary>

@@ -339,8 +339,7 @@ namespace SubmissionManager
         /// <summary>Whether the same request may succeed later.</summary>
         public static bool IsWorthRepeating(SubmissionManagerException error)
         {
-            var status = error.Status == 0 || error.Status == 429 || (error.Status >= 502 && error.Status <= 504);
-            return status && !(error is InvalidRequestException);
+            return error is UnreachableException || error.Status == 429 || (error.Status >= 502 && error.Status <= 504);
         }
 
         /// <summary>Whether to repeat a call, and how long to wait before retry <c>number</c> (from 1).</summary>

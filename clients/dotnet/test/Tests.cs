@@ -263,7 +263,7 @@ sealed class Tests
 
     public async Task AnswersOfSomethingElse()
     {
-        foreach (var reply in new[] { Reply.Of(200, "<html> Welcome"), Reply.Of(404, "<html> Welcome"), Reply.Of(404, "{\"error\":\"Welcome\"}"),
+        foreach (var reply in new[] { Reply.Of(200, "<html> Welcome"), Reply.Of(200, "[\"Welcome\"]"), Reply.Of(404, "<html> Welcome"), Reply.Of(404, "{\"error\":\"Welcome\"}"),
             Reply.Of(302, "Welcome", "Location: " + server.Url + "/elsewhere\r\n") })
         {
             Answers(reply);
@@ -338,6 +338,8 @@ sealed class Tests
         Same(ids, "1", "2", "3");
         const string query = "/v1/intents?status=exhausted&limit=2";
         Same(Paths(), query, query + "&cursor=c%2F1", query + "&cursor=c%2F1");
+        Answers(Reply.Of(200, "{\"something\":\"else\"}"));
+        await Throws<UnexpectedAnswerException>(() => client.Intents.List().GetPageAsync());
     }
 
     public async Task WaitPollsUntilTheEnd()

@@ -62,7 +62,7 @@ class AsyncHttp:
         try:
             return AsyncStream(await self._client.send(made, stream=True), request.url)
         except httpx.HTTPError as error:
-            raise no_answer(request.url, _reason(error), "CERTIFICATE_VERIFY_FAILED" not in str(error)) from None
+            raise no_answer(request.url, _reason(error)) from None
 
     async def close(self) -> None:
         await self._client.aclose()

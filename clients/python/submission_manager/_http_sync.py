@@ -94,7 +94,7 @@ class SyncHttp:
             return SyncStream(self, connection, request.url)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise no_answer(request.url, error, not isinstance(error, ssl.SSLCertVerificationError)) from None
+            raise no_answer(request.url, error) from None
 
     def keep(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:

@@ -23,7 +23,7 @@ FIRST_PAUSE = 0.25
 # If Retry-After is longer than this, the client raises the error instead of waiting. Event feeds pause no longer than this.
 LONGEST_PAUSE = 30.0
 # The statuses of overload, and of a proxy or an instance that is being replaced.
-WORTH_REPEATING = frozenset((0, 429, 502, 503, 504))
+WORTH_REPEATING = frozenset((429, 502, 503, 504))
 # How many characters of an unexpected answer an error quotes.
 SHOWN_CHARACTERS = 200
 
@@ -115,11 +115,15 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
 
-    def json(self) -> Any:
+    def json(self) -> Dict[str, Any]:
+        """The JSON of the answer: the service answers every call of this client with an object."""
         try:
-            return json.loads(self.body)
+            found = json.loads(self.body)
         except ValueError:
-            raise _unexpected(self) from None
+            found = None
+        if not isinstance(found, dict):
+            raise unexpected(self)
+        return found
 
 
 @dataclass(frozen=True)
@@ -257,9 +261,9 @@ def batch_results(answer: Answer, count: int) -> List[BatchResult]:
     try:
         results = [_batch_result(each) for each in answer.json()["results"]]
     except (LookupError, TypeError):
-        raise _unexpected(answer) from None
+        raise unexpected(answer) from None
     if len(results) != count:
-        raise _unexpected(answer)
+        raise unexpected(answer)
     return results
 
 
@@ -288,20 +292,20 @@ def pause_before_retry(options: Options, call: Call, number: int, error: Submiss
     """How long to wait before retry `number`, or None if there is to be no retry."""
     # Without a guarantee that repeating does no harm, only a refusal before anything happened may be repeated.
     safe = call.repeatable or error.status == 429 or error.code == "overloaded"
-    if error.status not in WORTH_REPEATING or not safe or number > options.max_retries or error.code in UNREPAIRABLE:
+    if not is_worth_repeating(error) or not safe or number > options.max_retries:
         return None
     # A little later than requested, so that not all clients come back at once.
     pause = backoff(number) + (error.retry_after or 0.0)
     return pause if pause <= LONGEST_PAUSE else None
 
 
-# Errors with status 0 that a retry cannot change.
-UNREPAIRABLE = frozenset(("invalid_request", "tls_error"))
+def is_worth_repeating(error: SubmissionManagerError) -> bool:
+    """Whether the same request may succeed later."""
+    return error.status in WORTH_REPEATING or error.code == "unreachable"
 
 
-def no_answer(url: str, reason: object, repairable: bool = True) -> SubmissionManagerError:
-    text = f"{url} does not answer ({reason}); is the URL right, and the service up?"
-    return error_of(0, "unreachable" if repairable else "tls_error", text)
+def no_answer(url: str, reason: object) -> SubmissionManagerError:
+    return error_of(0, "unreachable", f"{url} does not answer ({reason}); is the URL right, and the service up?")
 
 
 def error_of_answer(answer: Answer) -> SubmissionManagerError:
@@ -313,10 +317,10 @@ def error_of_answer(answer: Answer) -> SubmissionManagerError:
         error = json.loads(answer.body)["error"]
         return error_of(answer.status, error["code"], error["message"], error.get("details"), retry_after)
     except (ValueError, LookupError, TypeError, AttributeError):
-        return _unexpected(answer, retry_after)
+        return unexpected(answer, retry_after)
 
 
-def _unexpected(answer: Answer, retry_after: Optional[float] = None) -> SubmissionManagerError:
+def unexpected(answer: Answer, retry_after: Optional[float] = None) -> SubmissionManagerError:
     shown = " ".join(answer.body.decode("utf-8", "replace").split())[:SHOWN_CHARACTERS] or "nothing"
     text = f"this is not how a Submission Manager answers ({shown}); is the URL right?"
     return error_of(answer.status, "unexpected_answer", text, None, retry_after)

@@ -95,7 +95,7 @@ class CallsTest(Case):
             self.assertEqual((failure.status, failure.code), (status, "unexpected_answer"))
 
     def test_answers_of_something_else(self) -> None:
-        for status, body in ((200, b"<html> Welcome"), (404, b"<html> Welcome"), (404, b'{"error": "Welcome"}')):
+        for status, body in ((200, b"<html> Welcome"), (200, b'["Welcome"]'), (404, b"<html> Welcome"), (404, b'{"error": "Welcome"}')):
             failure = self.refused(Reply(status, body))
             self.assertIsInstance(failure, errors.UnexpectedAnswer)
             self.assertEqual(failure.status, status)
@@ -180,6 +180,8 @@ class CallsTest(Case):
         self.assertEqual([intent["intentId"] for intent in found], ["1", "2", "3"])
         paths = ["/v1/intents?status=exhausted&limit=2", *["/v1/intents?status=exhausted&limit=2&cursor=c%2F1"] * 2]
         self.assertEqual([asked.path for asked in self.asked], paths)
+        self.script[:] = [Reply(200, {"something": "else"})]
+        self.assertRaises(errors.UnexpectedAnswer, list, found)
         self.script[:] = [first, last]
         self.assertEqual([(len(page.items), page.next_cursor) for page in found.pages()], [(2, "c/1"), (1, None)])
 

@@ -1,7 +1,7 @@
 // Lists that fetch their pages as they are read.
 
 import type { Values } from "./encoding.js";
-import type { CallOptions, Transport } from "./transport.js";
+import { parsed, unexpected, type CallOptions, type Transport } from "./transport.js";
 
 /** One page of a list. `nextCursor` is null on the last page. */
 export interface Page<T> {
@@ -31,8 +31,13 @@ export class Pager<T> implements AsyncIterable<T> {
   /** One page: the first one, or the one after a `nextCursor`. */
   async page(cursor?: string): Promise<Page<T>> {
     const query = { ...this.#query, cursor };
-    const found = await this.#transport.json<Record<string, unknown>>({ method: "GET", template: this.#path, query }, this.#options);
-    return { items: found[this.#key] as T[], nextCursor: (found[this.#nextKey] as string | null | undefined) ?? null };
+    const answer = await this.#transport.answer({ method: "GET", template: this.#path, query }, this.#options);
+    const found = parsed<Record<string, unknown>>(answer);
+    const items = found[this.#key];
+    if (!Array.isArray(items)) {
+      throw unexpected(answer);
+    }
+    return { items: items as T[], nextCursor: (found[this.#nextKey] as string | null | undefined) ?? null };
   }
 
   /** All pages. */

@@ -13,8 +13,8 @@ const DEFAULT_MAX_RETRIES = 4;
 const FIRST_PAUSE_MS = 250;
 /** If `Retry-After` is longer than this, the client throws the error instead of waiting. Feeds pause no longer than this. */
 const LONGEST_PAUSE_MS = 30_000;
-/** The statuses of no answer, of overload, and of a proxy or an instance that is being replaced. */
-const WORTH_REPEATING = new Set([0, 429, 502, 503, 504]);
+/** The statuses of overload, and of a proxy or an instance that is being replaced. */
+const WORTH_REPEATING = new Set([429, 502, 503, 504]);
 /** How many characters of an unexpected answer an error quotes. */
 const SHOWN_CHARACTERS = 200;
 
@@ -186,13 +186,18 @@ export class Transport {
   }
 }
 
-/** The JSON of an answer. */
+/** The JSON of an answer: the service answers every call of this client with an object. */
 export function parsed<T>(answer: Answer): T {
+  let found: unknown;
   try {
-    return JSON.parse(answer.text) as T;
+    found = JSON.parse(answer.text);
   } catch {
+    // Not an answer of the service.
+  }
+  if (typeof found !== "object" || found === null || Array.isArray(found)) {
     throw unexpected(answer);
   }
+  return found as T;
 }
 
 /** The error that an answer outside 2xx stands for. */
@@ -241,7 +246,7 @@ export function pauseBeforeRetry(
 
 /** Whether the same request may succeed later. */
 export function isWorthRepeating(error: SubmissionManagerError): boolean {
-  return WORTH_REPEATING.has(error.status) && error.code !== "invalid_request";
+  return WORTH_REPEATING.has(error.status) || error.code === "unreachable";
 }
 
 /** Waits; rejects with the reason of the signal if that comes first. */

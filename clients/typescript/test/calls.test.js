@@ -125,7 +125,7 @@ test("redirects are not followed", async () => {
 });
 
 test("answers of something else", async () => {
-  for (const answer of [reply(200, "<html> Welcome"), reply(404, "<html> Welcome"), reply(404, '{"error": "Welcome"}')]) {
+  for (const answer of [reply(200, "<html> Welcome"), reply(200, '["Welcome"]'), reply(404, "<html> Welcome"), reply(404, '{"error": "Welcome"}')]) {
     const failure = await refused(answer);
     assert.ok(failure instanceof api.UnexpectedAnswer);
     assert.equal(failure.status, answer.status);
@@ -199,6 +199,8 @@ test("a list fetches its pages when they are needed", async () => {
   assert.deepEqual(ids, ["1", "2", "3"]);
   const query = "/v1/intents?status=exhausted&limit=2";
   assert.deepEqual(site.asked.map((each) => each.path), [query, `${query}&cursor=c%2F1`, `${query}&cursor=c%2F1`]);
+  site.script = [reply(200, { something: "else" })];
+  await rejected(found.page(), api.UnexpectedAnswer);
   site.script = [first, last];
   const pages = [];
   for await (const page of found.pages()) {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from typing import Any, Deque, Dict, Generic, Mapping, Optional, Tuple, TypeVar, cast
+from typing import Any, Deque, Dict, Generic, List, Mapping, Optional, Tuple, TypeVar, cast
 
 from .. import models
 from .._http_async import AsyncStream
 from .._protocol import (
-    LONGEST_PAUSE, UNREPAIRABLE, WORTH_REPEATING, Call, SseParser, backoff, error_of_answer,
+    LONGEST_PAUSE, Call, SseParser, backoff, is_worth_repeating, unexpected,
 )
 from ..errors import SubmissionManagerError, error_of
 from .transport import AsyncTransport
@@ -93,7 +93,7 @@ class AsyncEventFeed(Generic[E]):
             await self._drop()
             if self._closed:
                 return
-            if error.status not in WORTH_REPEATING or error.code in UNREPAIRABLE:
+            if not is_worth_repeating(error):
                 raise
             self._failures += 1
             if not self._was_connected and self._failures > self._transport.options.max_retries:
@@ -101,27 +101,27 @@ class AsyncEventFeed(Generic[E]):
             pause = max(backoff(self._failures) + (error.retry_after or 0.0), self._parser.retry)
             await asyncio.sleep(min(pause, LONGEST_PAUSE))
 
-    async def _poll(self, wait: int = POLL_SECONDS) -> None:
-        query = {**self._query, "after": self.cursor, self._wait_name: 0 if self.cursor == "now" else wait}
-        answer = await self._transport.once(Call("GET", self._path, query=query))
-        page = answer.json()
-        try:
-            events, after = page["events"], page[self._next_name]
-        except (LookupError, TypeError):
-            raise error_of_answer(answer) from None
+    async def _poll(self) -> None:
+        wait = 0 if self.cursor == "now" else POLL_SECONDS
+        events, after = await self._page({**self._query, "after": self.cursor, self._wait_name: wait})
         self._connected()
         # The cursor is the one after the whole page, so it is only right for the last event.
-        self._ready.extend((None, event) for event in events)
-        self._ready.append((after, None))
-        if events:
-            self._ready.pop()
-            self._ready[-1] = (after, events[-1])
+        self._ready.extend((None, event) for event in events[:-1])
+        self._ready.append((after, events[-1] if events else None))
+
+    async def _page(self, query: Mapping[str, Any]) -> Tuple[List[Dict[str, Any]], str]:
+        answer = await self._transport.once(Call("GET", self._path, query=query))
+        page = answer.json()
+        if not isinstance(page.get("events"), list) or not isinstance(page.get(self._next_name), str):
+            raise unexpected(answer)
+        return page["events"], page[self._next_name]
 
     async def _read(self) -> None:
         if self._stream is None:
             if self.cursor == "now":
                 # A cursor instead of "now": otherwise what happens during a reconnection would be lost.
-                return await self._poll_at_the_end()
+                _, self.cursor = await self._page({**self._query, "after": "now", "limit": 1})
+                return
             self._parser = SseParser()
             call = Call(
                 "GET", self._stream_path, query=self._query, accept="text/event-stream",
@@ -135,11 +135,6 @@ class AsyncEventFeed(Generic[E]):
         self._connected()
         for cursor, data in self._parser.feed(chunk):
             self._ready.append((cursor, _event(data)))
-
-    async def _poll_at_the_end(self) -> None:
-        query = {**self._query, "after": "now", "limit": 1}
-        answer = await self._transport.once(Call("GET", self._path, query=query))
-        self.cursor = answer.json()[self._next_name]
 
     def _connected(self) -> None:
         self._failures, self._was_connected = 0, True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, AsyncIterator, Generic, Mapping, Optional, TypeVar
 
-from .._protocol import Call, Page
+from .._protocol import Call, Page, unexpected
 from .transport import AsyncTransport
 
 T = TypeVar("T")
@@ -25,7 +25,10 @@ class AsyncPager(Generic[T]):
     async def page(self, cursor: Optional[str] = None) -> Page[T]:
         """One page: the first one, or the one after a `next_cursor`."""
         query = {**self._query, "cursor": cursor} if cursor else self._query
-        found = await self._transport.json(Call("GET", self._path, query=query))
+        answer = await self._transport.answer(Call("GET", self._path, query=query))
+        found = answer.json()
+        if self._key not in found:
+            raise unexpected(answer)
         return Page(found[self._key], found.get(self._next_key))
 
     async def pages(self) -> AsyncIterator[Page[T]]:

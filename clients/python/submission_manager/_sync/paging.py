@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Generic, Mapping, Optional, TypeVar
 
-from .._protocol import Call, Page
+from .._protocol import Call, Page, unexpected
 from .transport import Transport
 
 T = TypeVar("T")
@@ -26,7 +26,10 @@ class Pager(Generic[T]):
     def page(self, cursor: Optional[str] = None) -> Page[T]:
         """One page: the first one, or the one after a `next_cursor`."""
         query = {**self._query, "cursor": cursor} if cursor else self._query
-        found = self._transport.json(Call("GET", self._path, query=query))
+        answer = self._transport.answer(Call("GET", self._path, query=query))
+        found = answer.json()
+        if self._key not in found:
+            raise unexpected(answer)
         return Page(found[self._key], found.get(self._next_key))
 
     def pages(self) -> Iterator[Page[T]]:
