@@ -197,7 +197,7 @@ pub struct BatchResultsJson<'a> {
     pub results: Vec<BatchItemJson<'a>>,
 }
 
-/// The result of one submission of a batch: what the submission alone would have been answered.
+/// The result of one submission of a batch. It is the response that a request of its own would get.
 #[derive(Serialize, ToSchema)]
 #[schema(as = BatchItem)]
 pub struct BatchItemJson<'a> {

@@ -30,7 +30,7 @@ namespace SubmissionManager.Models
         public DateTimeOffset? StartedAt { get { return GetTime("startedAt"); } set { Set("startedAt", value); } }
     }
 
-    /// <summary>The result of one submission of a batch: what the submission alone would have been answered.</summary>
+    /// <summary>The result of one submission of a batch. It is the response that a request of its own would get.</summary>
     public class BatchItem : Model
     {
         public ErrorBody Error { get { return GetModel<ErrorBody>("error"); } set { Set("error", value); } }
@@ -99,8 +99,8 @@ namespace SubmissionManager.Models
         public IReadOnlyList<Event> Events { get { return GetModels<Event>("events"); } set { Set("events", value); } }
 
         /// <summary>
-        /// <c>true</c> if there may be more events already, so that the reader should go on at once; absent at the
-        /// end of the feed.
+        /// <c>true</c> if there may be more events already: send the next request immediately. Absent at the end of
+        /// the feed.
         /// </summary>
         public bool? More { get { return GetBoolean("more"); } set { Set("more", value); } }
 
@@ -397,8 +397,8 @@ namespace SubmissionManager.Models
         public IReadOnlyList<JobEvent> Events { get { return GetModels<JobEvent>("events"); } set { Set("events", value); } }
 
         /// <summary>
-        /// <c>true</c> if there may be more events already, so that the reader should go on at once; absent at the
-        /// end of the feed.
+        /// <c>true</c> if there may be more events already: send the next request immediately. Absent at the end of
+        /// the feed.
         /// </summary>
         public bool? More { get { return GetBoolean("more"); } set { Set("more", value); } }
 
@@ -455,7 +455,7 @@ namespace SubmissionManager.Models
 
         /// <summary>
         /// Whether to include intents whose last attempt was interrupted or timed out. Their gateway may have
-        /// accepted them, so sending them again may do twice what it did.
+        /// accepted them, so it may process them twice.
         /// </summary>
         public bool? IncludeUnknownOutcome { get { return GetBoolean("includeUnknownOutcome"); } set { Set("includeUnknownOutcome", value); } }
 
@@ -506,8 +506,8 @@ namespace SubmissionManager.Models
         public IReadOnlyList<string> Sample { get { return GetStrings("sample"); } set { Set("sample", value); } }
 
         /// <summary>
-        /// How many intents were left out since, because they were deleted or redriven otherwise, or because their
-        /// target left the registry.
+        /// How many intents of the plan were skipped because they were deleted or redriven separately, or because
+        /// their target left the registry.
         /// </summary>
         public long Skipped { get { return GetInteger("skipped").GetValueOrDefault(); } set { Set("skipped", value); } }
 
@@ -518,8 +518,8 @@ namespace SubmissionManager.Models
     }
 
     /// <summary>
-    /// Chooses failed intents. All conditions that are present have to be met; <c>{}</c> chooses all failed
-    /// intents. <c>intentIds</c> stands alone.
+    /// Chooses the failed intents that meet all given conditions; <c>{}</c> chooses all failed intents.
+    /// <c>intentIds</c> cannot be combined with other conditions.
     /// </summary>
     public class RedriveFilter : Model
     {
@@ -531,7 +531,7 @@ namespace SubmissionManager.Models
 
         public DateTimeOffset? CreatedBefore { get { return GetTime("createdBefore"); } set { Set("createdBefore", value); } }
 
-        /// <summary>These intents alone, as far as they have failed.</summary>
+        /// <summary>Those of these intents that have failed.</summary>
         public IReadOnlyList<string> IntentIds { get { return GetStrings("intentIds"); } set { Set("intentIds", value); } }
 
         /// <summary>The <c>rejectedReason</c> or <c>exhaustedReason</c>.</summary>
@@ -572,7 +572,7 @@ namespace SubmissionManager.Models
         public IReadOnlyList<Redrive> Redrives { get { return GetModels<Redrive>("redrives"); } set { Set("redrives", value); } }
     }
 
-    /// <summary>How many of the new intents have which status.</summary>
+    /// <summary>The number of new intents with each status.</summary>
     public class RedriveOutcomes : Model
     {
         public long Accepted { get { return GetInteger("accepted").GetValueOrDefault(); } set { Set("accepted", value); } }

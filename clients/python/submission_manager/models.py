@@ -27,7 +27,7 @@ class _BatchItem(TypedDict):
 
 
 class BatchItem(_BatchItem, total=False):
-    """The result of one submission of a batch: what the submission alone would have been answered."""
+    """The result of one submission of a batch. It is the response that a request of its own would get."""
 
     error: Union[ErrorBody, None]
     intent: Union[Intent, None]
@@ -92,8 +92,7 @@ class _EventList(TypedDict):
 class EventList(_EventList, total=False):
     """A page of events."""
 
-    # `true` if there may be more events already, so that the reader should go on at once; absent at the end of the
-    # feed.
+    # `true` if there may be more events already: send the next request immediately. Absent at the end of the feed.
     more: Union[bool, None]
 
 
@@ -347,8 +346,7 @@ class _JobEventList(TypedDict):
 class JobEventList(_JobEventList, total=False):
     """A page of events of jobs."""
 
-    # `true` if there may be more events already, so that the reader should go on at once; absent at the end of the
-    # feed.
+    # `true` if there may be more events already: send the next request immediately. Absent at the end of the feed.
     more: Union[bool, None]
 
 
@@ -397,7 +395,7 @@ class PlanRequest(_PlanRequest, total=False):
     """Which intents to redrive."""
 
     # Whether to include intents whose last attempt was interrupted or timed out. Their gateway may have accepted
-    # them, so sending them again may do twice what it did.
+    # them, so it may process them twice.
     includeUnknownOutcome: bool
     # A note for other operators, such as the number of an incident.
     note: Union[str, None]
@@ -422,8 +420,8 @@ class _Redrive(TypedDict):
     remaining: int
     # Up to ten ids of the plan, in the order in which they are redriven.
     sample: List[str]
-    # How many intents were left out since, because they were deleted or redriven otherwise, or because their target
-    # left the registry.
+    # How many intents of the plan were skipped because they were deleted or redriven separately, or because their
+    # target left the registry.
     skipped: int
     state: RedriveStateName
 
@@ -441,15 +439,15 @@ class Redrive(_Redrive, total=False):
 
 
 class RedriveFilter(TypedDict, total=False):
-    """Chooses failed intents. All conditions that are present have to be met; `{}` chooses all failed intents.
-    `intentIds` stands alone.
+    """Chooses the failed intents that meet all given conditions; `{}` chooses all failed intents. `intentIds` cannot
+    be combined with other conditions.
     """
 
     completedAfter: Union[str, None]
     completedBefore: Union[str, None]
     createdAfter: Union[str, None]
     createdBefore: Union[str, None]
-    # These intents alone, as far as they have failed.
+    # Those of these intents that have failed.
     intentIds: Union[List[str], None]
     # The `rejectedReason` or `exhaustedReason`.
     reason: Union[str, None]
@@ -484,7 +482,7 @@ class RedriveList(TypedDict):
 
 
 class RedriveOutcomes(TypedDict):
-    """How many of the new intents have which status."""
+    """The number of new intents with each status."""
 
     accepted: int
     exhausted: int

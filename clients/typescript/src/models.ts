@@ -15,7 +15,7 @@ export interface Attempt {
   startedAt: string;
 }
 
-/** The result of one submission of a batch: what the submission alone would have been answered. */
+/** The result of one submission of a batch. It is the response that a request of its own would get. */
 export interface BatchItem {
   error?: ErrorBody | null;
   intent?: Intent | null;
@@ -69,10 +69,7 @@ export interface Event {
 /** A page of events. */
 export interface EventList {
   events: Array<Event>;
-  /**
-   * `true` if there may be more events already, so that the reader should go on at once; absent at the end of the
-   * feed.
-   */
+  /** `true` if there may be more events already: send the next request immediately. Absent at the end of the feed. */
   more?: boolean | null;
   /** Pass this as `after` to get the next events. */
   nextCursor: string;
@@ -285,10 +282,7 @@ export interface JobEvent {
 /** A page of events of jobs. */
 export interface JobEventList {
   events: Array<JobEvent>;
-  /**
-   * `true` if there may be more events already, so that the reader should go on at once; absent at the end of the
-   * feed.
-   */
+  /** `true` if there may be more events already: send the next request immediately. Absent at the end of the feed. */
   more?: boolean | null;
   /** Pass this as `after` to get the next events. */
   next_cursor: string;
@@ -331,7 +325,7 @@ export interface PlanRequest {
   filter: RedriveFilter;
   /**
    * Whether to include intents whose last attempt was interrupted or timed out. Their gateway may have accepted
-   * them, so sending them again may do twice what it did.
+   * them, so it may process them twice.
    */
   includeUnknownOutcome?: boolean;
   /** A note for other operators, such as the number of an incident. */
@@ -366,8 +360,8 @@ export interface Redrive {
   /** Up to ten ids of the plan, in the order in which they are redriven. */
   sample: Array<string>;
   /**
-   * How many intents were left out since, because they were deleted or redriven otherwise, or because their target
-   * left the registry.
+   * How many intents of the plan were skipped because they were deleted or redriven separately, or because their
+   * target left the registry.
    */
   skipped: number;
   /** Absent until the redrive is started. */
@@ -376,15 +370,15 @@ export interface Redrive {
 }
 
 /**
- * Chooses failed intents. All conditions that are present have to be met; `{}` chooses all failed intents.
- * `intentIds` stands alone.
+ * Chooses the failed intents that meet all given conditions; `{}` chooses all failed intents. `intentIds` cannot be
+ * combined with other conditions.
  */
 export interface RedriveFilter {
   completedAfter?: string | null;
   completedBefore?: string | null;
   createdAfter?: string | null;
   createdBefore?: string | null;
-  /** These intents alone, as far as they have failed. */
+  /** Those of these intents that have failed. */
   intentIds?: Array<string> | null;
   /** The `rejectedReason` or `exhaustedReason`. */
   reason?: string | null;
@@ -415,7 +409,7 @@ export interface RedriveList {
   redrives: Array<Redrive>;
 }
 
-/** How many of the new intents have which status. */
+/** The number of new intents with each status. */
 export interface RedriveOutcomes {
   accepted: number;
   exhausted: number;

@@ -63,7 +63,7 @@ struct JobEventListJson<'a> {
     /// Pass this as `after` to get the next events.
     #[schema(example = "j65c0b2f3c5d40")]
     next_cursor: String,
-    /// `true` if there may be more events already, so that the reader should go on at once; absent at the end of the feed.
+    /// `true` if there may be more events already: send the next request immediately. Absent at the end of the feed.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<bool>,
     /// The trace of this request.

@@ -23,8 +23,8 @@ const MAX_NOTE_CHARS: usize = 1000;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlanRequest {
     pub filter: FilterJson,
-    /// Whether to include intents whose last attempt was interrupted or timed out. Their gateway may have accepted them, so
-    /// sending them again may do twice what it did.
+    /// Whether to include intents whose last attempt was interrupted or timed out. Their gateway may have accepted
+    /// them, so it may process them twice.
     #[serde(default)]
     pub include_unknown_outcome: bool,
     /// A note for other operators, such as the number of an incident.
@@ -33,8 +33,8 @@ pub struct PlanRequest {
     pub note: Option<String>,
 }
 
-/// Chooses failed intents. All conditions that are present have to be met; `{}` chooses all failed intents. `intentIds` stands
-/// alone.
+/// Chooses the failed intents that meet all given conditions; `{}` chooses all failed intents. `intentIds` cannot be
+/// combined with other conditions.
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schema(as = RedriveFilter)]
@@ -63,7 +63,7 @@ pub struct FilterJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     completed_before: Option<String>,
-    /// These intents alone, as far as they have failed.
+    /// Those of these intents that have failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1, max_items = 1000)]
     intent_ids: Option<Vec<String>>,
@@ -248,8 +248,8 @@ pub struct RedriveJson<'a> {
     count: u64,
     /// How many new intents were created so far.
     created: u64,
-    /// How many intents were left out since, because they were deleted or redriven otherwise, or because their target left the
-    /// registry.
+    /// How many intents of the plan were skipped because they were deleted or redriven separately, or because their
+    /// target left the registry.
     skipped: u64,
     /// How many intents are still to be redriven.
     remaining: u64,
@@ -275,7 +275,7 @@ pub enum RedriveStateName {
     Cancelled,
 }
 
-/// How many of the new intents have which status.
+/// The number of new intents with each status.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RedriveOutcomes)]
 pub struct OutcomesJson {
