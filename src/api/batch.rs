@@ -14,9 +14,9 @@ use crate::web::error::ApiError;
 use crate::web::query::Query;
 use crate::web::{WebDeps, trace};
 
-/// Submissions in one request. As many fit into one commit of the embedded store.
+/// The most submissions in one request. As many fit into one commit of the embedded store.
 const MAX_ITEMS: usize = 1000;
-/// Bytes of one request: more than a thousand items of the usual few kilobytes, and little for the memory of a server.
+/// The most bytes in one request: room for a thousand items of the usual few kilobytes, and a small part of a server's memory.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 const NDJSON: &str = "application/x-ndjson";

@@ -26,7 +26,7 @@ use crate::web::query::Query;
         (status = 202, body = CancelledIntentJson, description = "An attempt is in progress; no further attempt starts after it"),
         (status = 400, body = ErrorJson, description = "A parameter is invalid"),
         (status = 404, body = ErrorJson, description = "No such intent"),
-        (status = 409, body = ErrorJson, description = "An attempt is in progress (`attempt_in_progress`), or the intent has ended otherwise (`already_terminal`)"),
+        (status = 409, body = ErrorJson, description = "An attempt is in progress (`attempt_in_progress`), or the intent has ended for another reason (`already_terminal`)"),
         CommonErrors,
     ))]
 pub(super) async fn cancel_intent(
@@ -47,7 +47,7 @@ pub enum Cancelled {
 }
 
 impl Cancelled {
-    /// What a client is told about a cancellation; `None` if there is no such intent.
+    /// The response to a cancellation; `None` if there is no such intent.
     pub fn of(cancellation: Cancellation) -> Result<Option<Self>, ApiError> {
         match cancellation {
             Cancellation::Cancelled(intent) | Cancellation::CancelledBefore(intent) => Ok(Some(Self::Now(intent))),

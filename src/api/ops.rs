@@ -27,7 +27,7 @@ pub(super) async fn healthz() -> HttpResponse {
 pub(super) async fn readyz(deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
     let stopping = || deps.shutdown.is_announced();
     let text = |mut response: HttpResponseBuilder, body| response.content_type(ContentType::plaintext()).body(body);
-    // Shutdown may be announced while the write check runs, so look again after it.
+    // Shutdown may be announced while the write check runs, so this is checked after it.
     if stopping() || (deps.store.can_write().await.map(|()| stopping())?) {
         let body = format!("mode=stopping holder_id={}\n", deps.board.holder_id);
         return Ok(text(HttpResponse::ServiceUnavailable(), body));

@@ -44,7 +44,7 @@ pub async fn known_targets(deps: &WebDeps) -> Result<BTreeMap<TargetName, KnownT
     Ok(targets)
 }
 
-/// What is done with a target.
+/// A change of a target.
 pub enum TargetChange {
     Pause(Option<PauseReason>),
     Resume,

@@ -16,7 +16,7 @@ const MAX_WAIT_SECONDS: u64 = 30;
 const FIRST_POLL: Duration = Duration::from_millis(50);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long a client waits that asks for this many seconds.
+/// The longest wait of a client that asks for this many seconds.
 pub(super) fn limit(seconds: u64) -> Duration {
     Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))
 }

@@ -50,8 +50,8 @@ pub(super) struct SubmitArgs {
     /// The name of a target in the registry
     #[arg(long, value_name = "TARGET", required_unless_present = "file")]
     target: Option<String>,
-    /// Submit every line of this file, each a submission as JSON; - reads standard input. To go on after an interruption, run the
-    /// same command again
+    /// Submit every line of this file, each a submission as JSON; - reads standard input. To continue after an interruption, run
+    /// the same command again
     #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "target", "payload", "not_before", "wait"])]
     file: Option<String>,
     /// With --file: how many lines each request has
@@ -92,11 +92,11 @@ pub(super) struct CancelArgs {
     after_attempt: bool,
 }
 
-/// What one request may have.
+/// The most lines in one request.
 const MOST_LINES: usize = 1000;
-/// Longer than the service waits for a first attempt at most.
+/// The time limit of a request: longer than the maximum of `waitSeconds`.
 const TIMEOUT: Duration = Duration::from_secs(40);
-/// The history of an intent with many attempts is long.
+/// The largest response. It is large because the history of an intent with many attempts is long.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Runs `submit`.
@@ -175,7 +175,7 @@ pub(super) async fn cancel(args: CancelArgs) -> CommandResult {
     Ok(())
 }
 
-/// A text of a response; empty if it is not there.
+/// A text field of a response; empty if it is absent.
 pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }

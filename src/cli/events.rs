@@ -1,7 +1,7 @@
-//! The `events` command: prints how intents ended, in order, and with `--follow` as they end.
+//! The `events` command: prints how intents ended, in order, and with `--follow` also new events as intents end.
 //!
-//! It asks for pages and waits for new ones, so it needs nothing but ordinary requests. While the service cannot be reached it
-//! tries again, at whichever instance a proxy then chooses, and goes on where it was.
+//! It reads pages with ordinary requests that wait for new events. While the service cannot be reached, it tries again and
+//! continues from its last cursor, also if a proxy then sends it to another instance.
 
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::platform::errors::{Context, full_text};
 pub(super) struct EventsArgs {
     #[command(flatten)]
     service: ServiceArgs,
-    /// Go on with new events as they happen, until the command is interrupted
+    /// Also print new events as they happen, until the command is interrupted
     #[arg(long, short)]
     follow: bool,
-    /// Start after this cursor, or at the end with now [default: now with --follow, else the oldest event that is kept]
+    /// Start after this cursor; now is the end of the feed [default: now with --follow, else the oldest event that is kept]
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
     /// Only intents of this target
     #[arg(long, value_name = "TARGET")]
     target: Option<String>,
-    /// Print each event as a line of JSON, as a webhook would carry it
+    /// Print each event as a line of JSON, in the form in which a webhook delivers it
     #[arg(long)]
     json: bool,
 }
@@ -60,9 +60,9 @@ pub(super) async fn run(args: EventsArgs) -> CommandResult {
         result = print_all(&args, &mut after) => result,
         interrupted = tokio::signal::ctrl_c() => Ok(interrupted.context(|| "cannot wait for an interruption")?),
     };
-    // Whoever wants to go on from here needs the cursor; the events are on standard output.
+    // The cursor to continue with goes to standard error, because the events are on standard output.
     if result.is_ok() && !after.is_empty() {
-        eprintln!("to go on from here: --after {after}");
+        eprintln!("continue from here with: --after {after}");
     }
     result
 }

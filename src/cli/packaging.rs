@@ -63,7 +63,7 @@ pub(super) fn man(args: &ManArgs, command: Command) -> CommandResult {
         return Ok(clap_mangen::generate_to(command, directory).map_err(failed)?);
     }
     let mut page = Vec::new();
-    // The first of the pages above, which have none for the command `help`.
+    // The first of the pages above. There is no page for the command `help`.
     Man::new(command.disable_help_subcommand(true)).render(&mut page)?;
     print(&page)
 }

@@ -60,7 +60,7 @@ pub(super) struct PlanArgs {
     /// Only intents that ended before this time
     #[arg(long, value_name = "TIME")]
     completed_before: Option<String>,
-    /// Only this intent; may be repeated, and stands alone
+    /// Only this intent; may be repeated; cannot be combined with other filters
     #[arg(long, value_name = "INTENT-ID")]
     id: Vec<String>,
     /// Include intents that the gateway may have accepted: their last attempt was interrupted or timed out
@@ -81,7 +81,7 @@ pub(super) struct StartArgs {
     /// How many intents to create in a second, from 1 to 1000
     #[arg(long, value_name = "PER-SECOND", default_value_t = 10)]
     rate: u32,
-    /// Return at once instead of showing the progress
+    /// Return immediately instead of showing the progress
     #[arg(long)]
     detach: bool,
 }
@@ -183,7 +183,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-/// A plan as a table: its groups, what is left out, and how to start it.
+/// A plan as a table: its groups, the intents that are not in it, and the command that starts it.
 fn plan_text(plan: &Value) -> String {
     let (id, count) = (text(&plan["redriveId"]), number(&plan["count"]));
     let mut lines = vec![format!("redrive {id}: {}, {count} intents", text(&plan["state"]))];
@@ -310,7 +310,7 @@ fn progress_text(redrive: &Value) -> String {
     )
 }
 
-/// Shows the progress of a redrive until it is over. Ctrl-C leaves it running.
+/// Shows the progress of a redrive until it has ended. Ctrl-C stops the display and leaves the redrive running.
 async fn watch(redrive: &IdArgs) -> CommandResult {
     let mut interrupted = std::pin::pin!(actix_web::rt::signal::ctrl_c());
     let mut speed = Speed::default();
@@ -334,13 +334,13 @@ async fn watch(redrive: &IdArgs) -> CommandResult {
         if tokio::time::timeout(POLL_INTERVAL, interrupted.as_mut()).await.is_ok() {
             clear();
             let id = &redrive.id;
-            println!("redrive {id} goes on; see 'submission-manager redrive status {id} --watch'");
+            println!("redrive {id} is still running; watch it with: submission-manager redrive status {id} --watch");
             return Ok(());
         }
     }
 }
 
-/// How much was done when, over the last [`RATE_WINDOW`].
+/// How many intents were done at which time, over the last [`RATE_WINDOW`].
 #[derive(Default)]
 struct Speed(VecDeque<(Instant, u64)>);
 
@@ -387,11 +387,11 @@ fn span(duration: Duration) -> String {
     }
 }
 
-/// Shows a line in place of the last one, if somebody watches.
+/// Shows a line in place of the last one, if standard error is a terminal.
 fn show(line: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{line}");
-        // What cannot be shown is not missed.
+        // An error is ignored: the progress is only for display.
         let _ignored = std::io::stderr().flush();
     }
 }

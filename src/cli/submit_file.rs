@@ -1,7 +1,7 @@
 //! `submit --file`: submits the lines of an NDJSON file in batches, with progress and a summary by result.
 //!
-//! An interrupted run is repeated with the same command: the ids make that safe, and intents that exist already are counted as
-//! such.
+//! After an interruption, the same command can be run again: the ids make that safe, and intents that already exist are counted
+//! separately.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 4 * 1024 * 1024;
 const TRIES: u32 = 6;
 /// The pause before the first repetition; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Refused lines that are printed; the others are counted only.
+/// How many refused lines are printed. Further ones are only counted.
 const MOST_PRINTED: usize = 20;
 
 /// Runs `submit --file`. `-` is standard input.
@@ -78,7 +78,7 @@ fn next_batch(lines: &mut dyn BufRead, most: usize, line: &mut u64) -> Result<Ba
     Ok(batch)
 }
 
-/// Sends a batch. Repeats it while the service has no capacity or cannot be reached; that is safe, because the ids make it so.
+/// Sends a batch, and repeats it while the service has no capacity or cannot be reached. The ids make the repetition safe.
 async fn send(service: &ServiceArgs, body: &[u8]) -> Result<Vec<Value>, ServiceError> {
     let mut pause = FIRST_PAUSE;
     let mut tries = 1;
@@ -100,7 +100,7 @@ async fn send(service: &ServiceArgs, body: &[u8]) -> Result<Vec<Value>, ServiceE
     }
 }
 
-/// A run that ended early.
+/// The error of a run that ended early.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{stored} intents are stored, and those from line {line} on may not be; run the same command again, which submits no \

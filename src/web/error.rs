@@ -47,19 +47,19 @@ pub enum ApiError {
     PolicyRejected(Vec<Breach>),
     #[error("the management node {0}; try again later")]
     ExecutionUnavailable(&'static str),
-    #[error("events after this cursor were deleted; leave out after to read the oldest events that are kept")]
+    #[error("events after this cursor were deleted; omit the parameter after to start at the oldest event that is kept")]
     CursorExpired,
     #[error("intent {id:?} is still pending; it has no webhook event yet")]
     NotTerminal { id: IntentId },
     #[error("attempt {attempt} is in progress; try again when it has finished, or set afterAttempt=true")]
     AttemptInProgress { attempt: u32 },
-    #[error("it has already ended with the status {}", status.as_str())]
+    #[error("cannot cancel: already ended with the status {}", status.as_str())]
     AlreadyTerminal { status: Status },
     #[error("{}", refused_change(change, *refusal))]
     InvalidRedriveState { change: &'static str, refusal: Refusal },
     #[error("only an intent that was rejected or exhausted can be redriven; this one is {}", status.as_str())]
     NotFailed { status: Status },
-    #[error("the intent was redriven already, as {redriven_as:?}; redrive that one if it failed too")]
+    #[error("the intent was already redriven as {redriven_as:?}; if that one failed too, redrive that one")]
     AlreadyRedriven { redriven_as: IntentId },
     #[error("the {what} is too large; the limit is {limit} bytes")]
     PayloadTooLarge { what: &'static str, limit: usize },
@@ -130,7 +130,7 @@ impl ApiError {
         }
     }
 
-    /// What the error has to say to programs besides its code.
+    /// The details for programs, besides the code.
     fn details(&self) -> Option<Value> {
         match self {
             Self::IdempotencyConflict { conflict } => Some(json!({

@@ -531,7 +531,7 @@ namespace SubmissionManager.Models
 
         public DateTimeOffset? CreatedBefore { get { return GetTime("createdBefore"); } set { Set("createdBefore", value); } }
 
-        /// <summary>Those of these intents that have failed.</summary>
+        /// <summary>Only these intents, if they have failed.</summary>
         public IReadOnlyList<string> IntentIds { get { return GetStrings("intentIds"); } set { Set("intentIds", value); } }
 
         /// <summary>The <c>rejectedReason</c> or <c>exhaustedReason</c>.</summary>

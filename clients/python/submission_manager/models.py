@@ -447,7 +447,7 @@ class RedriveFilter(TypedDict, total=False):
     completedBefore: Union[str, None]
     createdAfter: Union[str, None]
     createdBefore: Union[str, None]
-    # Those of these intents that have failed.
+    # Only these intents, if they have failed.
     intentIds: Union[List[str], None]
     # The `rejectedReason` or `exhaustedReason`.
     reason: Union[str, None]

@@ -378,7 +378,7 @@ export interface RedriveFilter {
   completedBefore?: string | null;
   createdAfter?: string | null;
   createdBefore?: string | null;
-  /** Those of these intents that have failed. */
+  /** Only these intents, if they have failed. */
   intentIds?: Array<string> | null;
   /** The `rejectedReason` or `exhaustedReason`. */
   reason?: string | null;

@@ -1,6 +1,6 @@
 //! Cursors of the event feeds: the text that stands for a position.
 //!
-//! Text is opaque to clients. Its first letter is the feed, so a cursor of another list is refused.
+//! Cursors are opaque to clients. The first letter names the feed, so a cursor of another list is refused.
 
 use crate::api::intents::cursor_time;
 use crate::domain::intent::IntentSeq;
@@ -21,7 +21,7 @@ pub(in crate::api) enum FeedKind {
 const NOW: &str = "now";
 
 impl FeedKind {
-    /// The cursor of a position in the feed of intents, or of one after a whole transaction.
+    /// The cursor of a position in the feed of intents, or of a position after a whole transaction.
     fn of_position(self, position: EventPosition) -> String {
         let letter = match self {
             Self::Intents => 'e',
@@ -35,8 +35,8 @@ impl FeedKind {
 
     /// The cursor of a reader at `position`, whose last event had the position and the job of `last`.
     ///
-    /// A cursor of jobs has nothing that the tenant does not know: a sequence number would tell one tenant how many jobs others
-    /// submit. Between the events of a transaction, the cursor therefore names the tenant's last job.
+    /// A cursor of jobs contains nothing that the tenant does not know: a sequence number would tell one tenant how many jobs
+    /// others submit. Between the events of one transaction, the cursor therefore names the tenant's last job.
     pub(in crate::api) fn cursor(self, position: EventPosition, last: Option<(EventPosition, SubmissionId)>) -> String {
         if self == Self::Intents || position.seq == IntentSeq::LAST {
             return self.of_position(position);

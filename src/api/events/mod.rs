@@ -1,7 +1,7 @@
-//! `/v1/events`: how intents ended, in the order in which that was committed, as pages and as a stream.
+//! `/v1/events`: how intents ended, in the order of commits, as pages and as a stream.
 //!
-//! [`reader`] goes through a feed, [`cursor`] has the text of its positions, and [`stream`] the response of the streams.
-//! `src/api/jobs/events.rs` has the same for the jobs of a tenant.
+//! [`reader`] reads a feed, [`cursor`] converts positions to cursors and back, and [`stream`] makes the responses of streams.
+//! `src/api/jobs/events.rs` serves the same for the jobs of a tenant.
 
 pub(super) mod cursor;
 pub(super) mod reader;
@@ -60,7 +60,7 @@ struct EventListJson<'a> {
         ("submissionTarget" = Option<String>, Query, description = "Only events of intents of this target"),
     ),
     responses(
-        (status = 200, body = EventListJson, description = "The next events. There may be none although more follow, if a filter leaves out all events that were examined: `nextCursor` advances"),
+        (status = 200, body = EventListJson, description = "The next events. If a filter excludes all events that were examined, there are none although more may follow; `nextCursor` advances anyway"),
         (status = 400, body = ErrorJson, description = "A parameter is invalid, or the cursor is of another list or another store"),
         (status = 410, body = ErrorJson, description = "`cursor_expired`: events after the cursor were deleted"),
         CommonErrors,
@@ -80,15 +80,15 @@ pub(super) async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Resu
 /// Follow events
 ///
 /// The same events as server-sent events: `event` is the type of the event, `data` the event, and `id` the cursor after it.
-/// The stream goes on until the client closes it, the client reads too slowly, or the instance stops: connect again with
-/// `Last-Event-ID`, as browsers do by themselves. While nothing happens there is a comment every 15 s, whose `id` is a
-/// newer cursor.
+/// The stream ends after an hour, and when the client reads too slowly, the token is no longer valid or the instance stops.
+/// Then connect again with `Last-Event-ID`, as browsers do by themselves. While there are no events, a comment is sent every
+/// 15 s; its `id` is a newer cursor.
 #[utoipa::path(get, path = "/v1/events/stream", tag = "events", operation_id = "streamEvents",
     security((), ("bearer" = ["intents:read"])),
     params(
         ("after" = Option<String>, Query, description = "A cursor, or `now` for the end of the feed; by default the oldest event that is kept"),
         ("submissionTarget" = Option<String>, Query, description = "Only events of intents of this target"),
-        ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that the client got; it counts more than `after`"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that the client got; it takes precedence over `after`"),
     ),
     responses(
         (status = 200, body = String, content_type = "text/event-stream", description = "Server-sent events"),
@@ -115,8 +115,8 @@ pub(super) fn cursor_of(query: &Query, kind: FeedKind) -> Result<EventsAfter, Ap
     Ok(query.get("after", kind.expected(), |text| kind.parse(text))?.unwrap_or(EventsAfter::Oldest))
 }
 
-/// Where a stream starts: the header `Last-Event-ID`, or else the parameter `after`, which stays the same when a browser
-/// connects again.
+/// Where a stream starts: the header `Last-Event-ID`, or else the parameter `after`. When a browser reconnects, it sends a
+/// new header but the old parameter.
 pub(super) fn start_of_stream(request: &HttpRequest, query: &Query, kind: FeedKind) -> Result<EventsAfter, ApiError> {
     let last = request.headers().get("Last-Event-ID").map(|value| value.to_str().unwrap_or("�"));
     match last.filter(|text| !text.is_empty()) {
@@ -161,7 +161,7 @@ pub(super) async fn read(
     }
 }
 
-/// Whether the reader should go on at once, as lists say it.
+/// The value of `more` in a page: `true` if there may be more events already, else absent.
 pub(super) fn more(reader: &FeedReader) -> Option<bool> {
     (!reader.is_at_end()).then_some(true)
 }

@@ -1,7 +1,9 @@
-//! `FeedReader`: one reader's way through a feed: pages of the store until it has caught up, then new events as they come.
+//! `FeedReader`: reads a feed for one client. It reads pages of the store until it has caught up, then new events as they
+//! happen.
 //!
-//! A reader that has caught up subscribes to the events that the task of this instance sends. What was sent before it
-//! subscribed is in the store, so it reads up to there once more, and leaves out events that it gets twice.
+//! A reader that has caught up subscribes to the new events, which a task of this instance reads for all readers. Events
+//! from before the subscription are in the store, so the reader then reads the store once more, and skips events that it gets
+//! twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +40,7 @@ pub(in crate::api) struct SentEvent {
 /// Why a reader gets no more events.
 pub(in crate::api) enum ReadError {
     Api(ApiError),
-    /// It was too slow.
+    /// The client reads too slowly.
     TooSlow,
     /// The service stops.
     Closed,
@@ -88,7 +90,7 @@ impl FeedReader {
             EventRead::Expired => return Err(ApiError::CursorExpired),
             EventRead::Ahead => {
                 let text = "this cursor is later than everything in the store: it belongs to another store, or the store was \
-                            restored from an earlier backup; leave out after to read from the oldest event";
+                            restored from an earlier backup; omit the parameter after to start at the oldest event";
                 return Err(ApiError::InvalidRequest(text.to_owned()));
             }
         };
@@ -97,8 +99,8 @@ impl FeedReader {
         Ok(events)
     }
 
-    /// Returns the next events: at most `limit`, and none if the filter left out all that were examined. Waits for new ones
-    /// after the end of the feed. Dropping the future loses no event.
+    /// Returns the next events: at most `limit`, and none if the filter excludes all that were examined. At the end of the
+    /// feed it waits for new ones. Dropping the future loses no event.
     pub(in crate::api) async fn next(&mut self, limit: usize) -> Result<Vec<SentEvent>, ReadError> {
         if self.deps.events.is_closed() {
             return Err(ReadError::Closed);
@@ -116,20 +118,20 @@ impl FeedReader {
         }
     }
 
-    /// Waits for new events at most for `limit`; none if there were none in that time, or none can come any more.
+    /// Waits up to `limit` for new events. Returns none if none came in that time, or if the feed has ended.
     pub(in crate::api) async fn wait(&mut self, limit: usize, duration: Duration) -> Vec<SentEvent> {
         let end = monotonic() + duration;
         loop {
             match tokio::time::timeout_at(end, self.next(limit)).await {
                 Ok(Ok(events)) if events.is_empty() => {}
                 Ok(Ok(events)) => return events,
-                // The client goes on from where it is.
+                // The client keeps its cursor and asks again.
                 Ok(Err(_)) | Err(_) => return Vec::new(),
             }
         }
     }
 
-    /// Waits for an event that the filter includes, and returns it with those that are there too.
+    /// Waits for an event that the filter includes, and returns it with all others that have arrived by then.
     async fn new_events(&mut self, limit: usize) -> Result<Vec<SentEvent>, ReadError> {
         let mut events = Vec::new();
         while let Some(live) = &mut self.live
@@ -145,7 +147,7 @@ impl FeedReader {
         Ok(events)
     }
 
-    /// Moves behind an event, and returns it if it is a new one that the filter includes.
+    /// Moves the position to after this event. Returns the event if it is new and the filter includes it.
     fn new_event(&mut self, live: &LiveEvent) -> Option<SentEvent> {
         let event = &live.event;
         if Some(event.position) <= self.position {
@@ -162,7 +164,7 @@ impl FeedReader {
         SentEvent { cursor: self.feed.kind.cursor(event.position, self.last_job), json }
     }
 
-    /// The cursor from which the reader goes on: after everything that it has got or that its filter left out.
+    /// The cursor from which the reader continues: after all events that it has returned or that its filter has excluded.
     pub(in crate::api) fn cursor(&mut self) -> String {
         let caught_up =
             self.live.as_ref().filter(|live| self.position >= Some(live.from())).and_then(|live| live.caught_up());

@@ -1,8 +1,8 @@
 //! Server-sent events: the response of the streams.
 //!
-//! Each event has the cursor after it as its `id`, so a client that comes again with `Last-Event-ID` misses nothing. A comment
-//! keeps the connection open while nothing happens; it has an `id` too, so that a client whose filter leaves out nearly
-//! everything does not fall behind what retention keeps.
+//! Each event has the cursor after it as its `id`, so a client that reconnects with `Last-Event-ID` misses nothing. While
+//! there are no events, a comment keeps the connection open. It has an `id` too, so that the cursor of a client whose filter
+//! excludes nearly all events does not become older than what retention keeps.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -19,17 +19,19 @@ use crate::web::WebDeps;
 use crate::web::error::ApiError;
 use crate::web::streams::StreamSlot;
 
-/// The time between two comments. Proxies close connections on which nothing happens, the common ones after a minute or so.
+/// The time between two comments. Many proxies close connections without data after about a minute.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 /// How long one stream lasts. Clients then connect again, perhaps to an instance that started later.
 const MAX_DURATION: Duration = Duration::from_secs(60 * 60);
 /// How many events are sent at once.
 const PAGE: usize = 100;
-/// How long clients wait until they connect again: a random time, so that those of an instance that stops do not come at once.
+/// How long clients wait before they reconnect, in milliseconds. The time is random, so that the clients of an instance that
+/// stops do not all reconnect at the same moment.
 const RECONNECT_MILLIS: std::ops::Range<u32> = 500..2500;
 
-/// Responds with a stream of events. The first page is read before, so that an invalid cursor gets an error. The response to a
-/// HEAD has no body. `is_allowed` says whether the client may still read the feed; it is called again and again.
+/// Responds with a stream of events. The first page is read before the response starts, so that an invalid cursor gets an
+/// error response. The response to a HEAD has no body. `is_allowed` returns whether the client may still read the feed; it is
+/// called repeatedly while the stream is open.
 pub(in crate::api) async fn respond(
     deps: &WebDeps,
     is_head: bool,

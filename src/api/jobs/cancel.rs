@@ -29,7 +29,7 @@ use crate::web::trace::of_request_or_new;
         (status = 202, body = CancelledJobJson, description = "An attempt is in progress; no further attempt starts after it"),
         (status = 400, body = JobErrorJson, description = "A parameter is invalid"),
         (status = 404, body = JobErrorJson, description = "No such job, or it belongs to another tenant or workspace; or jobs are not enabled"),
-        (status = 409, body = JobErrorJson, description = "An attempt is in progress (`attempt_in_progress`), or the job has ended otherwise (`already_terminal`)"),
+        (status = 409, body = JobErrorJson, description = "An attempt is in progress (`attempt_in_progress`), or the job has ended for another reason (`already_terminal`)"),
         CommonJobErrors,
     ))]
 pub(crate) async fn cancel_job(

@@ -85,7 +85,7 @@ struct JobEventListJson<'a> {
         ("wait_seconds" = Option<u64>, Query, description = "If there are no events yet, wait for one, but at most this many seconds; values above 30 count as 30"),
     ),
     responses(
-        (status = 200, body = JobEventListJson, description = "The next events. There may be none although more follow: `next_cursor` advances"),
+        (status = 200, body = JobEventListJson, description = "The next events. There may be none although more follow; `next_cursor` advances anyway"),
         (status = 400, body = JobErrorJson, description = "A parameter is invalid, or the cursor is of another list or another store"),
         (status = 404, body = JobErrorJson, description = "Jobs are not enabled: SM_NODES or SM_API_CLIENTS is not set"),
         (status = 410, body = JobErrorJson, description = "`cursor_expired`: events after the cursor were deleted"),
@@ -110,15 +110,16 @@ async fn page(request: &HttpRequest, deps: &WebDeps, trace: TraceContext) -> Res
 /// Follow events of a tenant's jobs
 ///
 /// The same events as server-sent events: `event` is the type of the event, `data` the event, and `id` the cursor after it.
-/// The stream goes on until the client closes it, the client reads too slowly, or the instance stops: connect again with
-/// `Last-Event-ID`. While nothing happens there is a comment every 15 s, whose `id` is a newer cursor.
+/// The stream ends after an hour, and when the client reads too slowly, the token is no longer valid or the instance stops.
+/// Then connect again with `Last-Event-ID`. While there are no events, a comment is sent every 15 s; its `id` is a newer
+/// cursor.
 #[utoipa::path(get, path = "/v1/jobs/events/stream", tag = "jobs", operation_id = "streamJobEvents",
     security(("bearer" = ["jobs:read"])),
     params(
         ("tenant_id" = String, Query, description = "The tenant"),
         ("workspace_id" = Option<String>, Query, description = "Only jobs of this workspace; by default all workspaces that the token covers"),
         ("after" = Option<String>, Query, description = "A cursor, or `now` for the end of the feed; by default the oldest event that is kept"),
-        ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that the client got; it counts more than `after`"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that the client got; it takes precedence over `after`"),
     ),
     responses(
         (status = 200, body = String, content_type = "text/event-stream", description = "Server-sent events"),

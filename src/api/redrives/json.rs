@@ -1,4 +1,4 @@
-//! The JSON of redrives, and how requests are read.
+//! The JSON types of redrives, and the parsing of requests.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -63,7 +63,7 @@ pub struct FilterJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     completed_before: Option<String>,
-    /// Those of these intents that have failed.
+    /// Only these intents, if they have failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1, max_items = 1000)]
     intent_ids: Option<Vec<String>>,
@@ -123,7 +123,7 @@ fn parse_filter(filter: FilterJson) -> Result<RedriveFilter, ApiError> {
     if let Some(ids) = intent_ids {
         let alone = status.is_none() && submission_target.is_none() && reason.is_none();
         if !alone || times.into_iter().any(Option::is_some) {
-            return Err(invalid("filter.intentIds must stand alone; leave out the other conditions"));
+            return Err(invalid("filter.intentIds cannot be combined with other conditions; leave them out"));
         }
         return parse_ids(ids).map(RedriveFilter::Ids);
     }
@@ -365,8 +365,8 @@ mod tests {
             (&many, "must have 1 to 1000 ids, not 1001"),
             (r#"{"filter":{"intentIds":["a",""]}}"#, "filter.intentIds[1] must not be empty"),
             (r#"{"filter":{"intentIds":["sm-job:x"]}}"#, "filter.intentIds[0] is the id of a job"),
-            (r#"{"filter":{"intentIds":["a"],"reason":"x"}}"#, "must stand alone"),
-            (r#"{"filter":{"intentIds":["a"],"createdAfter":"2026-01-01T00:00:00Z"}}"#, "must stand alone"),
+            (r#"{"filter":{"intentIds":["a"],"reason":"x"}}"#, "cannot be combined"),
+            (r#"{"filter":{"intentIds":["a"],"createdAfter":"2026-01-01T00:00:00Z"}}"#, "cannot be combined"),
             (&long, "note must have at most 1000"),
             (r#"{"filter":{},"note":"a\u0000b"}"#, "no control characters"),
         ] {

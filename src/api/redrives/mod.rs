@@ -32,8 +32,8 @@ const MAX_BYTES: usize = 1024 * 1024;
 
 /// Plan a redrive
 ///
-/// Fixes the set of failed intents that match the filter, in the order in which they ended, and counts what is left out. Nothing
-/// is sent until the plan is started. A plan that is not started within a day is deleted.
+/// Fixes the set of failed intents that match the filter, and counts those that match but are not in the plan. Nothing is sent
+/// until the plan is started. A plan that is not started within a day is deleted.
 #[utoipa::path(post, path = "/v1/redrives", tag = "redrives", operation_id = "planRedrive",
     security((), ("bearer" = ["admin"])),
     request_body = PlanRequest,
@@ -50,7 +50,7 @@ pub async fn plan(payload: web::Payload, deps: web::Data<WebDeps>) -> Result<Htt
     Ok(HttpResponse::Created().json(RedriveJson::from(&planned)))
 }
 
-/// What an operator asks to be planned.
+/// An operator's request to plan a redrive.
 pub struct PlanOrder {
     pub filter: RedriveFilter,
     pub include_unknown: bool,
@@ -132,7 +132,8 @@ pub async fn get(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<Ht
 
 /// Start a planned redrive
 ///
-/// The leader creates a new intent for each intent of the plan, at the given rate and behind new intents.
+/// The leader creates a new intent for each intent of the plan, at no more than the given rate. They use only slots that are
+/// free, so that they do not delay new submissions.
 #[utoipa::path(post, path = "/v1/redrives/{redriveId}/start", tag = "redrives", operation_id = "startRedrive",
     security((), ("bearer" = ["admin"])),
     params(("redriveId" = String, Path, description = "The id of the redrive")),
@@ -174,7 +175,7 @@ pub async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<
     security((), ("bearer" = ["admin"])),
     params(("redriveId" = String, Path, description = "The id of the redrive")),
     responses(
-        (status = 200, body = RedriveJson, description = "The redrive runs again, at the rate that it had"),
+        (status = 200, body = RedriveJson, description = "The redrive runs again, at the same rate as before"),
         (status = 404, body = ErrorJson, description = "No such redrive"),
         (status = 409, body = ErrorJson, description = "The redrive is not paused (`invalid_state`)"),
         CommonErrors,
@@ -192,7 +193,7 @@ pub async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result
     responses(
         (status = 200, body = RedriveJson, description = "The redrive is cancelled"),
         (status = 404, body = ErrorJson, description = "No such redrive"),
-        (status = 409, body = ErrorJson, description = "The redrive has ended already (`invalid_state`)"),
+        (status = 409, body = ErrorJson, description = "The redrive has already ended (`invalid_state`)"),
         CommonErrors,
     ))]
 pub async fn cancel(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {

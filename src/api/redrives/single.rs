@@ -33,8 +33,8 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 
 /// Redrive an intent
 ///
-/// Sends a failed intent again at once, as a new intent under the current contract of its target. The gateway gets the
-/// `Idempotency-Key` of the first intent of the chain.
+/// Sends a failed intent again immediately, as a new intent under the current contract of its target. The gateway gets the
+/// `Idempotency-Key` of the first intent of the chain, so it can recognize a message that it has accepted before.
 #[utoipa::path(post, path = "/v1/intents/{intentId}/redrive", tag = "redrives", operation_id = "redriveIntent",
     security((), ("bearer" = ["admin"])),
     params(("intentId" = String, Path, description = "The id of the intent, percent-encoded")),
@@ -44,7 +44,7 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
         (status = 400, body = ErrorJson, description = "The payload is invalid, or the target is not in the registry"),
         (status = 404, body = ErrorJson, description = "No such intent"),
         (status = 408, body = ErrorJson, description = "The request body did not arrive in time"),
-        (status = 409, body = ErrorJson, description = "The intent was redriven already (`already_redriven`), or has not failed (`invalid_state`)"),
+        (status = 409, body = ErrorJson, description = "The intent was already redriven (`already_redriven`), or has not failed (`invalid_state`)"),
         (status = 413, body = ErrorJson, description = "The payload is too large"),
         CommonErrors,
     ))]

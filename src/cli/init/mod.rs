@@ -101,7 +101,7 @@ submission_targets.json, check the file, and let the service read it again:
     )
 }
 
-/// The text as one word of a shell.
+/// Quotes the text, so that a shell reads it as one word.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     match !text.starts_with('-') && text.chars().all(plain) {
