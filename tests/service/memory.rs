@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::json;
+use submission_manager::platform::clock::monotonic;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::events::Stream;
 use crate::support::{Instance, site};
 
 /// The limit of 64 MiB, plus the buffers of its data and the memory of the connections themselves.
@@ -86,4 +88,45 @@ async fn a_second_head_in_the_packet_of_the_first_request_has_a_limit_of_its_own
     assert!(text.expect("it is closed").starts_with("HTTP/1.1 200 OK"));
     let metrics = instance.api().get("/metrics").await.text();
     assert!(metrics.contains("submission_http_connections_closed_total{reason=\"slow_head\"} 1\n"), "{metrics}");
+}
+
+/// How many streams of events one instance has at least, and the memory that they may take while they are idle.
+const STREAMS: usize = 1000;
+const ALLOWED_FOR_STREAMS: u64 = 50 * 1024 * 1024;
+
+/// Returns the processor time that the process has used.
+fn processor_time(instance: &Instance) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", instance.pid())).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}
+
+#[actix::test]
+async fn a_thousand_idle_streams_of_events_cost_little() {
+    let (site, _gateway) = site();
+    let instance = site.start();
+    let api = instance.api();
+    api.submit("warm", "once", json!({}), "?waitSeconds=30").await;
+    peak(&instance);
+    let before = peak(&instance);
+    let open = || Stream::open(&instance.url, "/v1/events/stream?after=now", &[]);
+    let mut streams = join_all((0..STREAMS).map(|_| open())).await.into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    // The first comment comes at once, and the others after fifteen seconds each.
+    let comment = async |stream: &mut Stream| assert_eq!(stream.block().await.unwrap().unwrap().comments, 1);
+    for _ in 0..2 {
+        join_all(streams.iter_mut().map(&comment)).await;
+    }
+    let (since, used) = (monotonic(), processor_time(&instance));
+    join_all(streams.iter_mut().map(&comment)).await;
+    let share = (processor_time(&instance) - used).as_secs_f64() / monotonic().duration_since(since).as_secs_f64();
+    let grown = peak(&instance).saturating_sub(before);
+    println!("{STREAMS} idle streams: {} KiB more, {:.1} % of a core", grown / 1024, share * 100.0);
+    assert!(grown < ALLOWED_FOR_STREAMS, "{} MiB more", grown / 1024 / 1024);
+    // All of them are alive.
+    api.submit("a", "once", json!({}), "?waitSeconds=30").await;
+    let events =
+        join_all(streams.iter_mut().map(async |stream| stream.event().await.json()["intent"]["intentId"].clone()));
+    assert!(events.await.iter().all(|id| id == "a"));
+    assert!(api.get("/metrics").await.text().contains(&format!("\nsubmission_event_streams {STREAMS}\n")));
 }

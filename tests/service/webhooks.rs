@@ -86,6 +86,7 @@ async fn an_event_is_signed_and_shown_and_its_secrets_appear_nowhere() {
         (&json!("intent.terminal"), &history["intent"]["completedAt"])
     );
     assert_eq!((&body["eventId"], &history["webhook"]["eventId"]), (&json!(arrived.id), &json!(arrived.id)));
+    assert_eq!(api.get("/v1/events").await.json()["events"], json!([body]), "the event feed has the same event");
     let tried = &history["webhook"]["tries"][0];
     assert_eq!((&tried["tryNumber"], &tried["httpStatus"], &tried["error"]), (&json!(1), &json!(204), &Value::Null));
 

@@ -4,6 +4,7 @@
 //! they wait for a socket.
 
 mod attempts;
+mod events;
 mod inbox;
 mod options;
 mod progress;

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::evidence::{Pause, Record};
 use super::plan::{Fault, plan};
+use super::readers::{Readers, all_events};
 use super::{Fleet, SEATS};
 use crate::sqlserver::{Proxy, TestDatabase};
 use crate::support::{Api, PATIENCE, Site};
@@ -159,6 +160,11 @@ async fn run(
         chaos.over.set(true);
         failover
     };
+    let readers = Rc::new(Readers::default());
+    let reading = {
+        let (readers, url) = (Rc::clone(&readers), chaos.fleet.proxy.url.clone());
+        actix::spawn(async move { readers.follow(&url).await })
+    };
     let operate = chaos.operate(Rng::with_seed(!seed));
     let (_, failover, (), ()) = tokio::join!(load, script, chaos.observe(Rng::with_seed(seed)), operate);
     let api = Api::new(&chaos.fleet.proxy.url);
@@ -169,10 +175,15 @@ async fn run(
         chaos.call_until_answered(&api, &format!("/v1/targets/{target}/resume")).await;
     }
     api.until_nothing_is_pending().await;
+    let all = all_events(&api).await;
+    readers.until_seen(all.len()).await;
+    assert!(!reading.is_finished(), "a reader got an answer that is not one of the faults");
+    reading.abort();
 
     let evidence = chaos.fleet.evidence(&chaos.record).await;
     let evidence = evidence.with_events(sink.arrived().into_iter().map(|arrived| arrived.id));
     let Failover { after_kill, after_stop, drained } = failover;
+    say(&format!("  {}", readers.summary()));
     say(&format!(
         "  {} intents answered, {} attempts sent, {} interrupted, {} events told, {} targets rested, {} terms; after kill -9 another executed in {after_kill:?} \
          (a lease of {lease:?}), after SIGTERM in {after_stop:?} once the lease was given back ({drained:?} later)\n  {}",
@@ -184,7 +195,9 @@ async fn run(
         evidence.terms(),
         chaos.done.borrow().join("; ")
     ));
-    let violations = evidence.violations();
+    let mut violations = evidence.violations();
+    violations.extend(readers.violations(&all));
+    violations.extend(evidence.missing_events(&all));
     assert!(
         violations.is_empty(),
         "seed {seed}: {} violations: {violations:#?}\n{:#?}",

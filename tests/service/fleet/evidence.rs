@@ -8,6 +8,7 @@ use submission_manager::config::registry::Registry;
 use submission_manager::config::variables::Variables;
 use submission_manager::devtools::stand_in_gateway::Ledger;
 use submission_manager::domain::contract::{Contract, Policy};
+use submission_manager::domain::event_json::EventJson;
 use submission_manager::domain::intent::{ExhaustedReason, State};
 use submission_manager::domain::outcome::Outcome;
 use submission_manager::domain::policy::{self, Decision};
@@ -214,6 +215,25 @@ impl Evidence {
                 .chain(self.error_of_pause(history))
                 .chain(self.errors_of_terms(history));
             found.extend(errors.map(|fault| format!("{fault}: sent {sent:?}, stored {history:?}")));
+        }
+        found
+    }
+
+    /// Returns the differences between the ends of stored intents and the events of the feed, which are JSON.
+    pub(crate) fn missing_events(&self, events: &[Value]) -> Vec<String> {
+        let of_feed: HashMap<&str, &Value> =
+            events.iter().map(|event| (event["eventId"].as_str().unwrap_or_default(), event)).collect();
+        let ended = self.stored.iter().filter(|history| history.intent.state.is_terminal());
+        let mut found: Vec<_> = ended
+            .filter_map(|history| {
+                let expected = serde_json::to_value(EventJson::from(&history.intent)).unwrap();
+                let event = of_feed.get(event_id(&history.intent).as_str()).copied();
+                (event != Some(&expected)).then(|| format!("the event of {history:?} is {event:?}"))
+            })
+            .collect();
+        let ended = self.stored.iter().filter(|history| history.intent.state.is_terminal()).count();
+        if events.len() != ended {
+            found.push(format!("the feed has {} events of {ended} intents that have ended", events.len()));
         }
         found
     }

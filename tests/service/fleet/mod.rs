@@ -4,6 +4,7 @@ mod chaos;
 pub(crate) mod evidence;
 mod haproxy;
 mod plan;
+mod readers;
 mod rolling;
 
 use std::cell::{Cell, RefCell};
