@@ -47,7 +47,9 @@ pub enum ApiError {
     PolicyRejected(Vec<Breach>),
     #[error("the management node {0}; try again later")]
     ExecutionUnavailable(&'static str),
-    #[error("events after this cursor were deleted; omit the parameter after to start at the oldest event that is kept")]
+    #[error(
+        "events after this cursor were deleted; omit the parameter after to start at the oldest event that is kept"
+    )]
     CursorExpired,
     #[error("intent {id:?} is still pending; it has no webhook event yet")]
     NotTerminal { id: IntentId },

@@ -118,7 +118,7 @@ impl FeedReader {
         }
     }
 
-    /// Waits up to `limit` for new events. Returns none if none came in that time, or if the feed has ended.
+    /// Waits up to `duration` for new events. Returns none if none came in that time, or if the feed has ended.
     pub(in crate::api) async fn wait(&mut self, limit: usize, duration: Duration) -> Vec<SentEvent> {
         let end = monotonic() + duration;
         loop {

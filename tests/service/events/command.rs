@@ -38,7 +38,7 @@ async fn the_command_prints_events_and_follows_them() {
     let events: Vec<Value> = printed(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(json!(events), api.get("/v1/events?submissionTarget=once").await.json()["events"]);
     let hint = String::from_utf8_lossy(&output.stderr).into_owned();
-    let after = hint.trim().strip_prefix("to go on from here: --after ").unwrap_or_else(|| panic!("{hint}"));
+    let after = hint.trim().strip_prefix("continue from here with: --after ").unwrap_or_else(|| panic!("{hint}"));
     assert_eq!(printed(&run(&["--after", after]).await), "", "nothing is new");
     let output = run(&["--after", "x"]).await;
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -57,7 +57,7 @@ async fn the_command_prints_events_and_follows_them() {
     end(&instance.api(), "e", "once", json!({})).await;
     assert!(next(&mut events).await.ends_with("accepted   once  e"), "it goes on where it was");
     let interrupt = Command::new("kill").args(["-INT", &follower.0.id().to_string()]).status().unwrap();
-    assert!(interrupt.success() && next(&mut notes).await.starts_with("to go on from here: --after e"));
+    assert!(interrupt.success() && next(&mut notes).await.starts_with("continue from here with: --after e"));
     assert!(follower.0.wait().unwrap().success());
 }
 
