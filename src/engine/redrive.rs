@@ -1,9 +1,9 @@
-//! `RedriveActor`: works off redrives, for one term.
+//! `RedriveActor`: creates the new intents of running redrives, for one term.
 //!
-//! State: the redrives that run, and when each may create its next intents. It receives `Stop` from the leader, and sends
-//! `TermFailed` to the leader if the term is over. It creates the new intents of each redrive at its rate, a few in each
-//! fenced transaction, and only as many as could start at once, so that new intents come first. Once a minute it deletes
-//! what is left of redrives that are over.
+//! State: the running redrives, and when each may create its next intents. It receives `Stop` from the leader, and sends
+//! `TermFailed` to the leader if the term is over. It creates the new intents of each redrive at the rate of the redrive, a
+//! few in each fenced transaction. It creates only as many as could start immediately, so that they do not delay new
+//! submissions. Once a minute it deletes the remaining rows of redrives that have ended.
 //!
 //! A store call that fails is repeated, which is harmless: the transaction that creates an intent also deletes it from the
 //! redrive. When the actor dies, the leader starts another one.
@@ -30,13 +30,14 @@ use crate::telemetry::metrics::Metrics;
 
 /// How often a redrive creates intents at most. At the highest rate it creates 100 each time.
 const STEP: Duration = Duration::from_millis(100);
-/// The pause after a step that had room for fewer intents than its rate allows. The schedule learns of them meanwhile.
+/// The shortest pause between two steps, also if a redrive is behind its rate. In this time the schedule learns of the intents
+/// that the last step created.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// How often the store is queried for redrives that were started, paused or cancelled.
 const QUERY_INTERVAL: Duration = Duration::from_millis(500);
 /// The pause after a failed store call.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
-/// How often what is left of redrives is deleted.
+/// How often the remaining rows of redrives that have ended are deleted.
 const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What the redrive actor of a term needs.
@@ -53,7 +54,7 @@ pub(super) struct RedriveDeps {
     pub keep_for: Option<Duration>,
 }
 
-/// Works off redrives during one term.
+/// Runs redrives during one term.
 pub(super) struct RedriveActor {
     deps: RedriveDeps,
     _alive: Alive,
@@ -90,7 +91,7 @@ impl Handler<Stop> for RedriveActor {
 #[cfg(test)]
 crate::platform::supervision::crash_on_request!(RedriveActor);
 
-/// Works off redrives until the term is over.
+/// Runs redrives until the term is over.
 async fn run(deps: RedriveDeps) {
     // The death of the scheduler ends the term.
     let Ok(admission) = deps.scheduler.send(AdmissionOfRedrives).await else { return };
@@ -115,7 +116,7 @@ async fn run(deps: RedriveDeps) {
     }
 }
 
-/// The redrives that run, and what is done when.
+/// The running redrives, and the times of the next query and the next deletion of rows.
 struct Work {
     deps: RedriveDeps,
     admission: Arc<dyn RedriveAdmission>,
@@ -124,7 +125,7 @@ struct Work {
     next_tidy: Instant,
 }
 
-/// A redrive that runs.
+/// A running redrive, and the time of its next step.
 struct Paced {
     redrive: RunningRedrive,
     next_at: Instant,
@@ -161,7 +162,7 @@ impl Work {
         self.running = running
             .into_iter()
             .map(|redrive| match known.iter().find(|known| known.redrive.seq == redrive.seq) {
-                // What a step created whose answer was lost is counted by the next step.
+                // Keep the old count: if the answer to a step was lost, the next step counts the intents that it created.
                 Some(known) => Paced { redrive: known.redrive.clone(), next_at: known.next_at },
                 None => Paced { redrive, next_at: monotonic() },
             })

@@ -259,7 +259,7 @@ store_calls! {
         read fn list_redrives(after: Option<RedriveId>, limit: usize) -> RedrivePage;
         /// Starts, pauses, resumes or cancels a redrive.
         write(Redrives) fn change_redrive(id: RedriveId, change: RedriveChange) -> ChangedRedrive;
-        /// Returns the redrives that are to be worked off, the oldest first.
+        /// Returns the running redrives, the oldest first.
         leader fn running_redrives() -> Vec<RunningRedrive>;
         /// Creates the next intents of a redrive in one transaction. Intents of targets that are not admitted are left for
         /// later. Intents that were deleted or redriven meanwhile are skipped.

@@ -148,7 +148,7 @@ pub enum ChangedRedrive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RedriveSeq(pub i64);
 
-/// A redrive that the leader works off.
+/// A redrive that the leader runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningRedrive {
     pub seq: RedriveSeq,
@@ -160,7 +160,7 @@ pub struct RunningRedrive {
     pub targets: Vec<String>,
 }
 
-/// One step of working off a redrive.
+/// One step of a running redrive: which intents to create next.
 pub struct RedriveWork {
     pub seq: RedriveSeq,
     pub id: RedriveId,

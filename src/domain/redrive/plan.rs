@@ -1,4 +1,4 @@
-//! Which intents a redrive has: the filter, the exclusions, and the set in the order in which it is worked off.
+//! Which intents a redrive has: the filter, the exclusions, and the set in the order in which its intents are redriven.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -207,7 +207,7 @@ impl Planner {
 /// The fixed set of a plan.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PlannedSet {
-    /// In the order in which they are worked off.
+    /// In the order in which they are redriven.
     pub items: Vec<PlannedItem>,
     pub groups: Vec<RedriveGroup>,
     /// The targets of the items, by their numbers.

@@ -1,5 +1,4 @@
-//! Redrives: what is stored of them, how they are changed, and what is deleted of them. [`plan`] makes plans, and [`work`]
-//! creates the intents.
+//! Redrives: reads, changes and deletes the rows of redrives. [`plan`] makes plans, and [`work`] creates the new intents.
 
 pub(super) mod plan;
 pub(super) mod work;
@@ -23,10 +22,11 @@ use crate::store::{ChangedRedrive, Redrive, RedriveOutcomes, RedrivePage, Redriv
 const COLUMNS: &str = "redrive_id, state, planned_at, started_at, ended_at, filter, include_unknown, note, rate_per_second, \
      intent_count, created_count, skipped_count, plan_summary, outcomes";
 
-/// Rows that can be seen: not those that are being planned, and no plans that are gone. `?1` is [`oldest_plan`].
+/// The condition for redrives that users can see. Plans that are still being made and expired plans do not meet it. `?1` is
+/// [`oldest_plan`].
 const SEEN: &str = "state <> 'planning' AND (state <> 'planned' OR planned_at > ?1)";
 
-/// Plans that were made at this moment or before it are gone.
+/// A plan that was made at this time or earlier has expired.
 fn oldest_plan(now: Timestamp) -> i64 {
     before(now, PLAN_LIFETIME)
 }
@@ -35,7 +35,7 @@ fn before(now: Timestamp, duration: Duration) -> i64 {
     now.micros().saturating_sub(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// Reads an intent with everything that a new intent repeats of it. Intents of jobs are not found.
+/// Reads an intent with everything that a redrive copies from it. Intents of jobs are not found.
 pub(super) fn source(connection: &mut Connection, id: &IntentId) -> Result<Option<RedriveSource>, rusqlite::Error> {
     let sql = format!(
         "SELECT {INTENT_COLUMNS}, (SELECT p.payload FROM submission_payloads p WHERE p.intent_seq = i.intent_seq),
@@ -97,10 +97,10 @@ pub(super) fn list(
     Ok(RedrivePage::of(redrives, limit))
 }
 
-/// A redrive as its row has it.
+/// A redrive as it is stored in its row.
 struct Stored {
     redrive: Redrive,
-    /// Whether its outcomes are final. Otherwise they are counted.
+    /// Whether the outcomes in the row are final. Otherwise they are counted from the intents.
     is_final: bool,
 }
 
@@ -151,7 +151,7 @@ fn outcomes(snapshot: &Connection, id: RedriveId) -> Result<RedriveOutcomes, rus
     Ok(outcomes)
 }
 
-/// The intents that a redrive created, by status.
+/// The number of intents that a redrive created, by status.
 pub(super) const OUTCOMES: &str = "
     SELECT i.status, count(*)
     FROM submission_intent_options o INDEXED BY submission_intent_options_redrive
@@ -186,7 +186,7 @@ pub(super) fn change(
     Ok(changed.map_or(ChangedRedrive::NotFound, |changed| ChangedRedrive::Changed(Box::new(changed))))
 }
 
-/// Returns the redrives that run, the oldest first.
+/// Returns the running redrives, the oldest first.
 pub(super) fn running(connection: &Connection) -> Result<Vec<RunningRedrive>, rusqlite::Error> {
     connection
         .prepare_cached(
@@ -205,8 +205,9 @@ pub(super) fn running(connection: &Connection) -> Result<Vec<RunningRedrive>, ru
         .collect()
 }
 
-/// Deletes what is left of redrives that are over and of plans that are gone, and keeps the outcomes of those whose intents
-/// have all ended. Returns whether more is left to delete; `None` if the term is over.
+/// Deletes the items of redrives that have ended and of expired plans. When none of these are left, it stores the final
+/// outcomes of redrives whose intents have all ended, and deletes expired plans and old redrives. Returns whether more items
+/// are left to delete; `None` if the term is over.
 pub(super) fn tidy(
     connection: &mut Connection,
     clock: &WallClock,
@@ -246,7 +247,8 @@ pub(super) fn tidy(
     Ok(Some(more))
 }
 
-/// Stores the outcomes of a redrive that is over when all of its intents have ended: they outlive the intents.
+/// Stores the outcomes of each redrive that has ended and of which no intent is pending, because retention may delete the
+/// intents before the redrive.
 fn keep_outcomes(transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
     let open: Vec<RedriveId> = transaction
         .prepare_cached("SELECT redrive_id FROM submission_redrives WHERE ended_at IS NOT NULL AND outcomes IS NULL")?
@@ -265,7 +267,7 @@ fn keep_outcomes(transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
     Ok(())
 }
 
-/// The intents that a redrive created and that are pending, the newest first, because they end last.
+/// Finds a pending intent of a redrive. It looks at the newest intents first, because they end last.
 const WAITS: &str = "
     SELECT 1 FROM submission_intent_options o INDEXED BY submission_intent_options_redrive
         JOIN submission_intents i ON i.intent_seq = o.intent_seq

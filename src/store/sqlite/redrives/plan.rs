@@ -1,8 +1,8 @@
 //! Plans redrives: reads the failed intents that match, and stores the set.
 //!
-//! The intents are read on a connection for reading, so that a plan of any size delays no write. Then the set is inserted in
-//! short transactions, which are not synced: the last one is, and it alone makes the plan visible. What is left of a plan that
-//! was cut off is deleted later.
+//! The intents are read on a connection for reading, so that even a large plan delays no write. Then the set is inserted in
+//! short transactions. Only the last of them is synced, and it makes the plan visible. If planning is interrupted, the rows of
+//! the unfinished plan are deleted later.
 
 use std::collections::HashMap;
 
@@ -53,7 +53,7 @@ pub(in crate::store::sqlite) async fn run(store: SqliteStore, new: NewRedrive) -
     store.write(finish).await?.map(Box::new).map(Planning::Planned).ok_or_else(plan_lost)
 }
 
-/// Inserts the row of a plan that nobody sees yet.
+/// Inserts the row of a plan that is not visible yet.
 fn begin(writer: &mut Writer, clock: &WallClock, new: &NewRedrive) -> Result<RedriveSeq, rusqlite::Error> {
     let (transaction, now) = begin_transaction(&mut writer.connection, clock)?;
     transaction.execute(
@@ -67,7 +67,8 @@ fn begin(writer: &mut Writer, clock: &WallClock, new: &NewRedrive) -> Result<Red
     Ok(seq)
 }
 
-/// Inserts some of the items, unless the row of the plan is gone. `first` is the position of the first of them.
+/// Inserts some of the items of a plan. `first` is the position of the first of them. Returns `false` if the row of the plan
+/// was deleted meanwhile.
 fn insert(
     writer: &mut Writer,
     clock: &WallClock,
@@ -107,7 +108,7 @@ fn insert_unsynced(
 
 type Selected = Result<(PlannedSet, Vec<String>), TooMany>;
 
-/// Reads the failed intents that match, as of one moment.
+/// Reads the failed intents that match, in one snapshot.
 fn select(
     connection: &mut Connection,
     filter: &RedriveFilter,
@@ -118,7 +119,7 @@ fn select(
     match filter {
         RedriveFilter::Ids(ids) => {
             for id in ids {
-                // Intents of jobs have numbers below zero.
+                // Intents of jobs have negative numbers and are not redriven.
                 let values = vec![Value::Text(id.to_string())];
                 let by_id = "i.intent_id = ? AND i.intent_seq >= 0";
                 for status in FailedStatus::ALL {
@@ -143,7 +144,7 @@ fn select(
     Ok(Ok((set, sample)))
 }
 
-/// The partial index that has the intents with this status, in the order of their numbers.
+/// The partial index of the intents with this status, in the order of their numbers.
 fn index_of(status: FailedStatus) -> &'static str {
     match status {
         FailedStatus::Rejected => "INDEXED BY submission_intents_rejected",
@@ -151,7 +152,7 @@ fn index_of(status: FailedStatus) -> &'static str {
     }
 }
 
-/// The column that has the reason of this status.
+/// The column with the reason for this status.
 fn reason_of(status: FailedStatus) -> &'static str {
     match status {
         FailedStatus::Rejected => "i.rejected_reason",
@@ -167,7 +168,8 @@ fn matching(
 ) -> Result<(String, Vec<Value>), rusqlite::Error> {
     let Conditions { target, reason, created_after, created_before, completed_after, completed_before, .. } =
         conditions;
-    // Numbers are in the order of creation, so times of creation become a range of the index.
+    // Numbers are in the order of creation, so a condition on the creation time becomes a range of numbers, which the index
+    // has.
     let from = created_after.map(|moment| first_seq_from(snapshot, next_moment(moment))).transpose()?;
     let mut sql = "i.intent_seq >= ?".to_owned();
     let mut values = vec![Value::Integer(from.unwrap_or(0))];
@@ -175,7 +177,7 @@ fn matching(
         sql += condition;
         values.push(value);
     };
-    // What completed before a moment was created before it.
+    // An intent that completed before a moment was also created before it.
     let before = [*created_before, *completed_before].into_iter().flatten().min();
     if let Some(moment) = before {
         add(" AND i.intent_seq < ?", Value::Integer(first_seq_from(snapshot, moment)?));
@@ -213,7 +215,7 @@ impl<'a> Reader<'a> {
         Ok(Self { snapshot, targets })
     }
 
-    /// Gives the intents with this status that meet the conditions to the planner.
+    /// Passes the intents with this status that meet the conditions to the planner.
     fn read(
         &mut self,
         status: FailedStatus,
@@ -247,7 +249,7 @@ impl<'a> Reader<'a> {
                 redriven: row.get(4)?,
             };
             let mut unknown = || match status {
-                // The gateway rejected it.
+                // The gateway rejected the last attempt, so its outcome is known.
                 FailedStatus::Rejected => Ok(false),
                 FailedStatus::Exhausted => {
                     let error: Option<Option<String>> = error_of.query_row([seq], |row| row.get(0)).optional()?;

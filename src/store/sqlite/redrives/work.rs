@@ -1,7 +1,7 @@
-//! Works off a redrive: creates new intents that repeat those of the plan, a few in each transaction.
+//! Runs a redrive: creates new intents that repeat those of the plan, a few in each step.
 //!
-//! The transaction that creates a new intent also deletes the item of the plan, so that a step that is repeated, because its
-//! answer was lost or another leader took over, continues where the last one ended.
+//! The transaction that creates a new intent also deletes its item of the plan. So a step that is repeated, because its answer
+//! was lost or because another leader took over, continues after the last committed step.
 
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -31,7 +31,7 @@ pub(in crate::store::sqlite) struct Step {
 
 const NOTHING: Step = Step { worked: RedriveWorked::NOTHING, payload_bytes: 0 };
 
-/// Makes one step; `None` if the term is over.
+/// Makes one step of a redrive. Returns `None` if the term is over.
 pub(in crate::store::sqlite) fn run(
     writer: &mut Writer,
     clock: &WallClock,
@@ -40,7 +40,7 @@ pub(in crate::store::sqlite) fn run(
 ) -> Result<Option<Step>, rusqlite::Error> {
     let step = try_run(writer, clock, term, work);
     if step.is_err() {
-        // The rollback may have removed contracts, so their numbers must not be used any more.
+        // The rollback may have removed contracts that this step inserted, so their numbers must not be used any more.
         writer.contracts = ContractCache::default();
     }
     step
@@ -106,7 +106,7 @@ struct Item {
     seq: IntentSeq,
 }
 
-/// Reads the next items of all targets that are admitted, in the order of the plan.
+/// Reads the next items of all targets for which intents may be created now, in the order of the plan.
 fn items(transaction: &Transaction<'_>, work: &RedriveWork, rooms: &Rooms) -> Result<Vec<Item>, rusqlite::Error> {
     let mut next = transaction.prepare_cached(NEXT)?;
     let mut items = Vec::new();
@@ -128,8 +128,8 @@ pub(in crate::store::sqlite) const NEXT: &str = "
     SELECT position, intent_seq FROM submission_redrive_items WHERE redrive_seq = ?1 AND target_number = ?2
     ORDER BY position LIMIT ?3";
 
-/// Creates the new intent that repeats an old one, and returns the size of its payload. `None` if the old one was deleted or
-/// redriven meanwhile, or if another intent has the new id.
+/// Creates the new intent that repeats an old one, and returns the size of its payload. Returns `None` if the old one was
+/// deleted or redriven meanwhile, or if another intent has the new id.
 fn create(
     transaction: &Transaction<'_>,
     numbers: &mut Numbers,
@@ -190,7 +190,7 @@ fn create(
     Ok(Some(usize::try_from(size).unwrap_or(usize::MAX)))
 }
 
-/// Adds a step to the progress of the redrive, and completes the redrive if nothing is left. Returns whether it did.
+/// Adds a step to the progress of the redrive, and completes the redrive if no item is left. Returns whether it completed it.
 fn record(
     transaction: &Transaction<'_>,
     work: &RedriveWork,

@@ -1,7 +1,7 @@
-//! Redrives: what is stored of them, how they are changed, and what is deleted of them. [`plan`] makes plans, and [`work`]
-//! creates the intents.
+//! Redrives: reads, changes and deletes the rows of redrives. [`plan`] makes plans, and [`work`] creates the new intents.
 //!
-//! The row of a redrive is changed after the lease, the clock and the intents are locked, or alone.
+//! To prevent deadlocks, a transaction that also needs the lease, the clock or intents locks those before it changes the row of
+//! a redrive.
 
 pub(super) mod plan;
 pub(super) mod work;
@@ -25,7 +25,7 @@ use crate::store::{
 const COLUMNS: &str = "r.redrive_id, r.state, r.planned_at, r.started_at, r.ended_at, r.filter, r.include_unknown, r.note, \
      r.rate_per_second, r.intent_count, r.created_count, r.skipped_count, r.plan_summary, r.outcomes";
 
-/// Rows that can be seen: not those that are being planned, and no plans that are gone.
+/// The condition for redrives that users can see. Plans that are still being made and expired plans do not meet it.
 fn seen() -> String {
     format!(
         "r.state <> 'planning' AND (r.state <> 'planned' OR r.planned_at > DATEADD(SECOND, -{}, SYSUTCDATETIME()))",
@@ -33,7 +33,7 @@ fn seen() -> String {
     )
 }
 
-/// An intent with everything that a new intent repeats of it.
+/// Reads an intent with everything that a redrive copies from it. Intents of jobs are not found.
 pub(super) fn source_batch(id: &IntentId) -> Batch {
     let mut values = Values::default();
     let id = values.text(id.as_str());
@@ -58,7 +58,8 @@ pub(super) async fn source(database: &Database, id: IntentId) -> Result<Option<R
     set(&results, 0).first().map(read).transpose()
 }
 
-/// Redrives that were chosen, and then the statuses of their intents, of those whose outcomes are not kept yet.
+/// Reads the chosen redrives. The second result counts the intents by status, for those redrives whose final outcomes are not
+/// stored yet.
 fn with_outcomes(chosen: &str) -> String {
     format!(
         "
@@ -142,12 +143,12 @@ pub(super) async fn list(
     Ok(RedrivePage::of(read(database, list_batch(after, limit)).await?, limit))
 }
 
-/// Changes a redrive if it is still in this state; how many rows that were.
+/// Changes a redrive if it is still in the state `from`. The result is the number of changed rows.
 pub(super) fn change_batch(id: RedriveId, from: RedriveState, to: RedriveState, rate: Option<RedriveRate>) -> Batch {
     let mut values = Values::default();
     let id = values.code(id.to_string(), 36);
     let (from, to) = (values.code(from.as_str(), 10), values.code(to.as_str(), 10));
-    // 0 for none: there are no parameters that are NULL.
+    // 0 stands for no rate, because parameters cannot be NULL.
     let rate = values.number(rate.map_or(0, |rate| i64::from(rate.per_second())));
     values.batch(format!(
         "
@@ -164,7 +165,7 @@ pub(super) async fn change(
     id: RedriveId,
     change: RedriveChange,
 ) -> Result<ChangedRedrive, StoreError> {
-    // Somebody else may change it between the look and the change; then it is looked at again.
+    // If another request changes the redrive between the read and the change, read it again.
     const TRIES: usize = 5;
     for _ in 0..TRIES {
         let Some(found) = find(database, id).await? else { return Ok(ChangedRedrive::NotFound) };
@@ -209,8 +210,8 @@ pub(super) async fn running(database: &Database) -> Result<Vec<RunningRedrive>, 
     })
 }
 
-/// Deletes some items of redrives that are over and of plans that are gone. When none of these are left: deletes the plans and
-/// old redrives, and keeps the outcomes of those that are over and of which no intent is pending.
+/// Deletes items of redrives that have ended and of expired plans. When none of these are left, it stores the final outcomes of
+/// redrives that have ended and of which no intent is pending, and deletes expired plans and old redrives.
 pub(super) fn tidy_batch(term: &Term, keep_for: Option<Duration>) -> Batch {
     let mut values = Values::default();
     let Fence { sql: fence, .. } = values.fence(term);
@@ -221,7 +222,7 @@ pub(super) fn tidy_batch(term: &Term, keep_for: Option<Duration>) -> Batch {
         PLAN_LIFETIME.as_secs()
     );
     let old = keep_for.map(|keep_for| {
-        // DATEADD takes an INT.
+        // DATEADD accepts only an INT as its number.
         let age = values.number(-i64::from(i32::try_from(keep_for.as_secs()).unwrap_or(i32::MAX)));
         format!("\n    OR (r.outcomes IS NOT NULL AND r.ended_at < DATEADD(SECOND, {age}, SYSUTCDATETIME()))")
     });
@@ -267,7 +268,7 @@ SELECT @held AS held, CASE WHEN @deleted < {limit} THEN CAST(0 AS BIGINT) ELSE C
     ))
 }
 
-/// Whether more is left to delete; `None` if the term is over.
+/// Runs [`tidy_batch`]. Returns whether more items are left to delete; `None` if the term is over.
 pub(super) async fn tidy(
     database: &Database,
     term: &Term,

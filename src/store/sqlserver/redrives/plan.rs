@@ -1,7 +1,7 @@
 //! Plans redrives: reads the failed intents that match, page by page, and stores the set in short transactions.
 //!
-//! The last transaction alone makes the plan visible. What is left of a plan that was cut off is deleted later. Pages are read
-//! at different moments, which makes no difference: an intent that has failed does not change any more.
+//! Only the last transaction makes the plan visible. If planning is interrupted, the rows of the unfinished plan are deleted
+//! later. Pages are read at different moments. That is harmless, because an intent that has failed does not change any more.
 
 use serde_json::{Value as Json, json};
 use tiberius::Row;
@@ -18,7 +18,7 @@ use crate::domain::redrive::{
 use crate::store::redrive::{ITEMS_EACH, plan_lost};
 use crate::store::{NewRedrive, Planning, RedriveSeq, StoreError};
 
-/// Intents that are read in one round trip.
+/// How many intents are read in one round trip.
 const PAGE: usize = 20_000;
 
 /// Plans a redrive.
@@ -43,15 +43,15 @@ pub(in crate::store::sqlserver) async fn run(database: &Database, new: NewRedriv
     super::find(database, new.id).await?.map(Box::new).map(Planning::Planned).ok_or_else(plan_lost)
 }
 
-/// Which intents a page has.
+/// Which intents to read.
 pub(in crate::store::sqlserver) enum Page<'a> {
     /// These ids.
     Ids(&'a [IntentId]),
-    /// Those with this status and a greater number, in the order of numbers.
+    /// Intents with this status that meet the conditions and have a number greater than this one, in the order of numbers.
     Matching(FailedStatus, &'a Conditions, IntentSeq),
 }
 
-/// Failed intents, whether they were redriven already, and whether the outcome of their last attempt is unknown.
+/// Reads failed intents, and for each whether it was already redriven and whether the outcome of its last attempt is unknown.
 pub(in crate::store::sqlserver) fn page_batch(page: &Page<'_>) -> Batch {
     let mut values = Values::default();
     let (from, conditions) = match page {
@@ -110,7 +110,8 @@ ORDER BY i.intent_seq;",
     ))
 }
 
-/// Whether an error says what became of the request, as [`Contact::of_text`](crate::domain::outcome::Contact::of_text) decides.
+/// The condition for errors after which it is known whether the gateway processed the request. It agrees with
+/// [`Contact::of_text`](crate::domain::outcome::Contact::of_text).
 fn known_contact() -> String {
     let begins = |text: &str| format!("a.error LIKE N'{text}%' COLLATE Latin1_General_100_BIN2");
     format!("{} OR {}", begins(Contact::NotSent.prefix()), begins(Contact::ANSWERED_TEXT))
@@ -148,7 +149,7 @@ async fn select(
     Ok(Ok(planner.finish()))
 }
 
-/// Gives the intents of a page to the planner.
+/// Passes the intents of a page to the planner.
 fn add(planner: &mut Planner, page: &[Row]) -> Result<Result<(), TooMany>, StoreError> {
     for row in page {
         let target = rows::parsed(row, "submission_target", |text| TargetName::parse(text).ok())?;
@@ -173,7 +174,7 @@ fn add(planner: &mut Planner, page: &[Row]) -> Result<Result<(), TooMany>, Store
     Ok(Ok(()))
 }
 
-/// The ids of the first intents of a plan, in its order.
+/// Reads the ids of the first intents of a plan, in the order of the plan.
 pub(in crate::store::sqlserver) fn sample_batch(sample: impl Iterator<Item = IntentSeq>) -> Batch {
     let mut values = Values::default();
     let seqs: Vec<Json> = sample.enumerate().map(|(place, seq)| json!({ "place": place, "seq": seq.0 })).collect();
@@ -185,12 +186,12 @@ JOIN submission_intents AS i ON i.intent_seq = j.seq ORDER BY j.place;"
     ))
 }
 
-/// The row of a plan that nobody sees yet, and its number.
+/// Inserts the row of a plan that is not visible yet, and returns its number.
 pub(in crate::store::sqlserver) fn begin_batch(new: &NewRedrive) -> Batch {
     let mut values = Values::default();
     let id = values.code(new.id.to_string(), 36);
     let (filter, unknown) = (values.text(&new.filter_json), values.number(i64::from(new.include_unknown)));
-    // Blank for none: there are no parameters that are NULL.
+    // An empty text stands for no note, because parameters cannot be NULL.
     let note = values.text(new.note.clone().unwrap_or_default());
     values.batch(format!(
         "
@@ -202,7 +203,7 @@ SELECT r.redrive_seq FROM submission_redrives AS r WHERE r.redrive_id = {id};"
     ))
 }
 
-/// Some of the items, unless the row of the plan is gone; says so by a row.
+/// Inserts some of the items of a plan. The result has a row unless the row of the plan was deleted meanwhile.
 pub(in crate::store::sqlserver) fn insert_batch(seq: RedriveSeq, first: usize, items: &[PlannedItem]) -> Batch {
     let mut values = Values::default();
     let item = |(place, item): (usize, &PlannedItem)| json!({ "t": item.target, "p": place, "s": item.seq.0 });

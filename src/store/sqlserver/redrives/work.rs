@@ -1,8 +1,8 @@
-//! Works off a redrive: creates new intents that repeat those of the plan, a few in each transaction.
+//! Runs a redrive: creates new intents that repeat those of the plan, a few in each step.
 //!
-//! One round trip reads the next items, because the new ids are derived from the old ones here. A second one creates the
-//! intents and deletes the items in one transaction, so that a step that is repeated, because its answer was lost or another
-//! leader took over, continues where the last one ended.
+//! A step has two round trips, because this program derives the new ids from the old ones. The first one reads the next items.
+//! The second one creates the intents and deletes the items in one transaction. So a step that is repeated, because its answer
+//! was lost or because another leader took over, continues after the last committed step.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use crate::domain::schedule::Lane;
 use crate::store::redrive::Rooms;
 use crate::store::{RedriveSeq, RedriveWork, RedriveWorked, StoreError};
 
-/// A target of the redrive that the registry has: what its new intents get.
+/// A target of the redrive that is in the registry: the lane and the contract of its new intents.
 struct Target {
     lane: Arc<Lane>,
     contract: Arc<Contract>,
 }
 
-/// Makes one step; `None` if the term is over.
+/// Makes one step of a redrive. Returns `None` if the term is over.
 pub(in crate::store::sqlserver) async fn run(
     database: &Database,
     contracts: &Contracts,
@@ -80,7 +80,7 @@ struct Item {
     target: i64,
     position: i64,
     seq: IntentSeq,
-    /// Its id and that of the first intent of its chain, unless it was deleted.
+    /// The id of the intent and that of the first intent of its chain; `None` if the intent was deleted.
     ids: Option<(IntentId, IntentId)>,
 }
 
@@ -96,7 +96,7 @@ impl Item {
         })
     }
 
-    /// The input of the transaction. An item without an id is skipped.
+    /// The item as input of the transaction, which skips items without an id.
     fn input(&self, place: usize, redrive: RedriveId, targets: &[Option<Target>]) -> Json {
         let mut input = json!({
             "place": place, "target_number": self.target, "position": self.position, "old_seq": self.seq.0,
@@ -110,7 +110,7 @@ impl Item {
             fields.insert("contract_id".to_owned(), target.lane.id.0.into());
             fields.insert("gateway_id".to_owned(), target.lane.gateway.0.into());
             if let Policy::Deadline { max_acceptance_seconds } = target.contract.policy {
-                // DATEADD takes an INT.
+                // DATEADD accepts only an INT as its number.
                 let seconds = max_acceptance_seconds.get().min(i32::MAX as u32);
                 fields.insert("deadline_seconds".to_owned(), seconds.into());
             }
@@ -119,7 +119,8 @@ impl Item {
     }
 }
 
-/// The next items of the targets that are admitted, in the order of the plan, with the ids of their intents.
+/// Reads the next items of the targets for which intents may be created now, in the order of the plan, with the ids of their
+/// intents.
 pub(in crate::store::sqlserver) fn next_batch(
     seq: RedriveSeq,
     targets: impl Iterator<Item = (usize, usize)>,
@@ -144,8 +145,8 @@ ORDER BY n.position;"
     ))
 }
 
-/// Creates the intents of items that are still there, and deletes the items. Every write of an intent holds the clock, so
-/// nobody else redrives one of them meanwhile.
+/// Creates the intents of items that still exist, and deletes the items. Every write of an intent locks the row of the clock,
+/// so no other transaction can redrive one of them meanwhile.
 pub(in crate::store::sqlserver) fn create_batch(
     term: &Term,
     work: &RedriveWork,
@@ -169,8 +170,8 @@ pub(in crate::store::sqlserver) fn create_batch(
     let seq = script.values.number(work.seq.0);
     let id = script.values.code(work.id.to_string(), 36);
     script.variable("@running BIGINT = 0, @created BIGINT = 0, @deleted BIGINT = 0");
-    // The first update is a real change, which the last one takes back: it holds the row until the commit, so that no pause
-    // or cancellation comes in between.
+    // The first update locks the row until the commit, so that the redrive cannot be paused or cancelled in between. It must
+    // be a real change to lock the row, so a later update takes it back.
     script.fenced_change(&format!(
         "
 UPDATE submission_redrives SET created_count = created_count + 1 WHERE redrive_seq = {seq} AND state = 'running';
