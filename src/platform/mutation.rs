@@ -30,7 +30,7 @@ pub enum Mutation {
     NumbersFromHistory,
     /// A request without an answer is sent again under the same attempt number.
     CallRepeated,
-    /// A postponed attempt keeps its number.
+    /// A postponed attempt uses up its number.
     PostponedKeepsNumber,
     /// The cursor of a refresh moves to the time of its answer.
     CursorSkips,

@@ -1,4 +1,4 @@
-//! Runs many seeds on several threads, sums up what happened, and explains a failure.
+//! Runs many seeds on several threads, adds up the results, and explains a failure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +15,10 @@ use super::shrink::shrink;
 use crate::platform::clock::monotonic;
 use crate::platform::mutation::Mutation;
 
-/// Lines of the log that are printed of a failing run.
+/// How many of the last lines of the log are printed for a failing run.
 const SHOWN_LINES: usize = 60;
 
-/// What happened in many runs.
+/// The sums over many runs.
 #[derive(Default)]
 pub(super) struct Totals {
     pub(super) seeds: u64,
@@ -77,7 +77,8 @@ impl fmt::Display for Totals {
     }
 }
 
-/// Runs seeds on this many threads. It stops at the first failure if `stop_at_failure`. `progress` is called now and then.
+/// Runs seeds on this many threads. It stops at the first failure if `stop_at_failure` is true. `progress` is called every
+/// [`PROGRESS_INTERVAL`].
 pub(super) fn run_all(
     seeds: Range<u64>,
     scope: &Scope,
@@ -119,7 +120,7 @@ pub(super) fn run_all(
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A line about how far a run of many seeds has come.
+/// One line that shows the progress of a run of many seeds.
 pub(super) fn progress_line(totals: &Totals, all: u64) -> String {
     let Totals { seeds, failed, .. } = totals;
     let left = f64::from(u32::try_from(all.saturating_sub(*seeds)).unwrap_or(u32::MAX)) / totals.rate().max(0.001);
@@ -132,7 +133,7 @@ pub(super) fn progress_line(totals: &Totals, all: u64) -> String {
     )
 }
 
-/// Makes a failing run smaller, and says what happened and how to repeat it.
+/// Shrinks a failing run, and returns a text that says what happened and how to repeat it.
 pub(super) fn explain(failed: Report) -> String {
     let smaller = shrink(failed);
     let Some((promise, how)) = &smaller.violation else { return format!("seed {} does not fail", smaller.seed) };

@@ -1,7 +1,7 @@
-//! The promises, checked from outside: against what gateways, receivers and clients saw, and against the rows of the store.
+//! Checks the promises from outside: against what gateways, receivers and clients saw, and against the rows of the store.
 //!
-//! [`super::rows`] checks every change of an intent when it is committed; this file checks every call when it is made, and
-//! everything once more at the end.
+//! This file checks every call when it is made. [`super::rows`] checks every change of an intent when it is committed, and
+//! [`super::end`] checks everything once more at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,18 +45,18 @@ pub(super) enum Promise {
     NoPanic,
 }
 
-/// What was seen from outside.
+/// What gateways, receivers and clients saw, and the intents in the store.
 #[derive(Default)]
 pub(super) struct Ledgers {
     /// Calls that reached a gateway, by the number of the intent and of the attempt.
     pub(super) calls: BTreeMap<(i64, u32), Call>,
-    /// Calls under way, by epoch and gateway.
+    /// How many calls are in progress, by epoch and gateway.
     pub(super) under_way: BTreeMap<(i64, String), usize>,
     /// Events that a receiver confirmed, by the id of the intent.
     pub(super) delivered: BTreeSet<String>,
-    /// Intents that clients were told of, by number.
+    /// Intents that the service confirmed to clients, by number.
     pub(super) answered: BTreeMap<i64, Answered>,
-    /// How often clients were told that an intent was created, by id.
+    /// How often the service told a client that it created an intent, by id.
     pub(super) created: BTreeMap<String, usize>,
     /// Intents as the last commit left them.
     pub(super) changes: Changes,
@@ -64,11 +64,11 @@ pub(super) struct Ledgers {
 
 /// A call that reached a gateway.
 pub(super) struct Call {
-    /// The outcome that its instance got, and when by the store's clock.
+    /// The outcome that the instance got, and the store's time at that moment.
     pub(super) outcome: Option<(Outcome, i64)>,
 }
 
-/// Counts a call as under way until it is dropped.
+/// Counts a call as in progress until it is dropped.
 pub(super) struct CallUnderWay {
     world: Arc<World>,
     key: (i64, String),
@@ -87,7 +87,7 @@ pub(super) struct Answered {
     pub(super) id: String,
     pub(super) target: String,
     pub(super) payload: String,
-    /// The terminal status that it was told, if it was.
+    /// The terminal status in the answer, if it had one.
     pub(super) ended: Option<&'static str>,
 }
 
@@ -148,7 +148,7 @@ impl World {
         self.enter_call(attempt)
     }
 
-    /// Counts a call under way, and checks the limits of calls.
+    /// Counts a call as in progress, and checks the limits of calls.
     fn enter_call(self: &Arc<Self>, attempt: &OpenAttempt) -> CallUnderWay {
         let key = (attempt.lease_epoch, attempt.contract.gateway_url.to_string());
         let (of_gateway, of_term) = {
@@ -166,7 +166,7 @@ impl World {
         CallUnderWay { world: Arc::clone(self), key }
     }
 
-    /// Records the outcome that an instance got of a call.
+    /// Records the outcome that an instance got from a call.
     pub(super) fn record_answer(&self, attempt: &OpenAttempt, outcome: &Outcome) {
         let now = self.store.now();
         self.log(format_args!("{:?} attempt {} got {}", attempt.intent_id, attempt.attempt_number, outcome.kind()));
@@ -204,7 +204,7 @@ impl World {
         });
     }
 
-    /// Remembers what a call of the store may change.
+    /// Remembers the state that a call of the store may change.
     pub(super) fn before_call(&self, call: &'static str) {
         if call == "acquire_lease" {
             let lease = self.lease();
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// Checks what a call of the store may have changed.
+    /// Checks the changes that a call of the store has made.
     pub(super) fn after_call(&self, call: &'static str) {
         match call {
             "commit" => self.check_changes(),
@@ -265,7 +265,7 @@ impl World {
         contract
     }
 
-    /// Whether the store's clock was set during this run. Its time then says nothing about how long a term or a deadline lasts.
+    /// Whether the store's clock jumped during this run. Its time then does not show how long a term or a deadline lasts.
     pub(super) fn clock_jumped(&self) -> bool {
         self.state().injected.contains_key(&super::faults::Fault::ClockJump)
     }

@@ -1,4 +1,4 @@
-//! Clients: each submits one intent, tries again at other instances if it gets no answer, and remembers what it was told.
+//! Clients: each submits one intent, tries again at other instances if it gets no answer, and records the answer.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ async fn submit(running: Rc<Running>, submission: Submission) -> Result<Submitte
     })
 }
 
-/// Records what a client was told, and compares it with what others were told.
+/// Records the answer to a client, and compares it with the answers to other clients.
 fn told(world: &Arc<World>, submission: &Submission, submitted: Submitted) {
     let number = submission.number;
     let (intent, created) = match submitted {

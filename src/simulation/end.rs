@@ -1,4 +1,4 @@
-//! What must hold when everything has ended.
+//! The checks at the end of a run, when all intents and events have ended.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// Checks that the event of an intent is delivered, or was refused.
+    /// Checks that the event of an intent was delivered, or failed because its receiver refused it.
     fn check_delivery(&self, row: &Row) {
         let sql = "SELECT status FROM submission_webhook_events WHERE intent_seq = ?1";
         let status = self.store.inspect(|connection| query(connection, sql, [row.seq], |row| row.get::<_, String>(0)));
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Checks that what clients were told is so.
+    /// Checks that the answers to clients are true.
     fn check_clients(&self, rows: &BTreeMap<i64, Row>) {
         let state = self.state();
         let mut broken = Vec::new();

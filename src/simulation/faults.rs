@@ -25,9 +25,9 @@ pub(super) enum Fault {
     BadItem,
     /// A renewal of the lease fails, or is not answered.
     LostRenewal,
-    /// Gateways reject, fail, hang, answer late or answer nonsense.
+    /// Gateways reject, fail, hang, answer late or send invalid answers.
     Gateways,
-    /// This machine lacks a resource for a call.
+    /// The instance's machine lacks a resource for a call, such as a file descriptor.
     Shortage,
     /// Webhook receivers fail, hang or answer late.
     Receivers,
@@ -39,7 +39,7 @@ pub(super) enum Fault {
     Pause,
     /// Retention deletes intents soon after they have ended.
     Retention,
-    /// Clients race with the same id, use an id for something else, and give up.
+    /// Several clients submit the same id at the same time, or use it for another message.
     Clients,
 }
 

@@ -1,4 +1,4 @@
-//! The fleet of one run: starts instances, lets the incidents of the plan happen to them, and then waits until all is done.
+//! The fleet of one run: starts instances, causes the incidents of the plan, and then waits until everything has ended.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,10 +20,10 @@ use crate::engine::leader::CrashChild;
 use crate::platform::supervision::Crash;
 use crate::store::{TargetStore, WebhookStore};
 
-/// After the faults have stopped, everything must end within this time. An instance that led in vain waits for up to 30
-/// seconds before it asks for the lease again, and a lease lasts for 15; ten retries of five seconds come on top.
+/// After the faults have stopped, everything must end within this time. An instance whose terms failed waits for up to 30
+/// seconds before it tries to acquire the lease again, and a lease lasts for 15. To that, ten retries of five seconds are added.
 const SETTLING: Duration = Duration::from_secs(120);
-/// How often memory and the end of the run are looked at.
+/// How often a run checks memory and whether everything has ended.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The instances of a run.
@@ -74,7 +74,7 @@ impl Fleet {
         }
     }
 
-    /// Lets something happen at its time.
+    /// Causes an incident at its time.
     async fn cause(self: Rc<Self>, at: Duration, incident: Incident) {
         pass(at).await;
         let world = &self.world;
@@ -125,7 +125,7 @@ impl Fleet {
         }
     }
 
-    /// Lets something happen to an instance, if it is up.
+    /// Causes a fault in an instance, if it is up.
     fn at(&self, number: usize, fault: Fault, happen: impl FnOnce(&Host)) {
         if let Some(host) = self.host(number) {
             self.world.count(fault);
@@ -173,7 +173,7 @@ impl Fleet {
         }
     }
 
-    /// Makes events due that wait for a later try, as an operator can.
+    /// Makes events that wait for a later try due now, as an operator can.
     async fn redeliver(&self) {
         for id in self.world.events_that_wait() {
             let _result = self.world.store.redeliver_webhook(id).await.unwrap();

@@ -56,7 +56,7 @@ impl SimulatedGateway {
             7 | 8 => Reaction::Answer(500, "", None),
             _ => ACCEPTED,
         };
-        // Some answers come late, at times after the timeout of the attempt.
+        // Some answers come late, and some of these after the timeout of the attempt.
         let delay = if world.draw(3) == 0 { world.draw_millis(500, 10_000) } else { delay };
         (reaction, delay)
     }

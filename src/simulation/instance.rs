@@ -1,7 +1,8 @@
 //! One instance of the fleet: a set of local tasks that can be frozen, and dropped at any await point.
 //!
-//! All tasks of the instance belong to its set: a frozen instance does nothing, although time passes and answers arrive, and
-//! a crash drops all of them. Calls that had left the instance still take effect, as at a real database or gateway.
+//! All tasks of the instance belong to its set. While the instance is frozen, none of them runs, although time passes and
+//! answers arrive. A crash drops all of them. Calls that the instance has sent still take effect, as they would at a real
+//! database or gateway.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -53,7 +54,7 @@ impl Gate {
         }
     }
 
-    /// Ends the instance for a while. Its tasks are dropped when the current one yields, and nothing leaves it any more.
+    /// Ends the instance for a while. Its tasks are dropped when the current one yields, and it sends nothing any more.
     pub(super) fn end(&self, down: Duration) {
         self.state().down.get_or_insert(down);
         self.wake();
@@ -105,13 +106,13 @@ pub(super) struct Running {
     pub(super) engine: Engine,
     pub(super) registry: CurrentRegistry,
     pub(super) metrics: Arc<Metrics>,
-    /// Whether an orderly stop is under way.
+    /// Whether an orderly stop is in progress.
     pub(super) stopping: Cell<bool>,
 }
 
 type Request = Box<dyn FnOnce(Rc<Running>)>;
 
-/// An instance that is up, as others see it.
+/// A handle to an instance that is up.
 #[derive(Clone)]
 pub(super) struct Host {
     pub(super) gate: Gate,
@@ -134,7 +135,7 @@ impl Host {
         answered.await.ok()
     }
 
-    /// Does something inside the instance when it runs.
+    /// Runs `what` inside the instance, as soon as the instance is not frozen.
     pub(super) fn tell(&self, what: impl FnOnce(Rc<Running>) + 'static) {
         let _instance_may_be_down = self.requests.send(Box::new(what));
     }

@@ -11,7 +11,7 @@ use crate::domain::policy::Decision;
 use crate::platform::mutated;
 use crate::store::{BatchResults, FencedError, StoreError, WebhookStore, WriteBatch, WriteStore};
 
-/// How long after its first part the second part of something happens that should be one transaction.
+/// The time between the two parts of an operation that should be one transaction.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Commits a batch, with the deliberate bug that is switched on.
@@ -31,7 +31,7 @@ pub(super) async fn commit(world: &World, gate: &Gate, mut batch: WriteBatch) ->
     world.store.commit(batch).await
 }
 
-/// Checks the fence first, and commits without it.
+/// Checks the fence in a transaction of its own, and then commits without a fence.
 async fn commit_after_fence(world: &World, mut batch: WriteBatch) -> Result<BatchResults, StoreError> {
     let lease = world.lease();
     let held = |epoch: i64| lease.is_some_and(|(current, end)| current == epoch && end > world.store.now());

@@ -1,7 +1,7 @@
-//! What a seed draws: the fleet, its settings, what clients submit, and which faults happen when.
+//! What the seed of a run determines: the fleet, its settings, what clients submit, and which faults happen when.
 //!
-//! Everything that can be drawn before a run is drawn here, each part from a random source of its own. So a run with fewer
-//! instances, intents or kinds of faults is otherwise like the run that it was made from.
+//! Every random choice that can be made before a run is made here, each part with a random source of its own. So a shrunk run,
+//! with fewer instances, intents or kinds of faults, is otherwise like the original run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::domain::schedule::Limits;
 use crate::engine::messages::Child;
 use crate::platform::mutation::Mutation;
 
-/// Instances that a run has at most.
+/// The maximum number of instances of a run.
 pub(super) const MOST_INSTANCES: usize = 5;
-/// Submissions that a run has at most: as many as bits in [`Scope::intents`].
+/// The maximum number of submissions of a run: the number of bits in [`Scope::intents`].
 pub(super) const MOST_INTENTS: usize = 64;
 
 /// The part of a seed that is run. Shrinking makes it smaller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scope {
-    /// No more instances than this.
+    /// The maximum number of instances.
     pub(super) instances: usize,
     /// The submissions that are made, one bit for each.
     pub(super) intents: u64,
@@ -34,12 +34,12 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// All that the seed draws, with a deliberate bug.
+    /// The whole seed, with a deliberate bug.
     pub(super) fn with_bug(bug: Mutation) -> Self {
         Self { bug: Some(bug), ..Self::all() }
     }
 
-    /// All that the seed draws.
+    /// The whole seed.
     pub(super) fn all() -> Self {
         Self { instances: MOST_INSTANCES, intents: u64::MAX, without: BTreeSet::new(), bug: None }
     }
@@ -56,9 +56,9 @@ pub(super) struct Submission {
     pub(super) payload: String,
     /// How long the client waits for an answer before it tries another instance.
     pub(super) patience: Duration,
-    /// How often it tries.
+    /// How often the client tries.
     pub(super) tries: usize,
-    /// How long it asks to wait for the first attempt (`waitSeconds`).
+    /// How long the request waits for the first attempt (`waitSeconds`).
     pub(super) wait: Option<Duration>,
 }
 
@@ -82,7 +82,7 @@ pub(super) enum Panicking {
     Child(Child),
 }
 
-/// Everything that a seed draws.
+/// Everything that the seed of a run determines.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) seed: u64,
@@ -96,15 +96,15 @@ pub(super) struct Plan {
     pub(super) retention: Option<Duration>,
     /// Whether an instance has the same holder id after a restart.
     pub(super) fixed_holders: bool,
-    /// How long faults happen.
+    /// How long faults happen, from the start of the run.
     pub(super) active: Duration,
     /// Whether calls of the store fail only if they are commits.
     pub(super) only_commits_fail: bool,
-    /// How long a call of the store takes usually, at most.
+    /// The maximum duration of each way to and from the store, without faults.
     pub(super) store_delay: Duration,
     pub(super) submissions: Vec<Submission>,
     pub(super) incidents: Vec<(Duration, Incident)>,
-    /// How often each kind of fault happens that is drawn during the run, as a share of the occasions.
+    /// For faults that are drawn during the run: the probability that each kind happens on one occasion.
     rates: [f64; Fault::ALL.len()],
 }
 
@@ -121,7 +121,7 @@ impl Plan {
     /// Draws the plan of a seed.
     pub(super) fn draw(seed: u64, scope: &Scope) -> Self {
         let mut random = source(seed, 1);
-        // Every fifth seed has no fault that could interrupt an attempt, so that none may be interrupted.
+        // About one seed in five has no fault that could interrupt an attempt. In these runs no attempt may be interrupted.
         let calm = random.usize(0..5) == 0;
         let faults =
             Fault::ALL.into_iter().filter(|fault| random.f64() < 0.55 && !(calm && fault.interrupts_attempts()));
@@ -162,14 +162,14 @@ impl Plan {
         }
     }
 
-    /// How often a kind of fault happens, as a share of its occasions.
+    /// The probability that a kind of fault happens on one occasion.
     pub(super) fn rate(&self, fault: Fault) -> f64 {
         let index = Fault::ALL.iter().position(|other| *other == fault).expect("all kinds are listed");
         self.rates[index]
     }
 }
 
-/// The highest rate of a kind of fault that is drawn during the run.
+/// The highest probability of a kind of fault that is drawn during the run.
 fn most(fault: Fault) -> f64 {
     match fault {
         Fault::CrashInCall | Fault::Freeze => 0.01,
@@ -186,7 +186,7 @@ fn most(fault: Fault) -> f64 {
 fn submissions(seed: u64, scope: &Scope, active: Duration, unruly: bool) -> Vec<Submission> {
     let mut random = source(seed, 2);
     let count = random.usize(20..=MOST_INTENTS);
-    // Some seeds submit in a burst, others over all the time.
+    // In some seeds clients submit in a burst, in others during the whole run.
     let last = active.mul_f64([0.05, 0.3, 0.9][random.usize(0..3)]);
     let mut all: Vec<Submission> = Vec::new();
     for number in 0..count {
@@ -204,7 +204,7 @@ fn submissions(seed: u64, scope: &Scope, active: Duration, unruly: bool) -> Vec<
             let other = all[random.usize(0..all.len())].clone();
             submission.at = other.at + if random.bool() { Duration::ZERO } else { between(&mut random, 0, 6_000) };
             submission.id = if random.f64() < 0.15 { other.id.to_uppercase() } else { other.id };
-            // The rest is the same in a retry or a race, and differs if the client uses the id for something else.
+            // In a retry or a race, target and payload are the same. They differ if the client uses the id for another message.
             submission.target = if random.f64() < 0.1 { submission.target } else { other.target };
             submission.payload = if random.f64() < 0.15 { submission.payload } else { other.payload };
         }

@@ -17,7 +17,7 @@ pub(super) struct Changes {
     /// The time of the last commit whose changes were checked.
     seen: i64,
     pub(super) contracts: BTreeMap<i64, Arc<Contract>>,
-    /// The epoch and the end of the lease, before the last request for it.
+    /// The epoch and the end of the lease before the last call of `acquire_lease`.
     pub(super) lease: Option<(i64, i64)>,
 }
 
@@ -118,7 +118,7 @@ impl World {
             }
             (true, false, false) if same_number => self.check_retry(row),
             (true, false, true) if same_number => self.check_outcome(row),
-            // The batch that postpones an attempt may also end its intent, because the deadline has passed.
+            // The batch that postpones an attempt may also end its intent, if the deadline has passed.
             (true, false, terminal) if !terminal || row.reason.as_deref() == Some("deadline_exceeded") => {
                 let sent = self.state().ledgers.calls.contains_key(&(row.seq, before.attempts));
                 self.check(Promise::NumbersWithoutGaps, row.attempts + 1 == before.attempts && !sent, || {

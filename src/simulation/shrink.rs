@@ -1,17 +1,17 @@
-//! Makes a failing run smaller: fewer kinds of faults, fewer instances, fewer intents.
+//! Shrinks a failing run to fewer kinds of faults, instances and intents.
 
 use super::checks::Promise;
 use super::plan::{MOST_INTENTS, Plan, Scope};
 use super::run::{Report, run};
 
-/// Returns the smallest run that was found in which the same promise is broken.
+/// Returns the smallest run found in which the same promise is broken.
 pub(super) fn shrink(failed: Report) -> Report {
     let Some((promise, _)) = failed.violation else { return failed };
     let mut search = Search { promise, best: failed };
     search.drop_faults();
     search.drop_instances();
     search.drop_intents();
-    // With fewer intents, fewer faults may do.
+    // With fewer intents, fewer faults may be enough.
     search.drop_faults();
     search.best
 }
@@ -45,7 +45,7 @@ impl Search {
         }
     }
 
-    /// Leaves out ever smaller groups of submissions.
+    /// Tries to remove groups of submissions, in ever smaller groups.
     fn drop_intents(&mut self) {
         let mut group = MOST_INTENTS / 2;
         while group > 0 {

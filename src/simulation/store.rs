@@ -1,7 +1,7 @@
-//! The store of an instance: makes each call at the shared database, slowly or wrongly if a fault strikes.
+//! The store of an instance: passes each call to the shared database, and delays it or makes it fail if a fault happens.
 //!
-//! A call that has left the instance is a task of its own, because a real database also executes what it has received when
-//! the caller is frozen or dead. The call takes effect in one moment of virtual time.
+//! Each call that was sent is a task outside the instance, because a real database executes what it has received even if the
+//! caller is frozen or dead. The call takes effect in one moment of virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,9 +31,9 @@ struct CallPlan {
     /// How long its answer takes.
     after: Duration,
     fails: Fails,
-    /// The call is lost if the instance dies before it takes effect.
+    /// If the instance dies before the call takes effect, the call is lost.
     lost_in_crash: bool,
-    /// The instance dies when the call has left.
+    /// The instance dies when it has sent the call.
     crash: bool,
     /// The instance dies when the call has taken effect.
     crash_after: bool,
@@ -73,7 +73,7 @@ impl SimulatedStore {
             after = if world.draw(2) == 0 { Duration::from_secs(60) } else { world.draw_millis(0, lease) };
             fails = [Fails::No, Fails::Before, Fails::After][world.draw(3)];
         } else if world.plan.only_commits_fail && call != "commit" {
-            // It does not fail.
+            // In this run only commits fail.
         } else if world.strikes(Fault::FailBefore) {
             fails = Fails::Before;
         } else if world.strikes(Fault::LostAnswer) {
@@ -104,7 +104,7 @@ impl SimulatedStore {
         }));
     }
 
-    /// Makes a call that has left the instance.
+    /// Makes a call that the instance has sent.
     async fn make<T: Send + 'static, E: StoreFailure>(
         self,
         call: &'static str,
@@ -138,8 +138,8 @@ impl SimulatedStore {
     }
 }
 
-/// Calls that a leader makes all the time although no run has redrives. Faults in them would hit nothing, and crashes would
-/// come so often that they hide bugs of other calls.
+/// Calls that a leader makes regularly, although no run has redrives. No faults are injected into them: failures would have no
+/// effect, and there would be so many crashes that they would hide bugs in other calls.
 const IDLE: [&str; 2] = ["running_redrives", "tidy_redrives"];
 
 /// Lets virtual time pass.

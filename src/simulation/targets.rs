@@ -6,7 +6,7 @@ use crate::config::registry::Registry;
 use crate::config::variables::Variables;
 use crate::domain::intent::TargetName;
 
-/// A target, its gateway, and the rest of its entry in both versions.
+/// A target, and its entry in both versions of the registry.
 pub(super) struct Target {
     pub(super) name: &'static str,
     entries: [&'static str; 2],

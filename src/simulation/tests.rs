@@ -5,11 +5,11 @@ use super::plan::Scope;
 use super::run::run;
 use crate::platform::mutation::Mutation;
 
-/// Seeds that every run of the tests repeats. A debug build runs about twenty a second.
+/// How many fixed seeds each run of the tests repeats. A debug build runs about twenty seeds a second.
 const FIXED: u64 = 300;
-/// Seeds that every run of the tests draws anew.
+/// How many new random seeds each run of the tests tries.
 const FRESH: u64 = 300;
-/// Seeds that found a bug, and which one.
+/// Seeds that found a bug, and the bug.
 const REGRESSIONS: [(u64, &str); 4] = [
     (37, "the estimate of the store's time lagged behind the store"),
     (503, "an attempt that the store once refused to close stayed open for the whole term"),
@@ -51,7 +51,8 @@ fn fresh_seeds_keep_every_promise() {
     check(first..first + FRESH);
 }
 
-/// The seeds that find each deliberate bug. They change with the code: then the test looks for others.
+/// For each deliberate bug, a seed that finds it. After a change of the code a seed may no longer find its bug; the test then
+/// looks for another one.
 fn known_seed(mutation: Mutation) -> u64 {
     match mutation {
         Mutation::NoFence | Mutation::InterruptedIsDelivered => 3,

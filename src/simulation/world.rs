@@ -1,7 +1,7 @@
 //! The world of one run: virtual time, the random source, the database, the event log, and what was seen from outside.
 //!
-//! Everything runs on one thread. The lock around the state is never waited for; it only lets store calls, which must be
-//! `Send`, share the world.
+//! Everything runs on one thread, so nothing ever waits for the lock around the state. The lock is there because store calls
+//! share the world and must be `Send`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,7 +33,7 @@ pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) store: Arc<SqliteStore>,
     start: Instant,
-    /// Microseconds that the clock of the store's host was set forward.
+    /// By how many microseconds the clock of the store's host was set forward.
     clock_offset: Arc<AtomicI64>,
     state: Mutex<State>,
 }
@@ -48,7 +48,7 @@ pub(super) struct State {
     pub(super) checked: BTreeMap<Promise, u64>,
     /// The first promise that was broken, and how.
     pub(super) violation: Option<(Promise, String)>,
-    /// No further faults happen, and everything is to end.
+    /// Whether faults have stopped, so that everything has to end.
     pub(super) settling: bool,
     pub(super) ledgers: Ledgers,
 }
@@ -99,7 +99,7 @@ impl World {
     pub(super) fn strikes(&self, fault: Fault) -> bool {
         let rate = self.plan.rate(fault);
         let mut state = self.state();
-        // Nothing is drawn for a kind that does not happen, or for what cannot happen any more.
+        // No random number is used for a fault that cannot happen, so that the rest of the run stays the same.
         let strikes = rate > 0.0 && !state.settling && state.random.f64() < rate;
         if strikes {
             *state.injected.entry(fault).or_default() += 1;
