@@ -1,9 +1,9 @@
 //! Access to the console, and the security headers of its pages.
 //!
-//! The guard finds out who sent a request, and adds that [`Operator`] to it; what each role may call is checked with the
-//! route ([`crate::web::permissions`]). On loopback the console needs no login as long as neither a user nor a provider is
-//! configured. On other addresses it then is disabled. Pages load nothing from other hosts, run no inline script and can be
-//! framed only by configured origins. Forms are accepted only from pages of this console.
+//! The guard finds out who sent a request, and adds that [`Operator`] to it. [`crate::web::permissions`] then checks for each
+//! route what the role may call. While neither a user nor a provider is configured, the console needs no login on loopback,
+//! and is disabled on other addresses. Pages load nothing from other hosts, run no inline script and can be shown in a frame
+//! only by configured origins. Forms are accepted only from pages of this console.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::web::{WebDeps, origin};
 pub(super) const BASIC_CHALLENGE: HeaderValue =
     HeaderValue::from_static("Basic realm=\"submission manager\", charset=\"UTF-8\"");
 
-/// Somebody who may use the console, and a cookie to send with the response.
+/// A person who may use the console, and a cookie to send with the response, if there is one.
 struct Admitted {
     operator: Operator,
     cookie: Option<HeaderValue>,
@@ -37,7 +37,7 @@ impl From<Operator> for Admitted {
     }
 }
 
-/// Middleware of all pages that need somebody: checks access and adds the security headers.
+/// Middleware of all pages that need a person who is known: checks access and adds the security headers.
 pub(super) async fn guard(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,

@@ -6,7 +6,7 @@ use url::form_urlencoded;
 use crate::web::WebDeps;
 use crate::web::error::ApiError;
 
-/// The largest form: a thousand ids of the longest kind.
+/// The size of the largest form: a thousand ids of the maximum length.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// The fields of a form, in order. Values are trimmed.
@@ -28,12 +28,12 @@ impl Form {
         self.all(name).next().unwrap_or_default()
     }
 
-    /// All values of a field that can be there more than once.
+    /// All values of a field that can occur more than once.
     pub(super) fn all<'a, 'n>(&'a self, name: &'n str) -> impl Iterator<Item = &'a str> + use<'a, 'n> {
         self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether a field is present, such as a box that is ticked.
+    /// Whether a field is present. A checkbox is present if it is ticked.
     pub(super) fn has(&self, name: &str) -> bool {
         self.all(name).next().is_some()
     }

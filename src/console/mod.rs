@@ -1,7 +1,7 @@
 //! The operator console: HTML pages under `/ui`.
 //!
 //! The server renders all pages, and the templates escape everything. A script refreshes the live part of a page in place.
-//! All assets come from the binary. People can read here, and, if their role allows it, cancel an intent, redeliver a webhook,
+//! All assets come from the binary. Every role can read. Roles that may act can cancel and redrive intents, redeliver webhooks,
 //! reprocess inbox submissions, and pause and resume targets.
 
 mod access;
@@ -113,7 +113,7 @@ impl Console {
 /// Registers the routes of the console.
 pub fn routes(config: &mut web::ServiceConfig, console: Console) {
     config.app_data(web::Data::new(console)).configure(search::home);
-    // These come first: the rest below `/ui` needs somebody who is signed in.
+    // These come first, because all other pages below `/ui` need a person who is known.
     config
         .service(public_resource("/sign-in").route(get_or_head().to(handlers::show)).wrap(from_fn(access::public)))
         .service(
@@ -205,7 +205,7 @@ pub enum PageError {
     NotFound(String),
     #[error("{0}")]
     Refused(String),
-    /// What was asked for is not possible, for example because a field is wrong. Nothing was done.
+    /// The action is not possible, for example because a field is invalid. Nothing was changed.
     #[error("{0}")]
     NotDone(String),
     /// An action that the API shares failed; its texts are meant for people.

@@ -1,5 +1,5 @@
-//! What every page shows at its top: which section it belongs to, and who is signed in. It also tells templates which
-//! buttons to show, and how long ago something was.
+//! The top of every page, which shows the current section and who is signed in. Templates also ask it which buttons to show
+//! and how long ago something happened.
 
 use super::when::{Exactly, When};
 use super::wording::reason_words;
@@ -11,7 +11,7 @@ use crate::web::operator::Operator;
 pub(super) struct Nav {
     /// The section that is marked as the current one; empty for none.
     pub section: &'static str,
-    /// The time of the page, from which it says how long ago something was.
+    /// The time of the page, which the page uses to say how long ago something happened.
     pub now: Option<Timestamp>,
     operator: Option<Operator>,
 }
@@ -21,7 +21,7 @@ impl Nav {
         Self { section, now: None, operator: Some(operator) }
     }
 
-    /// The top of a page for which it does not matter who sees it.
+    /// The top of a page that is the same for everybody.
     pub(super) const fn of_nobody() -> Self {
         Self { section: "", now: None, operator: None }
     }
@@ -31,22 +31,22 @@ impl Nav {
         Self { now: Some(now), ..self }
     }
 
-    /// A moment as how long ago it was.
+    /// A moment, shown as how long ago it was.
     pub(super) fn when(&self, at: &Timestamp) -> When {
         When { at: *at, now: self.now }
     }
 
-    /// A moment with date and time.
+    /// A moment, shown with date and time.
     pub(super) fn exactly(&self, at: &Timestamp) -> Exactly {
         Exactly(*at)
     }
 
-    /// A reason of a failure in words.
+    /// The reason of a failure in words.
     pub(super) fn reason<'a>(&self, reason: &'a str) -> &'a str {
         reason_words(reason)
     }
 
-    /// Part of the addresses of assets, so that a new version of the service is not shown with those of the old one.
+    /// A part of the addresses of assets. It differs between versions, so that browsers do not use assets of an old version.
     pub(super) const fn version(&self) -> &'static str {
         env!("CARGO_PKG_VERSION")
     }

@@ -30,7 +30,7 @@ const MAX_PASSWORD_BYTES: usize = 72;
 pub(super) struct Users {
     /// The administrator of `SM_CONSOLE_AUTH`.
     pub administrator: Option<ConsoleUser>,
-    /// The users of `SM_CONSOLE_USERS`. One with the name of the administrator cannot sign in.
+    /// The users of `SM_CONSOLE_USERS`. A user with the same name as the administrator cannot sign in.
     pub listed: Option<Arc<[ConsoleUser]>>,
 }
 

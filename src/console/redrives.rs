@@ -1,5 +1,5 @@
-//! `/ui/redrives`: plans and runs redrives. Planning sends nothing: its page shows what would be sent, and has the button that
-//! starts it.
+//! `/ui/redrives`: plans and runs redrives. A plan sends nothing: its page shows the intents that would be sent, and has the
+//! button that starts the redrive.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ struct RedrivesPage {
     next: Option<String>,
 }
 
-/// What pages show of a redrive.
+/// A redrive as pages show it.
 pub(super) struct Row {
     pub href: String,
     pub what: String,
@@ -46,11 +46,11 @@ pub(super) struct Row {
 struct RedrivePage {
     nav: Nav,
     row: Row,
-    /// How many intents were left out of the plan, in words.
+    /// How many intents match the filter but are not in the plan, in words.
     excluded: Vec<String>,
     outcomes: Vec<Outcome>,
     sample: Vec<(String, String)>,
-    /// How long the rest takes at the rate of the redrive.
+    /// How long the remaining intents take at the rate of the redrive.
     time_left: Option<String>,
     default_rate: u32,
     max_rate: u32,
@@ -83,7 +83,7 @@ pub(super) async fn list(
     })
 }
 
-/// The page of one redrive: its plan, and how far it is.
+/// The page of one redrive, with its plan and its progress.
 pub(super) async fn show(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
@@ -121,7 +121,7 @@ pub(super) async fn show(
     })
 }
 
-/// Handles the forms that plan a redrive: of selected intents, or of all that match. Redirects to the plan.
+/// Handles the forms that plan a redrive of selected intents or of all that match a filter. Redirects to the plan.
 pub(super) async fn plan(payload: web::Payload, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let form = Form::read(&deps, payload).await?;
     let now = deps.clock.now();
@@ -130,7 +130,7 @@ pub(super) async fn plan(payload: web::Payload, deps: web::Data<WebDeps>) -> Res
     Ok(redirect(&format!("/ui/redrives/{}", planned.id)))
 }
 
-/// The body that the API would get for this form.
+/// The body of the API request that corresponds to this form.
 fn request_of(form: &Form, now: Timestamp) -> Result<Value, PageError> {
     let zone = Zone::of_browser(form.text("tz"));
     let ids: Vec<_> = form.all("intentId").collect();
@@ -211,7 +211,7 @@ impl Row {
     }
 }
 
-/// What a redrive sends again, in words.
+/// The filter of a redrive in words, such as "all rejected intents".
 fn filter_text(filter: &str) -> String {
     let filter: Value = serde_json::from_str(filter).unwrap_or_default();
     if let Some(ids) = filter["intentIds"].as_array() {
@@ -236,15 +236,15 @@ fn filter_text(filter: &str) -> String {
     words.join(" ")
 }
 
-/// What was left out of a plan, in words.
+/// The numbers of intents that match the filter but are not in the plan, in words.
 fn excluded(counts: &BTreeMap<String, u64>) -> Vec<String> {
     let left_out = counts.iter().filter(|(_, count)| **count > 0);
     let text = |(reason, count): (&String, &u64)| match reason.as_str() {
-        "already_redriven" => format!("{count} redriven already"),
+        "already_redriven" => format!("{count} already redriven"),
         "target_not_in_registry" => format!("{count} whose target is not in the registry"),
         "outcome_unknown" => {
             format!(
-                "{count} that the gateway may have accepted (interrupted or timed out), so that they could arrive twice"
+                "{count} that the gateway may have accepted (interrupted or timed out), so a redrive could send them twice"
             )
         }
         reason => format!("{count}: {reason}"),

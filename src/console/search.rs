@@ -1,4 +1,4 @@
-//! `/ui/search`: the search box of every page, and the way from `/` to the console.
+//! `/ui/search`, to which the search box of every page leads, and the redirect from `/` to the console.
 
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, web};
@@ -16,7 +16,7 @@ pub(super) struct Search {
     q: String,
 }
 
-/// Redirects to the intent that has exactly this id, or to the list of what the text may mean.
+/// Redirects to the intent that has exactly this id, or to the list of intents that the search finds.
 pub(super) async fn search(query: web::Query<Search>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
     let text = query.q.trim();
     if text.is_empty() {

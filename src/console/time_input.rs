@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use crate::domain::time::Timestamp;
 
-/// What a time may look like, in error messages.
+/// The accepted forms of a time, for error messages.
 pub(super) const EXPECTED: &str =
     "a time such as 10m (ten minutes ago), today, 09:30, 2026-11-16 09:30 or 2026-11-16T09:30:00Z";
 
-/// The time zone of the person who typed, as the script of the page says; UTC without scripting.
+/// The time zone of the operator's browser, which the script of the page sends; UTC without scripting.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Zone {
     minutes_east: i32,
 }
 
 impl Zone {
-    /// Parses what `Date.getTimezoneOffset` returns in browsers: minutes to the west.
+    /// Parses what `Date.getTimezoneOffset` returns in browsers: minutes west of UTC.
     pub(super) fn of_browser(text: &str) -> Self {
         const DAY: i32 = 24 * 60;
         let west = text.parse().ok().filter(|west| (-DAY + 1..DAY).contains(west));

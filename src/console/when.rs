@@ -7,7 +7,7 @@ use askama::filters::HtmlSafe;
 
 use crate::domain::time::Timestamp;
 
-/// A moment as seen at another one. Displayed as an HTML element.
+/// A moment, displayed as an HTML element that says how long ago it was.
 pub(super) struct When {
     pub at: Timestamp,
     /// The time of the page. Without it, only the exact time is shown.

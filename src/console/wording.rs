@@ -87,7 +87,7 @@ pub(super) fn cause(state: &State) -> &str {
 
 /// The targets of the registry, for suggestions.
 pub(super) fn known_targets(deps: &WebDeps) -> Vec<String> {
-    // A registry may have ten thousand.
+    // A registry may have ten thousand targets.
     const MAX_SUGGESTIONS: usize = 500;
     let mut targets: Vec<_> = deps.registry.get().contracts().map(|c| c.contract.target.to_string()).collect();
     targets.sort();

@@ -27,7 +27,7 @@ pub fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/v1/redrives/{redriveId}/cancel", "POST").route(web::post().to(cancel)));
 }
 
-/// The maximum size of a request: a thousand ids of the longest kind.
+/// The maximum size of a request: a thousand ids of the maximum length.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// Plan a redrive

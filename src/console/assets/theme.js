@@ -1,4 +1,4 @@
-// Applies the theme that was chosen in this browser before the page is drawn, so that it does not flash in another one.
+// Applies the theme that was chosen in this browser before the page is drawn, so that the page does not flash in another theme.
 "use strict";
 
 (function () {

@@ -24,7 +24,7 @@ struct CancelPage {
     rows: Vec<Row>,
     /// How many of the selected intents have ended already.
     ended: usize,
-    /// What was done, in words; empty in the preview.
+    /// The results in words; empty in the preview.
     done: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ pub(in crate::console) async fn cancel_selected(
     page(&CancelPage { nav, rows, ended, done: Vec::new() })
 }
 
-/// Cancels the intents one after the other, and says what became of them.
+/// Cancels the intents one after the other, and returns the results in words.
 async fn cancel_all(deps: &WebDeps, ids: Vec<IntentId>) -> Result<Vec<String>, PageError> {
     let (mut cancelled, mut later, mut ended, mut gone) = (0, 0, 0, 0);
     for id in ids {

@@ -15,7 +15,7 @@ use crate::web::WebDeps;
 
 /// How many intents an export has at most.
 const MAX_EXPORTED: usize = 10_000;
-/// How many are read at a time.
+/// How many intents are read at a time.
 const PAGE: usize = 200;
 const HEADINGS: &str = "intentId,status,reason,submissionTarget,createdAt,completedAt,attempts\r\n";
 
@@ -25,7 +25,7 @@ enum Format {
     Ndjson,
 }
 
-/// What is still to be sent; `None` once everything is.
+/// The part of the export that is still to be sent; `None` once everything is sent.
 type Rest = Option<(web::Data<WebDeps>, ListQuery, usize)>;
 
 /// Exports the list that the query string describes.

@@ -1,4 +1,5 @@
-//! What the list of intents shows: the filter in the address of the page, its errors, and the links that change it.
+//! The filter of the list of intents: parses it from the address of the page, collects its errors, and builds the links that
+//! change it.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ const FIELDS: [(&str, &str); 6] = [
     ("createdBefore", "created before"),
     ("redriveId", "redrive"),
 ];
-/// How many earlier pages the address of a page remembers.
+/// How many earlier pages the address of a page remembers, for the links to previous pages.
 const MAX_TRAIL: usize = 30;
 /// How many intents a page has.
 pub(super) const PAGE: usize = 50;
@@ -29,15 +30,15 @@ pub(super) const PAGE: usize = 50;
 pub(super) struct Filter {
     /// Only values that are not empty.
     values: BTreeMap<&'static str, String>,
-    /// What is wrong, by field.
+    /// The error of each invalid field.
     errors: BTreeMap<&'static str, String>,
-    /// What is wrong with no field in particular.
+    /// An error that does not belong to a single field.
     pub problem: Option<String>,
-    /// The moments that the times mean.
+    /// The times that operators typed, as moments.
     moments: BTreeMap<&'static str, Timestamp>,
     zone: String,
     cursor: Option<String>,
-    /// The cursors of the pages before this one, the first page left out.
+    /// The cursors of the pages before this one, without the first page, which has none.
     trail: Vec<String>,
 }
 
@@ -116,7 +117,7 @@ impl Filter {
         self.errors.is_empty() && self.problem.is_none()
     }
 
-    /// Whether the filter leaves anything out.
+    /// Whether no filter is set.
     pub(super) fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -143,7 +144,7 @@ impl Filter {
         FIELDS.iter().filter_map(chip).collect()
     }
 
-    /// The first page of the list with some fields changed; an empty value removes one.
+    /// The address of the first page with some fields of the filter changed. An empty value removes a field.
     pub(super) fn with(&self, changes: &[(&str, &str)]) -> String {
         self.url("/ui/intents", changes, &[])
     }
@@ -182,7 +183,7 @@ impl Filter {
         Some(self.url("/ui/intents", &[], &[("cursor", last), ("trail", &trail)]))
     }
 
-    /// An address with the filter, with some fields changed, and further parameters. Empty values are left out.
+    /// An address with the filter, some of its fields changed, and with further parameters. Empty values are omitted.
     fn url(&self, path: &str, changes: &[(&str, &str)], further: &[(&str, &str)]) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         for (name, _) in FIELDS {

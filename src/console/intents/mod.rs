@@ -1,4 +1,4 @@
-//! `/ui/intents`: the list of intents, with a filter, and what can be done with many of them: [`export`] and [`bulk`].
+//! `/ui/intents`: the list of intents with a filter. [`export`] exports the list, and [`bulk`] cancels selected intents.
 
 pub(super) mod bulk;
 pub(super) mod export;
@@ -26,7 +26,7 @@ struct IntentsPage {
     presets: Vec<Tab>,
     targets: Vec<String>,
     rows: Vec<Row>,
-    /// The address that the page polls for changes; only of the first page.
+    /// The address that the page polls for changes; only on the first page.
     live: Option<String>,
     previous: Option<String>,
     next: Option<String>,

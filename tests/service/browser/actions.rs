@@ -39,7 +39,7 @@ async fn an_operator_sends_failed_intents_again() {
     browser.run("document.querySelector('#plan-after').value = '10m'").await;
     browser.click("#plan button").await;
     browser.until_text("intents of sms.otp failed after").await;
-    browser.until_text("redriven already").await;
+    browser.until_text("already redriven").await;
     browser.run("document.querySelector('#rate').value = 1").await;
     browser.click("form[action$=start] button").await;
     browser.click("#confirm-button").await;

@@ -34,7 +34,7 @@ async function send(form, button) {
   if (done) toast(done, false);
 }
 
-// Leaves empty fields out of the address.
+// Omits empty fields from the address.
 function tidy(form) {
   const empty = [...form.elements].filter((field) => field.name && field.type !== "hidden" && !field.value);
   for (const field of empty) field.disabled = true;
@@ -61,7 +61,7 @@ document.addEventListener("submit", async (event) => {
     await send(form, button);
   } catch (error) {
     const silent = error instanceof TypeError || error.name === "TimeoutError";
-    toast(silent ? "The server does not answer. It is not known whether this was done: check when it answers again." : error.message, true);
+    toast(silent ? "The server does not answer. It is not known whether this was done. Check when it answers again." : error.message, true);
   }
   if (button) button.disabled = false;
 });

@@ -2,7 +2,7 @@
 const help = document.getElementById("keys");
 const shortcutsBox = document.getElementById("shortcuts-on");
 const stored = (name) => { try { return localStorage.getItem(`submission-manager-${name}`); } catch { return null; } };
-const store = (name, value) => { try { localStorage.setItem(`submission-manager-${name}`, value); } catch { /* It lasts as long as the page. */ } };
+const store = (name, value) => { try { localStorage.setItem(`submission-manager-${name}`, value); } catch { /* The choice is kept until the page is closed. */ } };
 
 const themeSelect = document.getElementById("theme");
 themeSelect.value = document.documentElement.dataset.theme ?? "system";

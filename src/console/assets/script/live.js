@@ -20,7 +20,7 @@ function morph(now, next) {
   Idiomorph.morph(now, next, { morphStyle: "outerHTML", callbacks: morphCallbacks });
 }
 
-// Whether changing the page does not disturb the viewer.
+// Whether the page can be changed without disturbing the viewer.
 function mayTouch() {
   const selection = document.getSelection();
   const selecting = selection && !selection.isCollapsed && live()?.contains(selection.anchorNode);
@@ -49,7 +49,7 @@ async function refresh() {
   showTimes(document);
 }
 
-// What an error page says.
+// The text of an error page.
 function explain(page, response) {
   const heading = page.querySelector("main h1")?.textContent;
   const text = page.querySelector("main .note")?.textContent;

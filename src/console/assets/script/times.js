@@ -30,7 +30,8 @@ function showTimes(root) {
   }
 }
 
-// The time of the server when it wrote the page, moved on by this browser's clock: a wrong clock here changes nothing.
+// The current time of the server: its time when it wrote the page, plus the time that has passed in this browser since. So it
+// does not matter if the clock of this machine is wrong.
 let pageTime = null;
 function readPageTime(root) {
   const written = Date.parse(root.querySelector("[data-now]")?.dataset.now ?? "");

@@ -18,7 +18,7 @@ function toast(text, isError) {
   if (!isError) setTimeout(() => element.remove(), 6000);
 }
 
-// A message that the page before left for this one.
+// Shows a message that the previous page stored for this one.
 function toastOnNextPage(text) {
   try { sessionStorage.setItem("toast", text); } catch { /* It is not shown. */ }
 }
