@@ -16,7 +16,8 @@ use crate::web::{WebDeps, trace};
 
 /// The most submissions in one request. As many fit into one commit of the embedded store.
 const MAX_ITEMS: usize = 1000;
-/// The most bytes in one request: room for a thousand items of the usual few kilobytes, and a small part of a server's memory.
+/// The most bytes in one request: room for a thousand items of the usual few kilobytes, and a small part of a server's
+/// memory.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 const NDJSON: &str = "application/x-ndjson";

@@ -50,8 +50,8 @@ pub(super) struct SubmitArgs {
     /// The name of a target in the registry
     #[arg(long, value_name = "TARGET", required_unless_present = "file")]
     target: Option<String>,
-    /// Submit every line of this file, each a submission as JSON; - reads standard input. To continue after an interruption, run
-    /// the same command again
+    /// Submit every line of this file, each a submission as JSON; - reads standard input. To continue after an
+    /// interruption, run the same command again
     #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "target", "payload", "not_before", "wait"])]
     file: Option<String>,
     /// With --file: how many lines each request has

@@ -1,7 +1,7 @@
 //! The `events` command: prints how intents ended, in order, and with `--follow` also new events as intents end.
 //!
-//! It reads pages with ordinary requests that wait for new events. While the service cannot be reached, it tries again and
-//! continues from its last cursor, also if a proxy then sends it to another instance.
+//! It reads pages with ordinary requests that wait for new events. While the service cannot be reached, it tries again
+//! and continues from its last cursor, also if a proxy then sends it to another instance.
 
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
@@ -22,7 +22,8 @@ pub(super) struct EventsArgs {
     /// Also print new events as they happen, until the command is interrupted
     #[arg(long, short)]
     follow: bool,
-    /// Start after this cursor; now is the end of the feed [default: now with --follow, else the oldest event that is kept]
+    /// Start after this cursor; now is the end of the feed [default: now with --follow, else the oldest event that is
+    /// kept]
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
     /// Only intents of this target

@@ -1,7 +1,7 @@
 //! `submit --file`: submits the lines of an NDJSON file in batches, with progress and a summary by result.
 //!
-//! After an interruption, the same command can be run again: the ids make that safe, and intents that already exist are counted
-//! separately.
+//! After an interruption, the same command can be run again: the ids make that safe, and intents that already exist are
+//! counted separately.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
@@ -78,7 +78,8 @@ fn next_batch(lines: &mut dyn BufRead, most: usize, line: &mut u64) -> Result<Ba
     Ok(batch)
 }
 
-/// Sends a batch, and repeats it while the service has no capacity or cannot be reached. The ids make the repetition safe.
+/// Sends a batch, and repeats it while the service has no capacity or cannot be reached. The ids make the repetition
+/// safe.
 async fn send(service: &ServiceArgs, body: &[u8]) -> Result<Vec<Value>, ServiceError> {
     let mut pause = FIRST_PAUSE;
     let mut tries = 1;

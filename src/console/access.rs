@@ -1,9 +1,9 @@
 //! Access to the console, and the security headers of its pages.
 //!
-//! The guard finds out who sent a request, and adds that [`Operator`] to it. [`crate::web::permissions`] then checks for each
-//! route what the role may call. While neither a user nor a provider is configured, the console needs no login on loopback,
-//! and is disabled on other addresses. Pages load nothing from other hosts, run no inline script and can be shown in a frame
-//! only by configured origins. Forms are accepted only from pages of this console.
+//! The guard finds out who sent a request, and adds that [`Operator`] to it. [`crate::web::permissions`] then checks
+//! for each route what the role may call. While neither a user nor a provider is configured, the console needs no login
+//! on loopback, and is disabled on other addresses. Pages load nothing from other hosts, run no inline script and can
+//! be shown in a frame only by configured origins. Forms are accepted only from pages of this console.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The bar chart of the overview, which shows how many intents completed in each minute of the last hour. A pure function
-//! computes the coordinates of the SVG.
+//! The bar chart of the overview, which shows how many intents completed in each minute of the last hour. A pure
+//! function computes the coordinates of the SVG.
 
 use crate::domain::intent::Status;
 use crate::domain::time::Timestamp;

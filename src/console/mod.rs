@@ -1,8 +1,8 @@
 //! The operator console: HTML pages under `/ui`.
 //!
-//! The server renders all pages, and the templates escape everything. A script refreshes the live part of a page in place.
-//! All assets come from the binary. Every role can read. Roles that may act can cancel and redrive intents, redeliver webhooks,
-//! reprocess inbox submissions, and pause and resume targets.
+//! The server renders all pages, and the templates escape everything. A script refreshes the live part of a page in
+//! place. All assets come from the binary. Every role can read. Roles that may act can cancel and redrive intents,
+//! redeliver webhooks, reprocess inbox submissions, and pause and resume targets.
 
 mod access;
 mod assets;
@@ -64,8 +64,8 @@ pub struct Console {
 }
 
 impl Console {
-    /// The console of an instance that listens on this address, with https or without. It calls the provider of sign-ins with
-    /// the TLS configuration `tls`.
+    /// The console of an instance that listens on this address, with https or without. It calls the provider of
+    /// sign-ins with the TLS configuration `tls`.
     pub fn new(
         config: &ConsoleConfig,
         listens_on: IpAddr,

@@ -1,5 +1,5 @@
-//! The top of every page, which shows the current section and who is signed in. Templates also ask it which buttons to show
-//! and how long ago something happened.
+//! The top of every page, which shows the current section and who is signed in. Templates also ask it which buttons to
+//! show and how long ago something happened.
 
 use super::when::{Exactly, When};
 use super::wording::reason_words;
@@ -46,7 +46,8 @@ impl Nav {
         reason_words(reason)
     }
 
-    /// A part of the addresses of assets. It differs between versions, so that browsers do not use assets of an old version.
+    /// A part of the addresses of assets. It differs between versions, so that browsers do not use assets of an old
+    /// version.
     pub(super) const fn version(&self) -> &'static str {
         env!("CARGO_PKG_VERSION")
     }

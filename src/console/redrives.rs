@@ -1,5 +1,5 @@
-//! `/ui/redrives`: plans and runs redrives. A plan sends nothing: its page shows the intents that would be sent, and has the
-//! button that starts the redrive.
+//! `/ui/redrives`: plans and runs redrives. A plan sends nothing: its page shows the intents that would be sent, and
+//! has the button that starts the redrive.
 
 use std::collections::BTreeMap;
 
@@ -244,7 +244,7 @@ fn excluded(counts: &BTreeMap<String, u64>) -> Vec<String> {
         "target_not_in_registry" => format!("{count} whose target is not in the registry"),
         "outcome_unknown" => {
             format!(
-                "{count} that the gateway may have accepted (interrupted or timed out), so a redrive could send them twice"
+                "{count} that the gateway may have accepted (interrupted or timed out), so a redrive could repeat them"
             )
         }
         reason => format!("{count}: {reason}"),

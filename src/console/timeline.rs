@@ -1,5 +1,5 @@
-//! The timeline of an intent, which shows attempts and the waiting times between them, to scale. A pure function computes the
-//! coordinates of the SVG.
+//! The timeline of an intent, which shows attempts and the waiting times between them, to scale. A pure function
+//! computes the coordinates of the SVG.
 
 use super::wording::duration_text;
 use crate::domain::time::Timestamp;

@@ -1,9 +1,9 @@
 //! `RedriveActor`: creates the new intents of running redrives, for one term.
 //!
-//! State: the running redrives, and when each may create its next intents. It receives `Stop` from the leader, and sends
-//! `TermFailed` to the leader if the term is over. It creates the new intents of each redrive at the rate of the redrive, a
-//! few in each fenced transaction. It creates only as many as could start immediately, so that they do not delay new
-//! submissions. Once a minute it deletes the remaining rows of redrives that have ended.
+//! State: the running redrives, and when each may create its next intents. It receives `Stop` from the leader, and
+//! sends `TermFailed` to the leader if the term is over. It creates the new intents of each redrive at the rate of the
+//! redrive, a few in each fenced transaction. It creates only as many as could start immediately, so that they do not
+//! delay new submissions. Once a minute it deletes the remaining rows of redrives that have ended.
 //!
 //! A store call that fails is repeated, which is harmless: the transaction that creates an intent also deletes it from the
 //! redrive. When the actor dies, the leader starts another one.
@@ -30,8 +30,8 @@ use crate::telemetry::metrics::Metrics;
 
 /// How often a redrive creates intents at most. At the highest rate it creates 100 each time.
 const STEP: Duration = Duration::from_millis(100);
-/// The shortest pause between two steps, also if a redrive is behind its rate. In this time the schedule learns of the intents
-/// that the last step created.
+/// The shortest pause between two steps, also if a redrive is behind its rate. In this time the schedule learns of the
+/// intents that the last step created.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// How often the store is queried for redrives that were started, paused or cancelled.
 const QUERY_INTERVAL: Duration = Duration::from_millis(500);
@@ -162,7 +162,8 @@ impl Work {
         self.running = running
             .into_iter()
             .map(|redrive| match known.iter().find(|known| known.redrive.seq == redrive.seq) {
-                // Keep the old count: if the answer to a step was lost, the next step counts the intents that it created.
+                // Keep the old count: if the answer to a step was lost, the next step counts the intents that it
+                // created.
                 Some(known) => Paced { redrive: known.redrive.clone(), next_at: known.next_at },
                 None => Paced { redrive, next_at: monotonic() },
             })

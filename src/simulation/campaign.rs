@@ -77,8 +77,8 @@ impl fmt::Display for Totals {
     }
 }
 
-/// Runs seeds on this many threads. It stops at the first failure if `stop_at_failure` is true. `progress` is called every
-/// [`PROGRESS_INTERVAL`].
+/// Runs seeds on this many threads. It stops at the first failure if `stop_at_failure` is true. `progress` is called
+/// every [`PROGRESS_INTERVAL`].
 pub(super) fn run_all(
     seeds: Range<u64>,
     scope: &Scope,

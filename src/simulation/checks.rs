@@ -1,7 +1,8 @@
-//! Checks the promises from outside: against what gateways, receivers and clients saw, and against the rows of the store.
+//! Checks the promises from outside: against what gateways, receivers and clients saw, and against the rows of the
+//! store.
 //!
-//! This file checks every call when it is made. [`super::rows`] checks every change of an intent when it is committed, and
-//! [`super::end`] checks everything once more at the end.
+//! This file checks every call when it is made. [`super::rows`] checks every change of an intent when it is committed,
+//! and [`super::end`] checks everything once more at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -265,7 +266,8 @@ impl World {
         contract
     }
 
-    /// Whether the store's clock jumped during this run. Its time then does not show how long a term or a deadline lasts.
+    /// Whether the store's clock jumped during this run. Its time then does not show how long a term or a deadline
+    /// lasts.
     pub(super) fn clock_jumped(&self) -> bool {
         self.state().injected.contains_key(&super::faults::Fault::ClockJump)
     }

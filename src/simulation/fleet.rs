@@ -20,8 +20,9 @@ use crate::engine::leader::CrashChild;
 use crate::platform::supervision::Crash;
 use crate::store::{TargetStore, WebhookStore};
 
-/// After the faults have stopped, everything must end within this time. An instance whose terms failed waits for up to 30
-/// seconds before it tries to acquire the lease again, and a lease lasts for 15. To that, ten retries of five seconds are added.
+/// After the faults have stopped, everything must end within this time. An instance whose terms failed waits for up to
+/// 30 seconds before it tries to acquire the lease again, and a lease lasts for 15. To that, ten retries of five
+/// seconds are added.
 const SETTLING: Duration = Duration::from_secs(120);
 /// How often a run checks memory and whether everything has ended.
 const LOOK: Duration = Duration::from_millis(250);

@@ -1,8 +1,8 @@
 //! One instance of the fleet: a set of local tasks that can be frozen, and dropped at any await point.
 //!
-//! All tasks of the instance belong to its set. While the instance is frozen, none of them runs, although time passes and
-//! answers arrive. A crash drops all of them. Calls that the instance has sent still take effect, as they would at a real
-//! database or gateway.
+//! All tasks of the instance belong to its set. While the instance is frozen, none of them runs, although time passes
+//! and answers arrive. A crash drops all of them. Calls that the instance has sent still take effect, as they would at
+//! a real database or gateway.
 
 use std::cell::Cell;
 use std::pin::Pin;

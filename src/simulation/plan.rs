@@ -1,7 +1,7 @@
 //! What the seed of a run determines: the fleet, its settings, what clients submit, and which faults happen when.
 //!
-//! Every random choice that can be made before a run is made here, each part with a random source of its own. So a shrunk run,
-//! with fewer instances, intents or kinds of faults, is otherwise like the original run.
+//! Every random choice that can be made before a run is made here, each part with a random source of its own. So a
+//! shrunk run, with fewer instances, intents or kinds of faults, is otherwise like the original run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -121,7 +121,8 @@ impl Plan {
     /// Draws the plan of a seed.
     pub(super) fn draw(seed: u64, scope: &Scope) -> Self {
         let mut random = source(seed, 1);
-        // About one seed in five has no fault that could interrupt an attempt. In these runs no attempt may be interrupted.
+        // About one seed in five has no fault that could interrupt an attempt. In these runs no attempt may be
+        // interrupted.
         let calm = random.usize(0..5) == 0;
         let faults =
             Fault::ALL.into_iter().filter(|fault| random.f64() < 0.55 && !(calm && fault.interrupts_attempts()));
@@ -204,7 +205,8 @@ fn submissions(seed: u64, scope: &Scope, active: Duration, unruly: bool) -> Vec<
             let other = all[random.usize(0..all.len())].clone();
             submission.at = other.at + if random.bool() { Duration::ZERO } else { between(&mut random, 0, 6_000) };
             submission.id = if random.f64() < 0.15 { other.id.to_uppercase() } else { other.id };
-            // In a retry or a race, target and payload are the same. They differ if the client uses the id for another message.
+            // In a retry or a race, target and payload are the same. They differ if the client uses the id for another
+            // message.
             submission.target = if random.f64() < 0.1 { submission.target } else { other.target };
             submission.payload = if random.f64() < 0.15 { submission.payload } else { other.payload };
         }

@@ -1,7 +1,8 @@
-//! The store of an instance: passes each call to the shared database, and delays it or makes it fail if a fault happens.
+//! The store of an instance: passes each call to the shared database, and delays it or makes it fail if a fault
+//! happens.
 //!
-//! Each call that was sent is a task outside the instance, because a real database executes what it has received even if the
-//! caller is frozen or dead. The call takes effect in one moment of virtual time.
+//! Each call that was sent is a task outside the instance, because a real database executes what it has received even
+//! if the caller is frozen or dead. The call takes effect in one moment of virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,8 +139,8 @@ impl SimulatedStore {
     }
 }
 
-/// Calls that a leader makes regularly, although no run has redrives. No faults are injected into them: failures would have no
-/// effect, and there would be so many crashes that they would hide bugs in other calls.
+/// Calls that a leader makes regularly, although no run has redrives. No faults are injected into them: failures would
+/// have no effect, and there would be so many crashes that they would hide bugs in other calls.
 const IDLE: [&str; 2] = ["running_redrives", "tidy_redrives"];
 
 /// Lets virtual time pass.

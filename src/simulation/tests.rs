@@ -51,8 +51,8 @@ fn fresh_seeds_keep_every_promise() {
     check(first..first + FRESH);
 }
 
-/// For each deliberate bug, a seed that finds it. After a change of the code a seed may no longer find its bug; the test then
-/// looks for another one.
+/// For each deliberate bug, a seed that finds it. After a change of the code a seed may no longer find its bug; the
+/// test then looks for another one.
 fn known_seed(mutation: Mutation) -> u64 {
     match mutation {
         Mutation::NoFence | Mutation::InterruptedIsDelivered => 3,

@@ -1,7 +1,7 @@
 //! The world of one run: virtual time, the random source, the database, the event log, and what was seen from outside.
 //!
-//! Everything runs on one thread, so nothing ever waits for the lock around the state. The lock is there because store calls
-//! share the world and must be `Send`.
+//! Everything runs on one thread, so nothing ever waits for the lock around the state. The lock is there because store
+//! calls share the world and must be `Send`.
 
 use std::collections::BTreeMap;
 use std::fmt;

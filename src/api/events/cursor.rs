@@ -35,8 +35,9 @@ impl FeedKind {
 
     /// The cursor of a reader at `position`, whose last event had the position and the job of `last`.
     ///
-    /// A cursor of jobs contains nothing that the tenant does not know: a sequence number would tell one tenant how many jobs
-    /// others submit. Between the events of one transaction, the cursor therefore names the tenant's last job.
+    /// A cursor of jobs contains nothing that the tenant does not know: a sequence number would tell one tenant how
+    /// many jobs others submit. Between the events of one transaction, the cursor therefore names the tenant's last
+    /// job.
     pub(in crate::api) fn cursor(self, position: EventPosition, last: Option<(EventPosition, SubmissionId)>) -> String {
         if self == Self::Intents || position.seq == IntentSeq::LAST {
             return self.of_position(position);

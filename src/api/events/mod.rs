@@ -1,7 +1,7 @@
 //! `/v1/events`: how intents ended, in the order of commits, as pages and as a stream.
 //!
-//! [`reader`] reads a feed, [`cursor`] converts positions to cursors and back, and [`stream`] makes the responses of streams.
-//! `src/api/jobs/events.rs` serves the same for the jobs of a tenant.
+//! [`reader`] reads a feed, [`cursor`] converts positions to cursors and back, and [`stream`] makes the responses of
+//! streams. `src/api/jobs/events.rs` serves the same for the jobs of a tenant.
 
 pub(super) mod cursor;
 pub(super) mod reader;
@@ -79,10 +79,10 @@ pub(super) async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Resu
 
 /// Follow events
 ///
-/// The same events as server-sent events: `event` is the type of the event, `data` the event, and `id` the cursor after it.
-/// The stream ends after an hour, and when the client reads too slowly, the token is no longer valid or the instance stops.
-/// Then connect again with `Last-Event-ID`, as browsers do by themselves. While there are no events, a comment is sent every
-/// 15 s; its `id` is a newer cursor.
+/// The same events as server-sent events: `event` is the type of the event, `data` the event, and `id` the cursor after
+/// it. The stream ends after an hour, and when the client reads too slowly, the token is no longer valid or the
+/// instance stops. Then connect again with `Last-Event-ID`, as browsers do by themselves. While there are no events, a
+/// comment is sent every 15 s; its `id` is a newer cursor.
 #[utoipa::path(get, path = "/v1/events/stream", tag = "events", operation_id = "streamEvents",
     security((), ("bearer" = ["intents:read"])),
     params(
@@ -115,8 +115,8 @@ pub(super) fn cursor_of(query: &Query, kind: FeedKind) -> Result<EventsAfter, Ap
     Ok(query.get("after", kind.expected(), |text| kind.parse(text))?.unwrap_or(EventsAfter::Oldest))
 }
 
-/// Where a stream starts: the header `Last-Event-ID`, or else the parameter `after`. When a browser reconnects, it sends a
-/// new header but the old parameter.
+/// Where a stream starts: the header `Last-Event-ID`, or else the parameter `after`. When a browser reconnects, it
+/// sends a new header but the old parameter.
 pub(super) fn start_of_stream(request: &HttpRequest, query: &Query, kind: FeedKind) -> Result<EventsAfter, ApiError> {
     let last = request.headers().get("Last-Event-ID").map(|value| value.to_str().unwrap_or("�"));
     match last.filter(|text| !text.is_empty()) {

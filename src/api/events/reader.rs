@@ -1,9 +1,9 @@
-//! `FeedReader`: reads a feed for one client. It reads pages of the store until it has caught up, then new events as they
-//! happen.
+//! `FeedReader`: reads a feed for one client. It reads pages of the store until it has caught up, then new events as
+//! they happen.
 //!
-//! A reader that has caught up subscribes to the new events, which a task of this instance reads for all readers. Events
-//! from before the subscription are in the store, so the reader then reads the store once more, and skips events that it gets
-//! twice.
+//! A reader that has caught up subscribes to the new events, which a task of this instance reads for all readers.
+//! Events from before the subscription are in the store, so the reader then reads the store once more, and skips events
+//! that it gets twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,8 +99,8 @@ impl FeedReader {
         Ok(events)
     }
 
-    /// Returns the next events: at most `limit`, and none if the filter excludes all that were examined. At the end of the
-    /// feed it waits for new ones. Dropping the future loses no event.
+    /// Returns the next events: at most `limit`, and none if the filter excludes all that were examined. At the end of
+    /// the feed it waits for new ones. Dropping the future loses no event.
     pub(in crate::api) async fn next(&mut self, limit: usize) -> Result<Vec<SentEvent>, ReadError> {
         if self.deps.events.is_closed() {
             return Err(ReadError::Closed);
@@ -164,7 +164,8 @@ impl FeedReader {
         SentEvent { cursor: self.feed.kind.cursor(event.position, self.last_job), json }
     }
 
-    /// The cursor from which the reader continues: after all events that it has returned or that its filter has excluded.
+    /// The cursor from which the reader continues: after all events that it has returned or that its filter has
+    /// excluded.
     pub(in crate::api) fn cursor(&mut self) -> String {
         let caught_up =
             self.live.as_ref().filter(|live| self.position >= Some(live.from())).and_then(|live| live.caught_up());

@@ -1,8 +1,8 @@
 //! Server-sent events: the response of the streams.
 //!
-//! Each event has the cursor after it as its `id`, so a client that reconnects with `Last-Event-ID` misses nothing. While
-//! there are no events, a comment keeps the connection open. It has an `id` too, so that the cursor of a client whose filter
-//! excludes nearly all events does not become older than what retention keeps.
+//! Each event has the cursor after it as its `id`, so a client that reconnects with `Last-Event-ID` misses nothing.
+//! While there are no events, a comment keeps the connection open. It has an `id` too, so that the cursor of a client
+//! whose filter excludes nearly all events does not become older than what retention keeps.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -25,13 +25,13 @@ const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 const MAX_DURATION: Duration = Duration::from_secs(60 * 60);
 /// How many events are sent at once.
 const PAGE: usize = 100;
-/// How long clients wait before they reconnect, in milliseconds. The time is random, so that the clients of an instance that
-/// stops do not all reconnect at the same moment.
+/// How long clients wait before they reconnect, in milliseconds. The time is random, so that the clients of an instance
+/// that stops do not all reconnect at the same moment.
 const RECONNECT_MILLIS: std::ops::Range<u32> = 500..2500;
 
-/// Responds with a stream of events. The first page is read before the response starts, so that an invalid cursor gets an
-/// error response. The response to a HEAD has no body. `is_allowed` returns whether the client may still read the feed; it is
-/// called repeatedly while the stream is open.
+/// Responds with a stream of events. The first page is read before the response starts, so that an invalid cursor gets
+/// an error response. The response to a HEAD has no body. `is_allowed` returns whether the client may still read the
+/// feed; it is called repeatedly while the stream is open.
 pub(in crate::api) async fn respond(
     deps: &WebDeps,
     is_head: bool,

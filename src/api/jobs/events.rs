@@ -109,10 +109,10 @@ async fn page(request: &HttpRequest, deps: &WebDeps, trace: TraceContext) -> Res
 
 /// Follow events of a tenant's jobs
 ///
-/// The same events as server-sent events: `event` is the type of the event, `data` the event, and `id` the cursor after it.
-/// The stream ends after an hour, and when the client reads too slowly, the token is no longer valid or the instance stops.
-/// Then connect again with `Last-Event-ID`. While there are no events, a comment is sent every 15 s; its `id` is a newer
-/// cursor.
+/// The same events as server-sent events: `event` is the type of the event, `data` the event, and `id` the cursor after
+/// it. The stream ends after an hour, and when the client reads too slowly, the token is no longer valid or the
+/// instance stops. Then connect again with `Last-Event-ID`. While there are no events, a comment is sent every 15 s;
+/// its `id` is a newer cursor.
 #[utoipa::path(get, path = "/v1/jobs/events/stream", tag = "jobs", operation_id = "streamJobEvents",
     security(("bearer" = ["jobs:read"])),
     params(

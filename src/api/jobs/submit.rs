@@ -119,8 +119,8 @@ async fn find_earlier(deps: &WebDeps, command: &JobCommand, node_is_known: bool)
 /// The result of submitting a job for which no earlier one was found.
 enum NewJobResult {
     Accepted(Box<Job>),
-    /// Another request with the same key was accepted in the meantime, or may have been. The error is the response if that
-    /// job turns out not to exist.
+    /// Another request with the same key was accepted in the meantime, or may have been. The error is the response if
+    /// that job turns out not to exist.
     Overtaken(ApiError),
 }
 

@@ -32,8 +32,8 @@ const MAX_BYTES: usize = 1024 * 1024;
 
 /// Plan a redrive
 ///
-/// Fixes the set of failed intents that match the filter, and counts those that match but are not in the plan. Nothing is sent
-/// until the plan is started. A plan that is not started within a day is deleted.
+/// Fixes the set of failed intents that match the filter, and counts those that match but are not in the plan. Nothing
+/// is sent until the plan is started. A plan that is not started within a day is deleted.
 #[utoipa::path(post, path = "/v1/redrives", tag = "redrives", operation_id = "planRedrive",
     security((), ("bearer" = ["admin"])),
     request_body = PlanRequest,
@@ -132,8 +132,8 @@ pub async fn get(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<Ht
 
 /// Start a planned redrive
 ///
-/// The leader creates a new intent for each intent of the plan, at no more than the given rate. They use only slots that are
-/// free, so that they do not delay new submissions.
+/// The leader creates a new intent for each intent of the plan, at no more than the given rate. They use only slots
+/// that are free, so that they do not delay new submissions.
 #[utoipa::path(post, path = "/v1/redrives/{redriveId}/start", tag = "redrives", operation_id = "startRedrive",
     security((), ("bearer" = ["admin"])),
     params(("redriveId" = String, Path, description = "The id of the redrive")),

@@ -33,8 +33,8 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 
 /// Redrive an intent
 ///
-/// Sends a failed intent again immediately, as a new intent under the current contract of its target. The gateway gets the
-/// `Idempotency-Key` of the first intent of the chain, so it can recognize a message that it has accepted before.
+/// Sends a failed intent again immediately, as a new intent under the current contract of its target. The gateway gets
+/// the `Idempotency-Key` of the first intent of the chain, so it can recognize a message that it has accepted before.
 #[utoipa::path(post, path = "/v1/intents/{intentId}/redrive", tag = "redrives", operation_id = "redriveIntent",
     security((), ("bearer" = ["admin"])),
     params(("intentId" = String, Path, description = "The id of the intent, percent-encoded")),

@@ -1,5 +1,5 @@
-//! The filter of the list of intents: parses it from the address of the page, collects its errors, and builds the links that
-//! change it.
+//! The filter of the list of intents: parses it from the address of the page, collects its errors, and builds the links
+//! that change it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! `/ui/intents`: the list of intents with a filter. [`export`] exports the list, and [`bulk`] cancels selected intents.
+//! `/ui/intents`: the list of intents with a filter. [`export`] exports the list, and [`bulk`] cancels selected
+//! intents.
 
 pub(super) mod bulk;
 pub(super) mod export;

@@ -1,4 +1,5 @@
-//! Redrives: reads, changes and deletes the rows of redrives. [`plan`] makes plans, and [`work`] creates the new intents.
+//! Redrives: reads, changes and deletes the rows of redrives. [`plan`] makes plans, and [`work`] creates the new
+//! intents.
 
 pub(super) mod plan;
 pub(super) mod work;
@@ -22,8 +23,8 @@ use crate::store::{ChangedRedrive, Redrive, RedriveOutcomes, RedrivePage, Redriv
 const COLUMNS: &str = "redrive_id, state, planned_at, started_at, ended_at, filter, include_unknown, note, rate_per_second, \
      intent_count, created_count, skipped_count, plan_summary, outcomes";
 
-/// The condition for redrives that users can see. Plans that are still being made and expired plans do not meet it. `?1` is
-/// [`oldest_plan`].
+/// The condition for redrives that users can see. Plans that are still being made and expired plans do not meet it.
+/// `?1` is [`oldest_plan`].
 const SEEN: &str = "state <> 'planning' AND (state <> 'planned' OR planned_at > ?1)";
 
 /// A plan that was made at this time or earlier has expired.
@@ -206,8 +207,8 @@ pub(super) fn running(connection: &Connection) -> Result<Vec<RunningRedrive>, ru
 }
 
 /// Deletes the items of redrives that have ended and of expired plans. When none of these are left, it stores the final
-/// outcomes of redrives whose intents have all ended, and deletes expired plans and old redrives. Returns whether more items
-/// are left to delete; `None` if the term is over.
+/// outcomes of redrives whose intents have all ended, and deletes expired plans and old redrives. Returns whether more
+/// items are left to delete; `None` if the term is over.
 pub(super) fn tidy(
     connection: &mut Connection,
     clock: &WallClock,
@@ -247,8 +248,8 @@ pub(super) fn tidy(
     Ok(Some(more))
 }
 
-/// Stores the outcomes of each redrive that has ended and of which no intent is pending, because retention may delete the
-/// intents before the redrive.
+/// Stores the outcomes of each redrive that has ended and of which no intent is pending, because retention may delete
+/// the intents before the redrive.
 fn keep_outcomes(transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
     let open: Vec<RedriveId> = transaction
         .prepare_cached("SELECT redrive_id FROM submission_redrives WHERE ended_at IS NOT NULL AND outcomes IS NULL")?

@@ -1,8 +1,8 @@
 //! Plans redrives: reads the failed intents that match, and stores the set.
 //!
-//! The intents are read on a connection for reading, so that even a large plan delays no write. Then the set is inserted in
-//! short transactions. Only the last of them is synced, and it makes the plan visible. If planning is interrupted, the rows of
-//! the unfinished plan are deleted later.
+//! The intents are read on a connection for reading, so that even a large plan delays no write. Then the set is
+//! inserted in short transactions. Only the last of them is synced, and it makes the plan visible. If planning is
+//! interrupted, the rows of the unfinished plan are deleted later.
 
 use std::collections::HashMap;
 
@@ -67,8 +67,8 @@ fn begin(writer: &mut Writer, clock: &WallClock, new: &NewRedrive) -> Result<Red
     Ok(seq)
 }
 
-/// Inserts some of the items of a plan. `first` is the position of the first of them. Returns `false` if the row of the plan
-/// was deleted meanwhile.
+/// Inserts some of the items of a plan. `first` is the position of the first of them. Returns `false` if the row of the
+/// plan was deleted meanwhile.
 fn insert(
     writer: &mut Writer,
     clock: &WallClock,
@@ -168,8 +168,8 @@ fn matching(
 ) -> Result<(String, Vec<Value>), rusqlite::Error> {
     let Conditions { target, reason, created_after, created_before, completed_after, completed_before, .. } =
         conditions;
-    // Numbers are in the order of creation, so a condition on the creation time becomes a range of numbers, which the index
-    // has.
+    // Numbers are in the order of creation, so a condition on the creation time becomes a range of numbers, which the
+    // index has.
     let from = created_after.map(|moment| first_seq_from(snapshot, next_moment(moment))).transpose()?;
     let mut sql = "i.intent_seq >= ?".to_owned();
     let mut values = vec![Value::Integer(from.unwrap_or(0))];

@@ -1,7 +1,7 @@
 //! Runs a redrive: creates new intents that repeat those of the plan, a few in each step.
 //!
-//! The transaction that creates a new intent also deletes its item of the plan. So a step that is repeated, because its answer
-//! was lost or because another leader took over, continues after the last committed step.
+//! The transaction that creates a new intent also deletes its item of the plan. So a step that is repeated, because its
+//! answer was lost or because another leader took over, continues after the last committed step.
 
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -128,8 +128,8 @@ pub(in crate::store::sqlite) const NEXT: &str = "
     SELECT position, intent_seq FROM submission_redrive_items WHERE redrive_seq = ?1 AND target_number = ?2
     ORDER BY position LIMIT ?3";
 
-/// Creates the new intent that repeats an old one, and returns the size of its payload. Returns `None` if the old one was
-/// deleted or redriven meanwhile, or if another intent has the new id.
+/// Creates the new intent that repeats an old one, and returns the size of its payload. Returns `None` if the old one
+/// was deleted or redriven meanwhile, or if another intent has the new id.
 fn create(
     transaction: &Transaction<'_>,
     numbers: &mut Numbers,
@@ -190,7 +190,8 @@ fn create(
     Ok(Some(usize::try_from(size).unwrap_or(usize::MAX)))
 }
 
-/// Adds a step to the progress of the redrive, and completes the redrive if no item is left. Returns whether it completed it.
+/// Adds a step to the progress of the redrive, and completes the redrive if no item is left. Returns whether it
+/// completed it.
 fn record(
     transaction: &Transaction<'_>,
     work: &RedriveWork,

@@ -1,7 +1,8 @@
-//! Redrives: reads, changes and deletes the rows of redrives. [`plan`] makes plans, and [`work`] creates the new intents.
+//! Redrives: reads, changes and deletes the rows of redrives. [`plan`] makes plans, and [`work`] creates the new
+//! intents.
 //!
-//! To prevent deadlocks, a transaction that also needs the lease, the clock or intents locks those before it changes the row of
-//! a redrive.
+//! To prevent deadlocks, a transaction that also needs the lease, the clock or intents locks those before it changes
+//! the row of a redrive.
 
 pub(super) mod plan;
 pub(super) mod work;
@@ -58,8 +59,8 @@ pub(super) async fn source(database: &Database, id: IntentId) -> Result<Option<R
     set(&results, 0).first().map(read).transpose()
 }
 
-/// Reads the chosen redrives. The second result counts the intents by status, for those redrives whose final outcomes are not
-/// stored yet.
+/// Reads the chosen redrives. The second result counts the intents by status, for those redrives whose final outcomes
+/// are not stored yet.
 fn with_outcomes(chosen: &str) -> String {
     format!(
         "
@@ -210,8 +211,8 @@ pub(super) async fn running(database: &Database) -> Result<Vec<RunningRedrive>, 
     })
 }
 
-/// Deletes items of redrives that have ended and of expired plans. When none of these are left, it stores the final outcomes of
-/// redrives that have ended and of which no intent is pending, and deletes expired plans and old redrives.
+/// Deletes items of redrives that have ended and of expired plans. When none of these are left, it stores the final
+/// outcomes of redrives that have ended and of which no intent is pending, and deletes expired plans and old redrives.
 pub(super) fn tidy_batch(term: &Term, keep_for: Option<Duration>) -> Batch {
     let mut values = Values::default();
     let Fence { sql: fence, .. } = values.fence(term);

@@ -1,7 +1,8 @@
 //! Plans redrives: reads the failed intents that match, page by page, and stores the set in short transactions.
 //!
-//! Only the last transaction makes the plan visible. If planning is interrupted, the rows of the unfinished plan are deleted
-//! later. Pages are read at different moments. That is harmless, because an intent that has failed does not change any more.
+//! Only the last transaction makes the plan visible. If planning is interrupted, the rows of the unfinished plan are
+//! deleted later. Pages are read at different moments. That is harmless, because an intent that has failed does not
+//! change any more.
 
 use serde_json::{Value as Json, json};
 use tiberius::Row;
@@ -47,11 +48,13 @@ pub(in crate::store::sqlserver) async fn run(database: &Database, new: NewRedriv
 pub(in crate::store::sqlserver) enum Page<'a> {
     /// These ids.
     Ids(&'a [IntentId]),
-    /// Intents with this status that meet the conditions and have a number greater than this one, in the order of numbers.
+    /// Intents with this status that meet the conditions and have a number greater than this one, in the order of
+    /// numbers.
     Matching(FailedStatus, &'a Conditions, IntentSeq),
 }
 
-/// Reads failed intents, and for each whether it was already redriven and whether the outcome of its last attempt is unknown.
+/// Reads failed intents, and for each whether it was already redriven and whether the outcome of its last attempt is
+/// unknown.
 pub(in crate::store::sqlserver) fn page_batch(page: &Page<'_>) -> Batch {
     let mut values = Values::default();
     let (from, conditions) = match page {

@@ -1,8 +1,8 @@
 //! Runs a redrive: creates new intents that repeat those of the plan, a few in each step.
 //!
-//! A step has two round trips, because this program derives the new ids from the old ones. The first one reads the next items.
-//! The second one creates the intents and deletes the items in one transaction. So a step that is repeated, because its answer
-//! was lost or because another leader took over, continues after the last committed step.
+//! A step has two round trips, because this program derives the new ids from the old ones. The first one reads the next
+//! items. The second one creates the intents and deletes the items in one transaction. So a step that is repeated,
+//! because its answer was lost or because another leader took over, continues after the last committed step.
 
 use std::sync::Arc;
 
@@ -119,8 +119,8 @@ impl Item {
     }
 }
 
-/// Reads the next items of the targets for which intents may be created now, in the order of the plan, with the ids of their
-/// intents.
+/// Reads the next items of the targets for which intents may be created now, in the order of the plan, with the ids of
+/// their intents.
 pub(in crate::store::sqlserver) fn next_batch(
     seq: RedriveSeq,
     targets: impl Iterator<Item = (usize, usize)>,
@@ -145,8 +145,8 @@ ORDER BY n.position;"
     ))
 }
 
-/// Creates the intents of items that still exist, and deletes the items. Every write of an intent locks the row of the clock,
-/// so no other transaction can redrive one of them meanwhile.
+/// Creates the intents of items that still exist, and deletes the items. Every write of an intent locks the row of the
+/// clock, so no other transaction can redrive one of them meanwhile.
 pub(in crate::store::sqlserver) fn create_batch(
     term: &Term,
     work: &RedriveWork,
@@ -170,8 +170,8 @@ pub(in crate::store::sqlserver) fn create_batch(
     let seq = script.values.number(work.seq.0);
     let id = script.values.code(work.id.to_string(), 36);
     script.variable("@running BIGINT = 0, @created BIGINT = 0, @deleted BIGINT = 0");
-    // The first update locks the row until the commit, so that the redrive cannot be paused or cancelled in between. It must
-    // be a real change to lock the row, so a later update takes it back.
+    // The first update locks the row until the commit, so that the redrive cannot be paused or cancelled in between. It
+    // must be a real change to lock the row, so a later update takes it back.
     script.fenced_change(&format!(
         "
 UPDATE submission_redrives SET created_count = created_count + 1 WHERE redrive_seq = {seq} AND state = 'running';
