@@ -1,7 +1,7 @@
 //! The cookies of the console: their names and attributes, and how they are read from a request.
 //!
-//! Over https the names begin with `__Host-`: browsers then accept the cookie only with `Secure`, for this host alone, and
-//! from https, so that no neighbouring host can plant one.
+//! Over https the names begin with `__Host-`. Browsers accept such a cookie only from https, with `Secure`, and for
+//! this host alone, so no other host of the same domain can set it.
 
 use std::time::Duration;
 

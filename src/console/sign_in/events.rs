@@ -1,4 +1,4 @@
-//! What happens at sign-in, for the log and the metrics. Every sign-in and every refused one passes through here once.
+//! The log lines and metrics of sign-in. Every sign-in, successful or refused, is recorded here once.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -33,14 +33,14 @@ pub(in crate::console) fn password_refused(deps: &WebDeps, admission: &Admission
             deps.metrics.console_login("wrong");
             log::warn!("console_sign_in_refused reason=wrong_password address={address}");
         }
-        // Not logged: anyone could fill the log.
+        // Not logged, because anyone could fill the log with such lines.
         Admission::Limited(_) => deps.metrics.console_login("limited"),
         Admission::Known(_) | Admission::Right(_) | Admission::Missing => {}
     }
 }
 
-/// Log lines about refused sign-ins: as many as there can be about wrong passwords. Anyone can cause one, and must not be
-/// able to fill the log. The metric counts all.
+/// The limit of log lines about refused sign-ins, which is the same as that of wrong passwords. Anyone can cause such a
+/// line, so without a limit anyone could fill the log. The metric counts all refused sign-ins.
 const LOGGED: Limit = Limit { burst: 60, every: Duration::from_secs(1) };
 
 /// Records sign-ins with the provider that were refused.

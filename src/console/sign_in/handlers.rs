@@ -28,24 +28,24 @@ use crate::web::operator::{KnownBy, Operator};
 
 /// The maximum size of the form with name and password.
 const MAX_FORM_BYTES: usize = 4 * 1024;
-/// Sign-ins of one browser that are under way, each with a cookie. A further one replaces them, so that abandoned ones do
-/// not fill the head of every request.
+/// The maximum number of sign-ins that are in progress in one browser, each with a cookie. A further one replaces them,
+/// so that the cookies of abandoned sign-ins do not fill the head of every request.
 const MOST_TRANSACTIONS: usize = 5;
 
 const START: &str = "/ui/sign-in/start";
 const CALLBACK: &str = "/ui/sign-in/callback";
 const SIGN_OUT: &str = "/ui/sign-out";
 
-/// The page of sign-in and of everything that can go wrong with it.
+/// The page of sign-in and of its errors.
 #[derive(Template)]
 #[template(path = "console/sign_in.html")]
 struct SignInPage<'a> {
     nav: Nav,
     title: &'a str,
-    /// What went wrong or what else to know; empty for nothing.
+    /// An error or a hint; empty if there is none.
     text: &'a str,
     link: Option<Link>,
-    /// Shows the form for name and password, which leads to this page.
+    /// If present, the page has the form for name and password. After the sign-in, the browser is sent to this page.
     form: Option<&'a str>,
 }
 
@@ -83,14 +83,13 @@ impl Parameters {
     }
 }
 
-/// The provider; without one there is nothing to sign in to.
+/// The provider. Fails with a page if none is configured.
 fn provider_of(deps: &WebDeps) -> Result<Arc<OidcConfig>, PageError> {
-    let text =
-        "Nobody signs in here: the console has no identity provider. If it needs a password, the browser asks for it.";
+    let text = "This console has no identity provider. If it needs a password, the browser asks for it.";
     deps.registry.get().oidc.clone().ok_or_else(|| PageError::NotFound(text.to_owned()))
 }
 
-/// The name of the provider for people: its host.
+/// The name under which pages show the provider: its host.
 fn host_of(url: &str) -> String {
     Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default()
 }
@@ -99,7 +98,7 @@ fn link_to_provider(oidc: &OidcConfig, return_to: &str) -> Link {
     Link { href: sign_in_url(START, return_to), text: format!("Sign in with {}", host_of(&oidc.issuer)) }
 }
 
-/// The sign-in page. If only the provider lets people in, it leads there at once.
+/// The sign-in page. If there are no users with passwords, it redirects to the provider.
 pub(in crate::console) async fn show(
     request: HttpRequest,
     console: web::Data<Console>,
@@ -116,7 +115,7 @@ pub(in crate::console) async fn show(
     Ok(page.respond(StatusCode::OK))
 }
 
-/// Begins a sign-in with the provider. With `again` the provider asks who it is, even if it knows the browser.
+/// Begins a sign-in with the provider. With `again` the provider asks who the person is, even if it knows the browser.
 pub(in crate::console) async fn start(
     request: HttpRequest,
     console: web::Data<Console>,
@@ -154,7 +153,7 @@ async fn begin(
     Ok(response)
 }
 
-/// The answer of the provider. Whatever it is, the sign-in that it belongs to is over.
+/// Handles the answer of the provider. Whether it is good or bad, the sign-in that it belongs to is over.
 pub(in crate::console) async fn callback(
     request: HttpRequest,
     console: web::Data<Console>,
@@ -204,7 +203,7 @@ fn transaction_of(
     Ok(transaction)
 }
 
-/// The claims of the ID token that the code of the answer is exchanged for.
+/// Exchanges the code of the answer for an ID token, and returns its claims.
 async fn claims_of(
     parameters: &Parameters,
     transaction: &Transaction,
@@ -280,7 +279,7 @@ pub(in crate::console) async fn password(
                 add_cookies(response.headers_mut(), [session]);
                 return Ok(response);
             }
-            (StatusCode::INTERNAL_SERVER_ERROR, "This instance cannot begin a session.".to_owned(), None)
+            (StatusCode::INTERNAL_SERVER_ERROR, "Internal error: the session cannot be started.".to_owned(), None)
         }
         Admission::Limited(after) => {
             let seconds = after.as_secs().max(1);
@@ -325,7 +324,7 @@ pub(in crate::console) async fn sign_out(
     Ok(response)
 }
 
-/// Where the session at the provider ends (OpenID Connect RP-Initiated Logout), if the provider has such a page.
+/// The URL that ends the session at the provider (OpenID Connect RP-Initiated Logout), if the provider has one.
 async fn end_session_url(request: &HttpRequest, console: &Console, oidc: &OidcConfig) -> Option<String> {
     let metadata = console.sign_in.provider.metadata(oidc).await.ok()?;
     let mut url = Url::parse(metadata.end_session_endpoint.as_deref()?).ok()?;
@@ -334,11 +333,11 @@ async fn end_session_url(request: &HttpRequest, console: &Console, oidc: &OidcCo
     Some(url.into())
 }
 
-/// A page that leads to the provider. A redirect would not do: the content security policy lets a form lead only to this
-/// console, also by redirects.
+/// A page that forwards the browser to the provider. A redirect would not work: the content security policy lets the
+/// sign-out form lead only to this console, and that includes redirects.
 fn leave(oidc: &OidcConfig, url: String) -> HttpResponse {
     let host = host_of(&oidc.issuer);
-    let text = format!("You are signed out of the console, and now leave {host}, too.");
+    let text = format!("You are signed out of the console. You are now being signed out of {host}, too.");
     let refresh = HeaderValue::try_from(format!("0; url={url}"));
     let link = Some(Link { href: url, text: format!("Sign out of {host}") });
     let page = SignInPage { nav: Nav::of_nobody(), title: "Signing out", text: &text, link, form: None };

@@ -1,9 +1,9 @@
 //! Sign-in with OpenID Connect, sessions, and sign-out.
 //!
-//! A sign-in begins with a redirect to the provider ([`handlers::start`]) and ends with its answer ([`handlers::callback`]):
-//! an authorization code, which is exchanged for an ID token. The session that follows is a sealed cookie. If users with
-//! passwords exist besides the provider, they sign in with the form of the sign-in page, or with basic auth as without a
-//! provider.
+//! A sign-in begins with a redirect to the provider ([`handlers::start`]) and ends with its answer
+//! ([`handlers::callback`]). The answer contains an authorization code, which is exchanged for an ID token. The session
+//! that follows is a sealed cookie. Users with passwords, if there are any, sign in with the form of the sign-in page
+//! or with basic auth.
 
 mod cookies;
 pub(super) mod events;
@@ -40,7 +40,8 @@ use crate::web::operator::Operator;
 use crate::web::origin;
 
 pub(super) const PATH: &str = "/ui/sign-in";
-/// Browsers do not keep larger cookies; some of the room is for name and attributes.
+/// The maximum size of a cookie's value. Browsers refuse cookies of more than 4096 bytes, including name and
+/// attributes.
 const MAX_COOKIE_BYTES: usize = 3900;
 
 /// What sign-ins and sessions need. All workers of the server share it.
@@ -55,7 +56,7 @@ pub(super) struct SignIn {
     https: bool,
 }
 
-/// Somebody with a session, and the renewed cookie if it is time for one.
+/// A person with a session, and the renewed cookie if it is time for one.
 pub(super) struct SignedIn {
     pub operator: Operator,
     pub renewed: Option<HeaderValue>,
@@ -135,15 +136,15 @@ fn is_part(headers: &HeaderMap) -> bool {
     headers.contains_key("x-refresh") || headers.contains_key("hx-request")
 }
 
-/// The URL of the sign-in page, which leads back to this page.
+/// The URL of the sign-in page. After the sign-in, the browser returns to the page `return_to`.
 fn sign_in_url(path: &str, return_to: &str) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.append_pair("return", transaction::local_path(return_to));
     format!("{path}?{}", query.finish())
 }
 
-/// The answer to a request without a session: pages lead to the sign-in, the parts of a page make its script go there, and
-/// everything else gets 401.
+/// The response to a request without a session. A page is redirected to the sign-in page. A request for a part of a
+/// page makes the script of the page go there. All others get 401.
 pub(super) fn sign_in_first(request: &HttpRequest, users: &Users) -> HttpResponse {
     let headers = request.headers();
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());

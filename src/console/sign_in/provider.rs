@@ -1,7 +1,8 @@
 //! Calls the OpenID Connect provider: its configuration (discovery), its keys, and the exchange of a code for an ID token.
 //!
-//! Configuration and keys are kept for an hour. A token with an unknown key makes the keys be read again, because providers
-//! replace their keys; a limit keeps tokens with invented key ids from causing many calls.
+//! Configuration and keys are kept for an hour. A token with an unknown key causes the keys to be read again, because
+//! providers replace their keys. The rate of these reads is limited, so that tokens with invented key ids cannot cause
+//! many calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,17 +22,18 @@ use crate::config::registry::{OidcConfig, provider_url};
 use crate::http_client::{Answer, HttpClient, OutgoingRequest, one_line, shown};
 use crate::platform::clock::monotonic;
 
-/// The timeout of one call. A person waits for it.
+/// The timeout of one call. It is short, because a person waits for the call.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the configuration and the keys of the provider are used before they are read again. A key that the provider
 /// has withdrawn is accepted for at most this long.
 const FRESH: Duration = Duration::from_secs(3600);
 /// How soon the keys may be read again because of a token with an unknown key.
 const BETWEEN_KEY_READS: Duration = Duration::from_secs(30);
-/// After configuration or keys could not be read, sign-ins that need them fail at once for this long, so that they do not
-/// all wait for a provider that is down.
+/// After a failed read of configuration or keys, sign-ins that need them fail immediately for this long, so that they
+/// do not all wait for a provider that is down.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
-/// Calls at the same time. Each has a connection of its own; as many file descriptors are reserved.
+/// The maximum number of calls at the same time. Each has a connection of its own; as many file descriptors are
+/// reserved.
 pub const MAX_CALLS: usize = 16;
 /// The path of the configuration below the issuer (OpenID Connect Discovery, section 4).
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
@@ -77,7 +79,7 @@ impl Metadata {
     }
 }
 
-/// A code of the provider, and what the exchange needs besides.
+/// A code of the provider, and what else the exchange needs.
 pub(super) struct Exchange<'a> {
     pub code: &'a str,
     pub verifier: &'a str,
@@ -95,7 +97,7 @@ pub(super) struct Provider {
 /// What is known about the provider.
 #[derive(Default)]
 struct Known {
-    /// The issuer that the rest is about. A reload of the registry files can change it.
+    /// The issuer to which the other fields belong. A reload of the registry files can change it.
     issuer: String,
     metadata: Option<(Arc<Metadata>, Instant)>,
     keys: Option<(KeySet, Instant)>,
@@ -110,7 +112,7 @@ fn fresh<T>(known: &Option<(T, Instant)>, age: Duration) -> Option<&T> {
 }
 
 impl Known {
-    /// Fails as the last call did, if that was a moment ago.
+    /// Fails with the error of the last call, if that failed within [`AFTER_FAILURE`].
     fn has_not_just_failed(&self) -> Result<(), Refusal> {
         fresh(&self.failed, AFTER_FAILURE).map_or(Ok(()), |refusal| Err(refusal.clone()))
     }

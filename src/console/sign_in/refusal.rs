@@ -1,19 +1,19 @@
-//! Why a sign-in is refused: what the log says, and what the person reads.
+//! The reasons for which a sign-in is refused, each with its texts for the log and for the person.
 
 use actix_web::http::StatusCode;
 
-/// Why somebody is not let in. Nothing in it is secret: no token, no code.
+/// Why a sign-in is refused. It contains no secret, that is, no token and no code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// No sign-in of this browser began with the `state` of the answer.
     StateMismatch,
     /// The sign-in began too long ago.
     TooSlow,
-    /// The provider says that it let nobody in, with its error code.
+    /// The provider refused the sign-in, with this error code.
     Denied(String),
-    /// The provider cannot be reached or fails, with what happened.
+    /// The provider cannot be reached or fails, with a description.
     ProviderDown(String),
-    /// The provider answered something that cannot be used, with what is wrong.
+    /// The answer of the provider cannot be used, for this reason.
     ProviderAnswer(String),
     /// The provider does not accept the client id or the client secret.
     ClientRefused(String),
@@ -32,12 +32,12 @@ pub(super) enum Refusal {
     },
     /// Anything else that is wrong with the token.
     InvalidToken(String),
-    /// The person has no role here.
+    /// The person has no role in this console.
     NoRole {
         name: String,
         subject: String,
     },
-    /// This instance has no random numbers.
+    /// The system gave no random numbers.
     Internal,
 }
 
@@ -65,7 +65,7 @@ impl Refusal {
         }
     }
 
-    /// More for the log than the reason; empty if there is nothing more to say.
+    /// Details for the log, besides the reason; empty if there are none.
     pub(super) fn detail(&self) -> String {
         match self {
             Self::Denied(what)
@@ -113,35 +113,35 @@ impl Refusal {
     /// What happened and what to do, for the person who wanted to sign in.
     pub(super) fn text(&self) -> String {
         const ADMINISTRATOR: &str =
-            "If that happens again, tell an administrator of the service; its log has the details.";
+            "If this happens again, tell an administrator of the service; its log has the details.";
         let what = match self {
             Self::StateMismatch => {
-                "Sign in again from this page. That happens if cookies are blocked, if the page was opened under another \
-                 host name, or if a link from somewhere else tried to sign you in."
+                "Sign in again from this page. This error occurs if cookies are blocked, if the page was opened under \
+                 another host name, or if a link from another site tried to sign you in."
             }
-            Self::TooSlow => "It must be finished within ten minutes. Sign in again.",
-            Self::Denied(_) => "You cancelled it, or you may not use this application. Sign in again.",
+            Self::TooSlow => "A sign-in must be finished within ten minutes. Sign in again.",
+            Self::Denied(_) => "You cancelled the sign-in, or you may not use this application. Sign in again.",
             Self::ProviderDown(_) => "Nobody can sign in until it responds. Try again in a moment.",
-            Self::ProviderAnswer(_) => "Nobody was let in. The configuration of provider and console may not agree.",
+            Self::ProviderAnswer(_) => "The configurations of the provider and of the console may not agree.",
             Self::ClientRefused(_) => {
-                "It refused the client id or the client secret of the console. An administrator must correct them."
+                "The provider refused the client id or secret of the console. An administrator must correct them."
             }
             Self::CodeRefused => "A sign-in works only once, for a short time. Sign in again.",
-            Self::WrongIssuer => "It was not issued by the provider that this console trusts.",
-            Self::WrongAudience => "It was issued to another application than this console.",
-            Self::WrongNonce => "It was issued for another sign-in than the one that began here. Sign in again.",
-            Self::BadSignature => "It was not signed with a key of the identity provider.",
+            Self::WrongIssuer => "The ID token was not issued by the provider that this console trusts.",
+            Self::WrongAudience => "The ID token was issued to another application than this console.",
+            Self::WrongNonce => "The ID token was issued for another sign-in than this one. Sign in again.",
+            Self::BadSignature => "The ID token was not signed with a key of the identity provider.",
             Self::UnknownKey => {
-                "It was signed with a key that the identity provider does not publish. Try again in a moment."
+                "The ID token was signed with a key that the identity provider does not publish. Try again in a moment."
             }
-            Self::Expired => "It was no longer valid when it arrived. Sign in again.",
+            Self::Expired => "The ID token was no longer valid when it arrived. Sign in again.",
             Self::ClockSkew { seconds } => {
                 return format!(
                     "The clock of the identity provider is {seconds} s ahead of this server's. An administrator must \
                      correct one of them."
                 );
             }
-            Self::InvalidToken(_) => "The identity provider sent an ID token that lacks something.",
+            Self::InvalidToken(_) => "The identity provider sent an ID token that is incomplete or malformed.",
             Self::NoRole { name, .. } => {
                 return format!(
                     "You are signed in as {name} at the identity provider, but have no role in this console. Ask an \
@@ -153,7 +153,7 @@ impl Refusal {
         if self.retrying_helps() { what.to_owned() } else { format!("{what} {ADMINISTRATOR}") }
     }
 
-    /// Whether another sign-in may well succeed, without a change by an administrator.
+    /// Whether another sign-in may succeed without a change by an administrator.
     const fn retrying_helps(&self) -> bool {
         matches!(
             self,

@@ -16,15 +16,16 @@ use crate::web::operator::{KnownBy, Operator};
 
 /// How far the clocks of two instances may differ. A session that seems to begin later than this in the future is refused.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
-/// The cookie is renewed when this part of the idle time has passed, so not with every request.
+/// The idle time is divided into this many parts. A request renews the cookie only if the cookie is older than one
+/// part.
 const RENEWALS: u32 = 10;
 
 /// How long sessions last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lifetimes {
-    /// Without a request of the user.
+    /// The longest time without a request of the user.
     pub idle: Duration,
-    /// At most.
+    /// The longest time in all.
     pub most: Duration,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Session {
 /// Who signed in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Who {
-    /// Somebody whom the provider knows.
+    /// A person whom the provider knows.
     Person {
         issuer: String,
         client_id: String,

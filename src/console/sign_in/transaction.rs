@@ -1,4 +1,4 @@
-//! One sign-in that is under way, between the redirect to the provider and its answer. The browser keeps it in a sealed
+//! One sign-in in progress, between the redirect to the provider and its answer. The browser keeps it in a sealed
 //! cookie, so any instance of a fleet can finish a sign-in that another one began.
 
 use std::time::Duration;
@@ -14,20 +14,20 @@ use super::refusal::Refusal;
 use crate::config::registry::OidcConfig;
 use crate::domain::time::Timestamp;
 
-/// How long a sign-in may take. People look for their second factor.
+/// How long a sign-in may take. It is long, because people may have to look for their second factor.
 pub(super) const MAX_AGE: Duration = Duration::from_secs(600);
 /// Longer paths are replaced by the overview, because the cookie has a limit of 4096 bytes.
 const MAX_PATH_BYTES: usize = 1000;
 const OVERVIEW: &str = "/ui";
 
-/// A sign-in that is under way.
+/// A sign-in in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Transaction {
     /// Comes back with the answer, which proves that the answer belongs to this browser.
     pub state: String,
     /// Comes back inside the ID token, which proves that the token was issued for this sign-in.
     pub nonce: String,
-    /// Proves to the provider that the code is exchanged by who requested it (PKCE, RFC 7636).
+    /// Proves to the provider that the code is exchanged by the client that requested it (PKCE, RFC 7636).
     pub verifier: String,
     pub redirect_uri: String,
     /// The page to show afterwards.
@@ -85,8 +85,8 @@ fn random() -> Result<String, getrandom::Error> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// The path if it is one of this console that can be shown after a sign-in, and the overview otherwise. So nobody can make a
-/// link to the console that leads elsewhere.
+/// Returns the path if it belongs to this console and can be shown after a sign-in, else that of the overview. So
+/// nobody can make a link to the console that leads to another site.
 pub(super) fn local_path(path: &str) -> &str {
     let (only_path, _) = path.split_once('?').unwrap_or((path, ""));
     let rest = only_path.strip_prefix(OVERVIEW).unwrap_or("x");
