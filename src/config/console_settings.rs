@@ -30,7 +30,7 @@ pub struct ConsoleConfig {
     #[arg(long, env = "SM_CONSOLE_FRAMES", default_value = "", value_parser = origins, value_name = "ORIGINS")]
     pub console_frames: String,
 
-    /// URL under which browsers reach the console, without a path, such as https://submissions.example; needed for sign-in
+    /// URL under which browsers reach the console: scheme and host, without a path; needed for sign-in
     /// with OpenID Connect if a proxy ends TLS
     #[arg(long, env = "SM_CONSOLE_URL", value_parser = base_url, value_name = "URL")]
     pub console_url: Option<String>,
