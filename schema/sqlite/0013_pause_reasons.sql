@@ -1,7 +1,13 @@
 -- Who paused a target, and why.
--- Runs in the transaction that also counts it, so it is run once. No row changes.
+-- Run inside one transaction; safe to run again. No row changes.
 
--- The name of the person or token; NULL in rows that an older version wrote.
-ALTER TABLE submission_target_pauses ADD COLUMN paused_by TEXT;
--- What that person wrote; NULL for nothing.
-ALTER TABLE submission_target_pauses ADD COLUMN reason TEXT;
+-- A table of its own, because a column cannot be added in a way that is safe to run again. A row belongs to the pause with
+-- the same time: an older version that ends a pause leaves its row here.
+CREATE TABLE IF NOT EXISTS submission_target_pause_notes (
+    submission_target TEXT PRIMARY KEY,
+    paused_at         INTEGER NOT NULL,
+    -- The name of the person or token.
+    paused_by         TEXT NOT NULL,
+    -- What that person wrote; NULL for nothing.
+    reason            TEXT
+) STRICT, WITHOUT ROWID;

@@ -426,7 +426,7 @@ impl TargetStore for SqliteStore {
     }
 
     fn resume_target(&self, target: TargetName) -> StoreFuture<()> {
-        self.write(move |writer, _| targets::resume(&writer.connection, &target))
+        self.write(move |writer, clock| targets::resume(&mut writer.connection, clock, &target))
     }
 }
 

@@ -32,13 +32,20 @@ pub(super) fn pause(
     by: &Actor,
 ) -> Result<TargetPause, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
-    transaction.execute(
-        "INSERT OR IGNORE INTO submission_target_pauses (submission_target, paused_at, paused_by, reason)
-         VALUES (?1, ?2, ?3, ?4)",
-        params![target.as_str(), now.micros(), by.label(), reason.map(PauseReason::as_str)],
+    let paused = transaction.execute(
+        "INSERT OR IGNORE INTO submission_target_pauses (submission_target, paused_at) VALUES (?1, ?2)",
+        params![target.as_str(), now.micros()],
     )?;
+    if paused > 0 {
+        transaction.execute(
+            "INSERT OR REPLACE INTO submission_target_pause_notes (submission_target, paused_at, paused_by, reason)
+             VALUES (?1, ?2, ?3, ?4)",
+            params![target.as_str(), now.micros(), by.label(), reason.map(PauseReason::as_str)],
+        )?;
+    }
     let pause = transaction.query_row(
-        "SELECT paused_at, paused_by, reason FROM submission_target_pauses WHERE submission_target = ?1",
+        "SELECT paused_at, paused_by, reason FROM submission_target_pauses
+         LEFT JOIN submission_target_pause_notes USING (submission_target, paused_at) WHERE submission_target = ?1",
         [target.as_str()],
         |row| pause_of(row, 0),
     )?;
@@ -47,8 +54,16 @@ pub(super) fn pause(
 }
 
 /// Resumes a target.
-pub(super) fn resume(connection: &Connection, target: &TargetName) -> Result<(), rusqlite::Error> {
-    connection.execute("DELETE FROM submission_target_pauses WHERE submission_target = ?1", [target.as_str()]).map(drop)
+pub(super) fn resume(
+    connection: &mut Connection,
+    clock: &WallClock,
+    target: &TargetName,
+) -> Result<(), rusqlite::Error> {
+    let (transaction, _) = begin_transaction(connection, clock)?;
+    for table in ["submission_target_pauses", "submission_target_pause_notes"] {
+        transaction.execute(&format!("DELETE FROM {table} WHERE submission_target = ?1"), [target.as_str()])?;
+    }
+    transaction.commit()
 }
 
 /// Reads a pause from three columns; `None` if the first one is NULL.
@@ -63,6 +78,7 @@ pub(super) fn all(connection: &Connection) -> Result<Vec<StoredTarget>, rusqlite
     connection
         .prepare_cached(
             "SELECT submission_target, paused_at, paused_by, reason FROM submission_target_pauses
+                 LEFT JOIN submission_target_pause_notes USING (submission_target, paused_at)
              UNION ALL SELECT DISTINCT submission_target, NULL, NULL, NULL FROM submission_contracts
                  WHERE submission_target NOT IN (SELECT submission_target FROM submission_target_pauses)
              ORDER BY 1",
