@@ -96,7 +96,7 @@ async fn errors_have_one_format() {
         ("GET", "/v1/intents/%00", "", 404, "not_found"),
         ("GET", "/v1/intents/nobody/history", "", 404, "not_found"),
         ("GET", "/v1/intents/a/b/c", "", 404, "not_found"),
-        ("GET", "/", "", 404, "not_found"),
+        ("GET", "/nothing", "", 404, "not_found"),
         ("GET", "/v2/intents", "", 404, "not_found"),
         ("DELETE", "/v1/intents", "", 405, "method_not_allowed"),
         ("POST", "/v1/intents/a", "", 405, "method_not_allowed"),
