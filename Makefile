@@ -1,6 +1,6 @@
 # 'make' without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help check quick fmt lint test test-sqlserver tsql model simulate simulate-bugs chaos attack accessibility conformance deny fuzz book run demo
+.PHONY: help check quick fmt lint test test-sqlserver tsql model simulate simulate-bugs chaos upgrade attack accessibility conformance deny fuzz book run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -33,6 +33,10 @@ tsql: ## Write every statement that the SQL Server store can send to target/tsql
 chaos: ## Run a fleet under load and inject faults: SECONDS_EACH=60 RUNS=1 SEED=<number>
 	SM_CHAOS_SECONDS=$(or $(SECONDS_EACH),60) SM_CHAOS_RUNS=$(or $(RUNS),1) $(if $(SEED),SM_CHAOS_SEED=$(SEED)) \
 		cargo test --locked --test service fleet::chaos -- --nocapture
+
+upgrade: ## Upgrade a fleet under load from the binary of an earlier version: PREVIOUS=<file>
+	@test -x "$(PREVIOUS)" || { echo 'set PREVIOUS to the binary of an earlier version'; exit 1; }
+	SM_TEST_PREVIOUS_BINARY=$(abspath $(PREVIOUS)) cargo test --locked --test service fleet::rolling -- --nocapture
 
 attack: ## Run an instance with malicious gateways and clients: SECONDS_EACH=60 SEED=<number>
 	SM_ATTACK_SECONDS=$(or $(SECONDS_EACH),60) $(if $(SEED),SM_ATTACK_SEED=$(SEED)) \

@@ -27,6 +27,8 @@ pub(crate) struct Site {
     pub directory: tempfile::TempDir,
     database: Option<TestDatabase>,
     pub lease_duration: Duration,
+    /// What [`Self::command`] runs.
+    pub binary: PathBuf,
 }
 
 impl Site {
@@ -39,7 +41,7 @@ impl Site {
     pub(crate) fn with_database(gateway_url: &str, database: Option<TestDatabase>) -> Self {
         // A server may need some time for the first statements of a connection.
         let lease_duration = Duration::from_secs(if database.is_some() { 15 } else { 2 });
-        let site = Self { directory: tempfile::tempdir().unwrap(), database, lease_duration };
+        let site = Self { directory: tempfile::tempdir().unwrap(), database, lease_duration, binary: BINARY.into() };
         let target = |name: &str, policy: Value| {
             let mut target = json!({
                 "submissionTarget": name, "gatewayType": "sms", "gatewayUrl": gateway_url,
@@ -79,7 +81,7 @@ impl Site {
 
     /// Returns a command that runs the binary with this site's files, a free port and short lease times.
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(&self.binary);
         self.settings(&mut command);
         command
     }

@@ -18,7 +18,7 @@ const DAY_MICROS: i64 = 24 * 3600 * 1_000_000;
 pub(super) fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(), String> {
     let text = |error: rusqlite::Error| error.to_string();
     SqliteStore::migrate(path).map_err(|error| error.to_string())?;
-    if fill.finished == 0 && fill.waiting == 0 {
+    if fill.total() == 0 {
         return Ok(());
     }
     let connection = Connection::open(path).map_err(text)?;
@@ -27,7 +27,7 @@ pub(super) fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Res
         .map_err(text)?;
     insert_contract(&connection, contract).map_err(text)?;
     let now = WallClock::system().now().micros();
-    let total = fill.finished + fill.waiting;
+    let total = fill.total();
     let mut from = 0;
     while from < total {
         let to = (from + STEP).min(total);
@@ -40,14 +40,16 @@ pub(super) fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Res
         let intents = "
             WITH RECURSIVE n (i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?2)
             INSERT INTO submission_intents (intent_seq, intent_id, contract_id, gateway_id, payload_sha256, status,
-                attempt_count, next_attempt_at, created_at, completed_at, last_modified_at)
+                exhausted_reason, attempt_count, next_attempt_at, created_at, completed_at, last_modified_at)
             SELECT i + 1, printf('%016x-old-%d', iif(i < ?7, i + i / 3, (i - ?7) * 4 + 3) * ?3, i), 1, 1, zeroblob(32),
-                iif(i < ?4, 'accepted', 'pending'), i < ?4, iif(i < ?4, NULL, ?5 + ?6 + i), ?5 - ?6,
+                CASE WHEN i < ?8 THEN 'exhausted' WHEN i < ?4 THEN 'accepted' ELSE 'pending' END,
+                iif(i < ?8, 'max_attempts', NULL), i < ?4, iif(i < ?4, NULL, ?5 + ?6 + i), ?5 - ?6,
                 iif(i < ?4, ?5 - ?6, NULL), ?5 - ?6 FROM n";
-        let finished = i64::try_from(fill.finished).unwrap_or(i64::MAX);
+        let failed = i64::try_from(fill.failed).unwrap_or(i64::MAX);
+        let ended = i64::try_from(fill.failed + fill.finished).unwrap_or(i64::MAX);
         let (first, behind) = (i64::try_from(from).unwrap_or(0), i64::try_from(to).unwrap_or(0));
         connection
-            .execute(intents, params![first, behind, spread, finished, now, DAY_MICROS, first_come])
+            .execute(intents, params![first, behind, spread, ended, now, DAY_MICROS, first_come, failed])
             .map_err(text)?;
         connection
             .execute(
@@ -59,9 +61,10 @@ pub(super) fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Res
         connection
             .execute(
                 "INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at,
-                    outcome_status, gateway_message_id)
-                 SELECT intent_seq, 1, 1, created_at, completed_at, 'accepted', 'bench' FROM submission_intents
-                 WHERE intent_seq > ?1 AND intent_seq <= ?2 AND status = 'accepted'",
+                    outcome_status, error, gateway_message_id)
+                 SELECT intent_seq, 1, 1, created_at, completed_at, iif(status = 'accepted', 'accepted', NULL),
+                    iif(status = 'accepted', NULL, 'gateway answered HTTP 500'), iif(status = 'accepted', 'bench', NULL)
+                 FROM submission_intents WHERE intent_seq > ?1 AND intent_seq <= ?2 AND status <> 'pending'",
                 params![first, behind],
             )
             .map_err(text)?;
@@ -79,7 +82,8 @@ pub(super) fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Res
     connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE);").map_err(text)?;
     // Everything is on disk before anything is measured.
     std::fs::File::open(path).and_then(|file| file.sync_all()).map_err(|error| error.to_string())?;
-    eprintln!("\r\x1b[K  the store has {} finished and {} waiting intents", fill.finished, fill.waiting);
+    let Fill { finished, failed, waiting, .. } = fill;
+    eprintln!("\r\x1b[K  the store has {finished} finished, {failed} failed and {waiting} waiting intents");
     Ok(())
 }
 

@@ -4,13 +4,13 @@
 //! Absolute numbers depend on the machine. The report therefore also shows what the same machine can do with the same
 //! libraries without the service ([`ceilings`]), measured in the same run, and the ratio.
 
+mod background;
 mod ceilings;
 mod clients;
 mod fill;
 mod gateway;
 mod pages;
 mod report;
-mod retention;
 mod service;
 mod sqlserver;
 
@@ -44,6 +44,8 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 const MOST_MILLIS: u64 = 600_000;
 /// So many intents need about a terabyte.
 const MOST_INTENTS: u64 = 1_000_000_000;
+/// What one redrive may have.
+const MOST_REDRIVEN: u64 = crate::domain::redrive::MAX_PLANNED as u64;
 
 #[derive(Args)]
 pub struct BenchArgs {
@@ -106,6 +108,10 @@ pub struct BenchArgs {
     /// Measure how purging affects submissions, on a store with --finished old intents (a million by default)
     #[arg(long, conflicts_with_all = ["url", "suite", "pages", "webhook"])]
     retention: bool,
+    /// Measure how a redrive of this many failed intents affects submissions (--connections or --rate sets the load)
+    #[arg(long, value_name = "INTENTS", value_parser = whole(1, MOST_REDRIVEN),
+        conflicts_with_all = ["url", "suite", "pages", "webhook", "retention", "store"])]
+    redrive: Option<u64>,
     /// Also measure the pages of the console
     #[arg(long, conflicts_with = "url")]
     pages: bool,
@@ -131,8 +137,8 @@ pub async fn run(args: BenchArgs) -> Result<(), String> {
     if cfg!(debug_assertions) {
         eprintln!("this is a debug build, whose numbers mean nothing; use cargo run --release -- bench");
     }
-    if args.retention {
-        return retention::run(&args).await;
+    if background::run(&args).await? {
+        return Ok(());
     }
     let server = args.server()?;
     let ceilings = if args.no_ceilings || args.url.is_some() {
@@ -199,7 +205,7 @@ impl Case {
             retried: args.retried,
             webhook: args.webhook,
             hung: 0,
-            fill: Fill { finished: args.finished, waiting: args.waiting, targets: args.targets },
+            fill: Fill { finished: args.finished, failed: 0, waiting: args.waiting, targets: args.targets },
         }
     }
 }

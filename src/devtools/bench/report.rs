@@ -48,9 +48,9 @@ impl Case {
         if self.hung > 0 {
             text += &format!(", with {} gateways that never respond", self.hung);
         }
-        if fill.finished + fill.waiting > 0 || fill.targets > 2 {
-            let Fill { finished, waiting, targets } = fill;
-            text += &format!("; {finished} finished and {waiting} waiting before, {targets} targets");
+        if fill.total() > 0 || fill.targets > 2 {
+            let Fill { finished, failed, waiting, targets } = fill;
+            text += &format!("; {finished} finished, {failed} failed and {waiting} waiting before, {targets} targets");
         }
         text
     }

@@ -15,15 +15,26 @@ use super::sqlserver::{self, BenchDatabase, Counters, Server};
 use crate::config::registry::Registry;
 use crate::config::variables::Variables;
 use crate::domain::intent::TargetName;
+use crate::domain::redrive::RedriveRate;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::monotonic;
 
 /// The content of the store and the registry before the run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fill {
+    /// Intents that were accepted.
     pub finished: u64,
+    /// Intents that have failed.
+    pub failed: u64,
     pub waiting: u64,
     pub targets: u32,
+}
+
+impl Fill {
+    /// The number of intents in the store.
+    pub(super) fn total(&self) -> u64 {
+        self.finished + self.failed + self.waiting
+    }
 }
 
 /// Gateways that accept connections and never respond, each with a backlog of intents.
@@ -212,6 +223,37 @@ impl Deployment {
             }
         }
         Ok(())
+    }
+
+    /// Plans and starts a redrive of all failed intents, as fast as one may be. Fails if it has other than `failed` intents.
+    pub(super) async fn redrive(&self, failed: u64) -> Result<(), String> {
+        let plan = self.post("/v1/redrives", json!({ "filter": {} })).await?;
+        if plan["count"] != failed {
+            return Err(format!("the redrive has {} intents instead of {failed}", plan["count"]));
+        }
+        let id = plan["redriveId"].as_str().ok_or("the redrive has no id")?;
+        self.post(&format!("/v1/redrives/{id}/start"), json!({ "ratePerSecond": RedriveRate::MAX })).await.map(drop)
+    }
+
+    /// Cancels the redrives that run.
+    pub(super) async fn cancel_redrives(&self) -> Result<(), String> {
+        let page: Value = parsed(&self.get("/v1/redrives").await?)?;
+        let running = page["redrives"].as_array().into_iter().flatten().filter(|redrive| redrive["state"] == "running");
+        for id in running.filter_map(|redrive| redrive["redriveId"].as_str()) {
+            self.post(&format!("/v1/redrives/{id}/cancel"), json!({})).await?;
+        }
+        Ok(())
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Result<Value, String> {
+        let request = self.http.post(format!("{}{path}", self.url)).send_json(&body);
+        let mut response = request.await.map_err(|error| format!("POST {path}: {error}"))?;
+        let body = response.body().await.map_err(|error| format!("POST {path}: {error}"))?;
+        let text = String::from_utf8_lossy(&body);
+        if !response.status().is_success() {
+            return Err(format!("POST {path}: the service responded with {}: {text}", response.status()));
+        }
+        parsed(&text)
     }
 
     /// Ends the process and keeps its files for another one.

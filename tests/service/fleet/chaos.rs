@@ -20,16 +20,16 @@ use submission_manager::domain::time::Timestamp;
 use submission_manager::platform::clock::monotonic;
 use tokio::time::Instant;
 
-use super::evidence::{Pause, Record};
+use super::evidence::Record;
 use super::plan::{Fault, plan};
 use super::readers::{Readers, all_events};
 use super::{Fleet, SEATS};
 use crate::sqlserver::{Proxy, TestDatabase};
-use crate::support::{Api, PATIENCE, Site};
+use crate::support::{Answer, Api, PATIENCE, Site};
 
 const CLIENTS: usize = 8;
 /// The targets of [`write_registry`].
-const TARGETS: [&str; 6] = ["attempts-a", "once-a", "deadline-a", "attempts-b", "once-b", "deadline-b"];
+pub(super) const TARGETS: [&str; 6] = ["attempts-a", "once-a", "deadline-a", "attempts-b", "once-b", "deadline-b"];
 /// The behaviours that clients request from the stand-in gateways.
 const WISHES: [&str; 12] = [
     "accept",
@@ -57,13 +57,13 @@ enum Stall {
     Server(Proxy),
 }
 
-struct Chaos {
-    fleet: Fleet,
+pub(super) struct Chaos {
+    pub(super) fleet: Fleet,
     stall: Stall,
-    record: Record,
+    pub(super) record: Record,
     /// A log of the faults.
     done: RefCell<Vec<String>>,
-    over: Cell<bool>,
+    pub(super) over: Cell<bool>,
 }
 
 #[actix::test]
@@ -165,15 +165,17 @@ async fn run(
         let (readers, url) = (Rc::clone(&readers), chaos.fleet.proxy.url.clone());
         actix::spawn(async move { readers.follow(&url).await })
     };
-    let operate = chaos.operate(Rng::with_seed(!seed));
-    let (_, failover, (), ()) = tokio::join!(load, script, chaos.observe(Rng::with_seed(seed)), operate);
+    let pause = chaos.pause_targets(Rng::with_seed(!seed));
+    let redrive = chaos.redrive(Rng::with_seed(seed.rotate_left(16)));
+    let (_, failover, (), (), ()) = tokio::join!(load, script, chaos.observe(Rng::with_seed(seed)), pause, redrive);
     let api = Api::new(&chaos.fleet.proxy.url);
     chaos.revive();
     chaos.fleet.proxy.until_up(SEATS).await;
     for target in TARGETS {
         // A stopped instance may have paused a target long after the request.
-        chaos.call_until_answered(&api, &format!("/v1/targets/{target}/resume")).await;
+        chaos.call_until_answered(&api, &format!("/v1/targets/{target}/resume"), String::new()).await;
     }
+    let redrives = chaos.until_redrives_have_ended(&api).await;
     api.until_nothing_is_pending().await;
     let all = all_events(&api).await;
     readers.until_seen(all.len()).await;
@@ -185,9 +187,14 @@ async fn run(
     let Failover { after_kill, after_stop, drained } = failover;
     say(&format!("  {}", readers.summary()));
     say(&format!(
-        "  {} intents answered, {} attempts sent, {} interrupted, {} events told, {} targets rested, {} terms; after kill -9 another executed in {after_kill:?} \
-         (a lease of {lease:?}), after SIGTERM in {after_stop:?} once the lease was given back ({drained:?} later)\n  {}",
+        "  {} intents answered, {} cancellations answered, {} intents redriven by {} redrives, {} attempts sent, \
+         {} interrupted, {} events delivered, {} targets paused, {} terms; after kill -9 another instance executed in \
+         {after_kill:?} (a lease of {lease:?}), after SIGTERM in {after_stop:?} once the lease was released \
+         ({drained:?} later)\n  {}",
         chaos.record.len(),
+        chaos.record.cancellations(),
+        evidence.redriven(),
+        redrives.len(),
         evidence.attempts_sent(),
         evidence.interrupted(),
         evidence.events(),
@@ -198,6 +205,7 @@ async fn run(
     let mut violations = evidence.violations();
     violations.extend(readers.violations(&all));
     violations.extend(evidence.missing_events(&all));
+    violations.extend(evidence.violations_of_redrives(&redrives));
     assert!(
         violations.is_empty(),
         "seed {seed}: {} violations: {violations:#?}\n{:#?}",
@@ -208,8 +216,10 @@ async fn run(
         assert!(after_kill <= lease + AFTER_KILL, "seed {seed}: {after_kill:?} after kill -9");
         assert!(after_stop <= AFTER_STOP, "seed {seed}: {after_stop:?} after the lease was given back");
     }
-    assert!(evidence.events() > 50, "hardly an outcome was told; the run shows nothing of webhooks");
+    assert!(evidence.events() > 50, "hardly any event was delivered; the run shows nothing about webhooks");
     assert!(chaos.record.len() > 50, "hardly anything was submitted; the run shows nothing");
+    assert!(chaos.record.cancellations() > 5, "hardly anything was cancelled; the run shows nothing about cancelling");
+    assert!(evidence.redriven() > 5, "hardly anything was redriven; the run shows nothing about redrives");
 }
 
 /// How long no instance made attempts.
@@ -221,39 +231,65 @@ struct Failover {
 }
 
 impl Chaos {
-    /// A client: submits one intent after the other, and repeats each request until it is answered.
+    /// A client: submits one intent after the other, and repeats each request until it is answered. Some intents start later,
+    /// and some are cancelled at once.
     async fn submit(&self, mut rng: Rng, client: u64) {
         let api = Api::with_patience(&self.fleet.proxy.url, Duration::from_secs(3));
         let mut number = 0;
+        let mut latest = None;
+        let mut cancelled = None;
         while !self.over.get() {
             number += 1;
             let gateway = if rng.bool() { "a" } else { "b" };
             let policy = ["attempts", "once", "deadline"][rng.usize(0..3)];
             let wish = WISHES[rng.usize(0..WISHES.len())];
             let id = format!("{client}-{number}");
-            let intent = json!({
+            let mut intent = json!({
                 "intentId": id, "submissionTarget": format!("{policy}-{gateway}"),
                 "payload": { "simulate": wish, "id": id },
             });
+            if let Some(latest) = latest
+                && rng.u8(0..8) == 0
+            {
+                let later: Timestamp = latest + Duration::from_millis(rng.u64(0..3000));
+                intent["notBefore"] = json!(later.to_string());
+            }
             let path = if rng.u8(0..10) == 0 { "/v1/intents?waitSeconds=1" } else { "/v1/intents" };
-            while !self.try_submit(&api, path, &intent).await {
-                wait(Duration::from_millis(100)).await;
+            let created = self.submit_until_answered(&api, path, &intent).await;
+            latest = Some(created);
+            if let Some(cancelled) = cancelled.take() {
+                self.record.cancelled_before(cancelled, created);
+            }
+            if rng.u8(0..6) == 0 {
+                cancelled = self.cancel(&api, &mut rng, id).await;
             }
             wait(Duration::from_millis(rng.u64(5..40))).await;
         }
+        if let Some(cancelled) = cancelled {
+            let witness = json!({ "intentId": format!("{client}-end"), "submissionTarget": "once-a" });
+            let created = self.submit_until_answered(&api, "/v1/intents", &witness).await;
+            self.record.cancelled_before(cancelled, created);
+        }
     }
 
-    async fn try_submit(&self, api: &Api, path: &str, intent: &Value) -> bool {
-        match api.try_call("POST", path, intent.to_string().into_bytes()).await {
-            Ok(answer) if answer.status.is_success() => {
-                self.record.answered(&answer.json());
-                true
+    /// Repeats a submission until it is answered. Returns when the intent was created.
+    pub(super) async fn submit_until_answered(&self, api: &Api, path: &str, intent: &Value) -> Timestamp {
+        let answer = self.call_until_answered(api, path, intent.to_string()).await.json();
+        self.record.answered(&answer);
+        Timestamp::parse(answer["createdAt"].as_str().unwrap()).unwrap()
+    }
+
+    /// Repeats a request until an instance answers it with success or with a conflict.
+    pub(super) async fn call_until_answered(&self, api: &Api, path: &str, body: String) -> Answer {
+        loop {
+            match api.try_call("POST", path, body.clone().into_bytes()).await {
+                Ok(answer) if answer.status.is_success() || answer.status == 409 => return answer,
+                Ok(answer) => {
+                    assert!([502, 503, 504].contains(&answer.status.as_u16()), "{}: {}", answer.status, answer.text());
+                }
+                Err(_) => {}
             }
-            Ok(answer) => {
-                assert!([502, 503, 504].contains(&answer.status.as_u16()), "{}: {}", answer.status, answer.text());
-                false
-            }
-            Err(_) => false,
+            wait(Duration::from_millis(100)).await;
         }
     }
 
@@ -268,42 +304,6 @@ impl Chaos {
                 self.record.seen(&answer.json());
             }
             wait(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// An operator: pauses each target once, one after the other, and resumes it after a while.
-    async fn operate(&self, mut rng: Rng) {
-        let api = Api::with_patience(&self.fleet.proxy.url, Duration::from_secs(3));
-        let mut targets = TARGETS;
-        rng.shuffle(&mut targets);
-        for (number, target) in targets.into_iter().enumerate().take_while(|_| !self.over.get()) {
-            let moment = |answer: &Value, field: &str| Timestamp::parse(answer[field].as_str().unwrap()).unwrap();
-            let from =
-                moment(&self.call_until_answered(&api, &format!("/v1/targets/{target}/pause")).await, "pausedAt");
-            wait(Duration::from_millis(rng.u64(100..1500))).await;
-            // A new intent shows the store's time.
-            let witness = json!({ "intentId": format!("witness-{number}"), "submissionTarget": target });
-            while !self.try_submit(&api, "/v1/intents", &witness).await {
-                wait(Duration::from_millis(100)).await;
-            }
-            let answer = api.until(&format!("/v1/intents/witness-{number}"), |answer| answer.status.is_success()).await;
-            let until = moment(&answer.json(), "createdAt");
-            self.record.paused(Pause { target: target.to_owned(), from, until });
-            self.call_until_answered(&api, &format!("/v1/targets/{target}/resume")).await;
-        }
-    }
-
-    /// Repeats a request until it succeeds.
-    async fn call_until_answered(&self, api: &Api, path: &str) -> Value {
-        loop {
-            match api.try_call("POST", path, Vec::new()).await {
-                Ok(answer) if answer.status.is_success() => return answer.json(),
-                Ok(answer) => {
-                    assert!([502, 503, 504].contains(&answer.status.as_u16()), "{}: {}", answer.status, answer.text());
-                }
-                Err(_) => {}
-            }
-            wait(Duration::from_millis(100)).await;
         }
     }
 
@@ -500,7 +500,7 @@ fn set_clock(site: &Site, seat: usize, seconds: i64) {
 }
 
 /// Paces load and faults. No assertion depends on it.
-async fn wait(duration: Duration) {
+pub(super) async fn wait(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use submission_manager::config::registry::Registry;
 use submission_manager::config::variables::Variables;
 use submission_manager::devtools::stand_in_gateway::Ledger;
-use submission_manager::domain::contract::{Contract, Policy};
+use submission_manager::domain::contract::{Contract, ContractSnapshot, Policy};
 use submission_manager::domain::event_json::EventJson;
 use submission_manager::domain::intent::{ExhaustedReason, State};
 use submission_manager::domain::outcome::Outcome;
@@ -30,6 +30,8 @@ struct Notes {
     answered: Vec<(String, String)>,
     ended: HashMap<String, Ended>,
     pauses: Vec<Pause>,
+    /// The answers to cancellations, each with a moment after the answer, by the store's clock.
+    cancelled: Vec<(Cancelled, Timestamp)>,
 }
 
 /// A time, by the store's clock, during which a target was certainly paused: from the moment in the answer to the pause
@@ -39,6 +41,58 @@ pub(crate) struct Pause {
     pub target: String,
     pub from: Timestamp,
     pub until: Timestamp,
+}
+
+/// What the answer to a cancellation promised.
+#[derive(Clone, Debug)]
+pub(crate) enum Cancelled {
+    /// 200: the intent has ended as cancelled.
+    Now { id: String, may_have_been_sent: bool },
+    /// 202: no further attempt starts.
+    AfterAttempt { id: String },
+}
+
+impl Cancelled {
+    fn id(&self) -> &str {
+        match self {
+            Self::Now { id, .. } | Self::AfterAttempt { id } => id,
+        }
+    }
+}
+
+/// The progress of a redrive as the API showed it after its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RedriveRecord {
+    completed: bool,
+    count: u64,
+    created: u64,
+    skipped: u64,
+    /// How many intents the API lists for it.
+    listed: u64,
+}
+
+impl RedriveRecord {
+    pub(crate) fn of(redrive: &Value, listed: usize) -> Self {
+        let number = |field: &str| redrive[field].as_u64().unwrap_or_else(|| panic!("no {field} in {redrive}"));
+        Self {
+            completed: redrive["state"] == "completed",
+            count: number("count"),
+            created: number("created"),
+            skipped: number("skipped"),
+            listed: listed as u64,
+        }
+    }
+
+    fn violation(&self) -> Option<String> {
+        let worked_off = self.created + self.skipped;
+        let wrong = match self {
+            _ if self.listed != self.created => "created another number of intents than it counts",
+            _ if self.completed && worked_off != self.count => "completed without all of its intents",
+            _ if worked_off > self.count => "redrove more than its plan",
+            _ => return None,
+        };
+        Some(format!("a redrive {wrong}: {self:?}"))
+    }
 }
 
 /// The visible state of an intent that has ended.
@@ -77,8 +131,22 @@ impl Record {
         self.0.lock().unwrap().pauses.len()
     }
 
+    /// Records the answer to a cancellation. `moment` is after that answer, by the store's clock.
+    pub(crate) fn cancelled_before(&self, cancelled: Cancelled, moment: Timestamp) {
+        self.0.lock().unwrap().cancelled.push((cancelled, moment));
+    }
+
+    pub(crate) fn cancellations(&self) -> usize {
+        self.0.lock().unwrap().cancelled.len()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.lock().unwrap().answered.len()
+    }
+
+    /// Returns when an intent was created that was answered lately.
+    pub(crate) fn latest(&self) -> Option<Timestamp> {
+        self.0.lock().unwrap().answered.last().and_then(|(_, created_at)| Timestamp::parse(created_at))
     }
 
     /// Returns one of the answered ids.
@@ -177,15 +245,8 @@ impl Evidence {
     /// Returns all contradictions in the evidence.
     pub(crate) fn violations(&self) -> Vec<String> {
         let mut found = Vec::new();
-        let mut sent: HashMap<&str, Vec<&Sent>> = HashMap::new();
-        for request in &self.sent {
-            sent.entry(&request.id).or_default().push(request);
-        }
         let stored: HashMap<&str, &History> =
             self.stored.iter().map(|history| (history.intent.id.as_str(), history)).collect();
-        for id in sent.keys().filter(|id| !stored.contains_key(*id)) {
-            found.push(format!("{id} was sent, but is not stored"));
-        }
         for (id, created_at) in &self.record.answered {
             match stored.get(id.as_str()) {
                 None => found.push(format!("{id} was answered, but is not stored")),
@@ -206,17 +267,105 @@ impl Evidence {
             found.push(format!("{event} arrived, and is of no intent"));
         }
         for history in &self.stored {
-            let sent = sent.get(history.intent.id.as_str()).map(Vec::as_slice).unwrap_or_default();
-            let contract = &self.registry.contract(&history.intent.target).expect("it was submitted").contract;
-            let errors = errors_of(history, sent, contract)
+            let contract = &self.registered(history).contract;
+            let errors = errors_of(history)
                 .into_iter()
+                .chain(self.errors_of_cancellation(history))
+                .map(str::to_owned)
                 .chain(errors_of_policy(history, contract))
                 .chain(self.error_of_webhook(history, contract))
                 .chain(self.error_of_pause(history))
                 .chain(self.errors_of_terms(history));
-            found.extend(errors.map(|fault| format!("{fault}: sent {sent:?}, stored {history:?}")));
+            found.extend(errors.map(|error| format!("{error}: {history:?}")));
+        }
+        found.extend(self.violations_of_chains(&stored));
+        found
+    }
+
+    fn registered(&self, history: &History) -> Arc<ContractSnapshot> {
+        self.registry.contract(&history.intent.target).expect("it was submitted")
+    }
+
+    /// Compares the requests that reached gateways with the intents: those of a chain of redrives have one `Idempotency-Key`,
+    /// the id of the first.
+    fn violations_of_chains(&self, stored: &HashMap<&str, &History>) -> Vec<String> {
+        let mut sent: HashMap<&str, Vec<&Sent>> = HashMap::new();
+        for request in &self.sent {
+            sent.entry(&request.id).or_default().push(request);
+        }
+        let mut chains: HashMap<&str, Vec<&History>> = HashMap::new();
+        let mut repeated = HashSet::new();
+        let mut found = Vec::new();
+        for history in &self.stored {
+            let mut first = history;
+            while let Some(of) = &first.intent.redrive_of {
+                match stored.get(of.as_str()) {
+                    Some(next) => first = *next,
+                    None => {
+                        found.push(format!("redrives an intent that is not stored: {first:?}"));
+                        break;
+                    }
+                }
+            }
+            chains.entry(first.intent.id.as_str()).or_default().push(history);
+            let Some(of) = history.intent.redrive_of.as_ref() else { continue };
+            if !repeated.insert(of) {
+                found.push(format!("{of:?} was redriven twice"));
+            }
+            let names_it = |old: &&History| old.redriven_as.as_ref() == Some(&history.intent.id);
+            if !stored.get(of.as_str()).is_some_and(names_it) {
+                found.push(format!("{of:?} does not name the intent that redrives it: {history:?}"));
+            }
+        }
+        for id in sent.keys().filter(|id| !chains.contains_key(*id)) {
+            found.push(format!("{id} was sent, but is not stored"));
+        }
+        for (key, chain) in &chains {
+            let sent = sent.get(key).map(Vec::as_slice).unwrap_or_default();
+            let errors = errors_of_chain(key, chain, sent, &self.registered(chain[0]).contract);
+            found.extend(errors.into_iter().map(|error| format!("{error}: sent {sent:?}, stored {chain:?}")));
         }
         found
+    }
+
+    /// Returns what is wrong with the redrives that the API showed after their ends.
+    pub(crate) fn violations_of_redrives(&self, redrives: &[RedriveRecord]) -> Vec<String> {
+        let mut found: Vec<_> = redrives.iter().filter_map(RedriveRecord::violation).collect();
+        let created: u64 = redrives.iter().map(|redrive| redrive.created).sum();
+        if created != self.redriven() as u64 {
+            found.push(format!("{created} intents were created by redrives, and {} are stored", self.redriven()));
+        }
+        found
+    }
+
+    /// How many stored intents repeat another one.
+    pub(crate) fn redriven(&self) -> usize {
+        self.stored.iter().filter(|history| history.intent.redrive_of.is_some()).count()
+    }
+
+    /// Checks what the answers to cancellations promised.
+    fn errors_of_cancellation(&self, history: &History) -> Vec<&'static str> {
+        let id = history.intent.id.as_str();
+        let answers: Vec<_> = self.record.cancelled.iter().filter(|(cancelled, _)| cancelled.id() == id).collect();
+        let is_cancelled = history.intent.state.exhausted_reason() == Some(ExhaustedReason::Cancelled);
+        let mut errors = Vec::new();
+        if is_cancelled && answers.is_empty() {
+            errors.push("was cancelled without a request");
+        }
+        for (cancelled, before) in answers {
+            if let Cancelled::Now { may_have_been_sent, .. } = cancelled {
+                if !is_cancelled {
+                    errors.push("was answered as cancelled, but did not end so");
+                }
+                if *may_have_been_sent == history.attempts.is_empty() {
+                    errors.push("was cancelled with a wrong mayHaveBeenSent");
+                }
+            }
+            if history.attempts.iter().any(|attempt| attempt.started_at > *before) {
+                errors.push("was attempted after its cancellation");
+            }
+        }
+        errors
     }
 
     /// Returns the differences between the ends of stored intents and the events of the feed, which are JSON.
@@ -283,50 +432,73 @@ impl Evidence {
     }
 }
 
-/// Returns the contradictions of one intent with the requests that reached a gateway.
-fn errors_of(history: &History, sent: &[&Sent], contract: &Contract) -> Vec<String> {
+/// Returns the contradictions within one intent.
+fn errors_of(history: &History) -> Vec<&'static str> {
     let History { intent, attempts, .. } = history;
-    let mut errors = Vec::new();
-    let mut fault = |wrong: bool, text: &str| {
-        if wrong {
-            errors.push(text.to_owned());
-        }
-    };
-    let numbers: Vec<_> = attempts.iter().map(|attempt| attempt.attempt_number).collect();
-    let unique: HashSet<_> = sent.iter().map(|request| request.number).collect();
-    fault(!intent.state.is_terminal() || intent.attempt_open, "not ended");
-    fault(!numbers.iter().copied().eq(1..=intent.attempt_count), "attempt numbers have a gap");
-    fault(unique.len() != sent.len(), "an attempt number was sent twice");
-    fault(!unique.iter().all(|number| numbers.contains(number)), "an attempt was sent, but not recorded");
-    let one_shot = matches!(contract.policy, Policy::OneShot);
-    fault(one_shot && (sent.len() > 1 || numbers.len() > 1), "a one_shot was attempted twice");
-    let elsewhere = |request: &&&Sent| request.gateway != contract.gateway_url.as_str();
-    fault(sent.iter().any(|request| elsewhere(&request)), "sent to another gateway");
-    let foreign = |request: &&Sent| request.payload_id.as_ref().is_some_and(|id| id != intent.id.as_str());
-    fault(sent.iter().any(foreign), "sent with another intent's payload");
-    for attempt in attempts {
-        let heard = !matches!(attempt.outcome, Outcome::Error { .. });
-        fault(heard && !unique.contains(&attempt.attempt_number), "answered without having been sent");
-        let given = format!("gw-{}-{}", intent.id.as_str(), attempt.attempt_number);
-        fault(attempt.outcome.gateway_message_id().is_some_and(|id| id != given), "another message's answer");
-    }
+    let numbers = attempts.iter().map(|attempt| attempt.attempt_number);
     let end = intent.state.completed_at();
-    fault(attempts.iter().any(|attempt| end.is_some_and(|end| attempt.started_at > end)), "attempted after its end");
-    errors
+    let after_its_end = |started: Timestamp| end.is_some_and(|end| started > end);
+    [
+        (!intent.state.is_terminal() || intent.attempt_open, "not ended"),
+        (!numbers.eq(1..=intent.attempt_count), "attempt numbers have a gap"),
+        (attempts.iter().any(|attempt| after_its_end(attempt.started_at)), "attempted after its end"),
+    ]
+    .into_iter()
+    .filter_map(|(wrong, text)| wrong.then_some(text))
+    .collect()
+}
+
+/// Returns the contradictions between the intents of a chain (mostly a single one) and the requests with their key.
+fn errors_of_chain(key: &str, chain: &[&History], sent: &[&Sent], contract: &Contract) -> Vec<&'static str> {
+    let count = |numbers: &mut dyn Iterator<Item = u32>| {
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        numbers.for_each(|number| *counts.entry(number).or_default() += 1);
+        counts
+    };
+    let attempts = || chain.iter().flat_map(|history| &history.attempts);
+    let heard = attempts().filter(|attempt| !matches!(attempt.outcome, Outcome::Error { .. }));
+    let recorded = count(&mut attempts().map(|attempt| attempt.attempt_number));
+    let heard = count(&mut heard.map(|attempt| attempt.attempt_number));
+    let arrived = count(&mut sent.iter().map(|request| request.number));
+    let exceeds = |some: &HashMap<u32, usize>, others: &HashMap<u32, usize>| {
+        some.iter().any(|(number, times)| others.get(number).is_some_and(|others| times > others))
+    };
+    let unknown = |some: &HashMap<u32, usize>, others: &HashMap<u32, usize>| {
+        some.keys().any(|number| !others.contains_key(number))
+    };
+    let one_shot = matches!(contract.policy, Policy::OneShot);
+    let once_each = sent.len() <= attempts().count() && chain.iter().all(|history| history.attempts.len() <= 1);
+    let foreign = |request: &&Sent| request.payload_id.as_ref().is_some_and(|id| id != key);
+    let another_answer = attempts().any(|attempt| {
+        let expected = format!("gw-{key}-{}", attempt.attempt_number);
+        attempt.outcome.gateway_message_id().is_some_and(|id| id != expected)
+    });
+    [
+        (exceeds(&arrived, &recorded), "an attempt number was sent twice"),
+        (unknown(&arrived, &recorded), "an attempt was sent, but not recorded"),
+        (one_shot && !once_each, "a one_shot was attempted twice"),
+        (sent.iter().any(|request| request.gateway != contract.gateway_url.as_str()), "sent to another gateway"),
+        (sent.iter().any(foreign), "sent with another intent's payload"),
+        (unknown(&heard, &arrived) || exceeds(&heard, &arrived), "answered without having been sent"),
+        (another_answer, "another message's answer"),
+    ]
+    .into_iter()
+    .filter_map(|(wrong, text)| wrong.then_some(text))
+    .collect()
 }
 
 /// Returns where the intent did not continue or end as its policy requires after its recorded attempts.
 fn errors_of_policy(history: &History, contract: &Contract) -> Vec<String> {
     let History { intent, attempts, .. } = history;
     let mut errors = Vec::new();
-    let mut due = Some(intent.created_at);
+    let mut due = Some(intent.begins_at());
     let mut ended = None;
     for attempt in attempts {
         if due.is_none_or(|due| attempt.started_at < due) {
             errors.push(format!("attempt {} was not due", attempt.attempt_number));
         }
         let (number, outcome) = (attempt.attempt_number, &attempt.outcome);
-        match policy::decide(contract, intent.created_at, number, outcome, attempt.finished_at) {
+        match policy::decide(contract, intent.begins_at(), number, outcome, attempt.finished_at) {
             Decision::RetryAt(next) => due = Some(next),
             decision => {
                 due = None;
@@ -339,8 +511,10 @@ fn errors_of_policy(history: &History, contract: &Contract) -> Vec<String> {
         (State::Rejected { reason, .. }, Some(Decision::Reject { reason: decided })) => reason == decided,
         (State::Exhausted { reason, .. }, Some(Decision::Exhaust(decided))) => reason == decided,
         (State::Exhausted { reason: ExhaustedReason::DeadlineExceeded, at }, None) => {
-            policy::deadline(contract, intent.created_at).is_some_and(|deadline| *at >= deadline)
+            policy::deadline(contract, intent.begins_at()).is_some_and(|deadline| *at >= deadline)
         }
+        // Whether it was to be cancelled is checked elsewhere.
+        (State::Exhausted { reason: ExhaustedReason::Cancelled, .. }, None) => true,
         _ => false,
     };
     if !as_decided {
@@ -442,9 +616,17 @@ mod tests {
         record.paused(Pause { target: "attempts".to_owned(), from: at(3), until: at(11) });
         let sent = vec![sent("retried", 1), sent("retried", 2), sent("shot", 1)];
         let terms = BTreeMap::from([(1, at(1)), (2, at(10))]);
-        let record = record.0.lock().unwrap().clone();
         let mut stored = stored;
         stored[1].webhook = Some(delivered());
+        let mut again =
+            history("again", "once", State::Exhausted { at: at(16), reason: ExhaustedReason::Cancelled }, vec![]);
+        again.intent.redrive_of = Some(stored[1].intent.id.clone());
+        again.webhook = Some(WebhookHistory { status: EventStatus::Pending, ..delivered() });
+        stored[1].redriven_as = Some(again.intent.id.clone());
+        stored.push(again);
+        let cancelled = Cancelled::Now { id: "again".to_owned(), may_have_been_sent: false };
+        record.cancelled_before(cancelled, at(17));
+        let record = record.0.lock().unwrap().clone();
         let arrived = Some(HashSet::from([event_id(&stored[1].intent)]));
         Evidence { record, sent, stored, terms, registry: registry(), arrived }
     }
@@ -462,7 +644,7 @@ mod tests {
     #[test]
     fn every_kind_of_tampering_is_found() {
         type Tamper = fn(&mut Evidence);
-        let tampered: [(&str, Tamper); 29] = [
+        let tampered: [(&str, Tamper); 38] = [
             ("started while its target was paused", |e| e.record.pauses[0].until = at(13)),
             ("ended without owing its event", |e| e.stored[1].webhook = None),
             ("has an event without a webhook", |e| e.stored[0].webhook = Some(delivered())),
@@ -498,11 +680,43 @@ mod tests {
             ("started before its term", |e| e.stored[0].attempts[0].lease_epoch = 2),
             ("changed after its end", |e| e.stored[1].intent.state = State::Accepted { at: at(13) }),
             ("attempted after its end", |e| e.stored[0].attempts[1].started_at = at(20)),
+            ("was redriven twice", |e| {
+                let mut third = e.stored[2].clone();
+                third.intent.id = IntentId::parse("third").unwrap();
+                e.stored.push(third);
+            }),
+            ("does not name the intent that redrives it", |e| e.stored[1].redriven_as = None),
+            ("redrives an intent that is not stored", |e| {
+                e.stored[2].intent.redrive_of = Some(IntentId::parse("nobody").unwrap());
+            }),
+            ("was sent twice", |e| e.sent.push(sent("shot", 1))),
+            ("was sent, but is not stored", |e| e.sent.push(sent("again", 1))),
+            ("cancelled without a request", |e| e.record.cancelled.clear()),
+            ("but did not end so", |e| e.stored[2].intent.state = State::Accepted { at: at(16) }),
+            ("wrong mayHaveBeenSent", |e| e.stored[2].attempts = vec![attempt(1, 2, 14, Outcome::error("timeout"))]),
+            ("attempted after its cancellation", |e| {
+                e.stored[2].attempts = vec![attempt(1, 2, 18, Outcome::error("timeout"))];
+            }),
         ];
         for (objection, tamper) in tampered {
             let mut evidence = consistent();
             tamper(&mut evidence);
             let violations = evidence.violations();
+            assert!(violations.iter().any(|text| text.contains(objection)), "{objection}: {violations:#?}");
+        }
+    }
+
+    #[test]
+    fn wrong_progress_of_a_redrive_is_found() {
+        let right = RedriveRecord { completed: true, count: 3, created: 1, skipped: 2, listed: 1 };
+        assert_eq!(consistent().violations_of_redrives(std::slice::from_ref(&right)), Vec::<String>::new());
+        for (objection, wrong) in [
+            ("another number of intents", RedriveRecord { listed: 0, ..right }),
+            ("without all of its intents", RedriveRecord { count: 4, ..right }),
+            ("more than its plan", RedriveRecord { count: 2, completed: false, ..right }),
+            ("are stored", RedriveRecord { created: 2, skipped: 1, listed: 2, ..right }),
+        ] {
+            let violations = consistent().violations_of_redrives(&[wrong]);
             assert!(violations.iter().any(|text| text.contains(objection)), "{objection}: {violations:#?}");
         }
     }

@@ -3,6 +3,7 @@
 mod chaos;
 pub(crate) mod evidence;
 mod haproxy;
+mod operators;
 mod plan;
 mod readers;
 mod rolling;

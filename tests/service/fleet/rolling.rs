@@ -1,4 +1,5 @@
-//! Replaces every instance under load: no client notices.
+//! Replaces every instance under load: no client notices. If `SM_TEST_PREVIOUS_BINARY` names the binary of an earlier
+//! version, the fleet starts with that one and is upgraded: `make upgrade`.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,18 +10,22 @@ use submission_manager::devtools::stand_in_gateway::StandIn;
 
 use super::evidence::Record;
 use super::{Fleet, SEATS};
-use crate::support::{Api, Site};
+use crate::support::{Api, BINARY, Site};
 
 #[actix::test]
 async fn replacing_every_instance_under_load_fails_no_request_and_interrupts_no_attempt() {
     let gateway = StandIn::start(true).unwrap();
     let mut site = Site::new(&gateway.url);
     site.lease_duration = Duration::from_secs(15);
-    let fleet = Fleet::start(site, vec![gateway], |_, command| {
+    if let Some(previous) = std::env::var_os("SM_TEST_PREVIOUS_BINARY") {
+        site.binary = previous.into();
+    }
+    let mut fleet = Fleet::start(site, vec![gateway], |_, command| {
         // The default, which is longer than the shipped configuration of HAProxy needs.
         command.env_remove("SM_SHUTDOWN_DELAY");
     });
     fleet.proxy.until_up(SEATS).await;
+    fleet.site.binary = BINARY.into();
     let (record, over) = (Record::default(), Cell::new(false));
     let clients = join_all((0..8).map(|client| {
         let (fleet, record, over) = (&fleet, &record, &over);

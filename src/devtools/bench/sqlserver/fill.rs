@@ -62,7 +62,7 @@ FROM (SELECT k.i, k.i * CAST(2654435761 AS BIGINT) % CAST(4294967296 AS BIGINT) 
 }
 
 pub(crate) async fn fill(database: &BenchDatabase, fill: &Fill, contract: &ContractSnapshot) -> Result<(), String> {
-    let total = fill.finished + fill.waiting;
+    let total = fill.total();
     if total == 0 {
         return Ok(());
     }
