@@ -138,7 +138,7 @@ pub(super) struct Connection {
     served: Cell<bool>,
     /// Whether the connection is to be closed to make room for a new one.
     replaced: Cell<bool>,
-    /// How many bytes of the response body actix has not got yet.
+    /// The memory of the response body, until actix has got all of it.
     unsent: Cell<usize>,
     /// How many bytes are in memory because the client is slow: an incomplete head, requests after the current one, or a
     /// response that the client does not read. Request bodies are counted in [`crate::web::body`].

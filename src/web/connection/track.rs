@@ -40,7 +40,7 @@ pub(in crate::web) async fn track_requests(
     connection.responded(monotonic());
     let chunked = |body: BoxBody| {
         match body.size() {
-            BodySize::Sized(length) => connection.unsent.set(usize::try_from(length).unwrap_or(usize::MAX)),
+            BodySize::Sized(length) => connection.unsent.set(memory_of(length)),
             BodySize::Stream => connection.streaming(monotonic()),
             BodySize::None => {}
         }
@@ -67,7 +67,10 @@ impl MessageBody for ChunkedBody {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
         while self.rest.is_empty() {
             match ready!(Pin::new(&mut self.inner).poll_next(cx)) {
-                Some(Ok(bytes)) => self.rest = bytes,
+                Some(Ok(bytes)) => {
+                    self.connection.unsent.set(memory_of(bytes.len() as u64));
+                    self.rest = bytes;
+                }
                 end => {
                     self.connection.unsent.set(0);
                     return Poll::Ready(end);
@@ -76,9 +79,17 @@ impl MessageBody for ChunkedBody {
         }
         let length = self.rest.len().min(CHUNK_BYTES);
         let chunk = self.rest.split_to(length);
-        self.connection.unsent.set(self.rest.len());
+        if self.rest.is_empty() {
+            self.connection.unsent.set(0);
+        }
         Poll::Ready(Some(Ok(chunk)))
     }
+}
+
+/// The most memory that a body of this length takes: a buffer that grows while JSON is written doubles its size each time.
+/// All of it is in memory until the last byte is sent.
+fn memory_of(length: u64) -> usize {
+    usize::try_from(length).ok().and_then(usize::checked_next_power_of_two).unwrap_or(usize::MAX)
 }
 
 /// A stream has ended, or is not sent at all because the request was a HEAD.
