@@ -4,6 +4,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 
 use super::intents::{no_such_intent, parse_id};
 use super::json::{CancelledIntentJson, CommonErrors, ErrorJson};
+use crate::domain::actor::Actor;
 use crate::domain::intent::{Intent, IntentId};
 use crate::store::{Cancellation, StoreError};
 use crate::web::WebDeps;
@@ -33,10 +34,11 @@ pub(super) async fn cancel_intent(
     request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
+    by: Actor,
 ) -> Result<HttpResponse, ApiError> {
     let id = parse_id(&path)?;
     let after_attempt = after_attempt(request.query_string())?;
-    let cancelled = Cancelled::of(cancel(&deps, id, after_attempt).await?)?.ok_or_else(|| no_such_intent(&path))?;
+    let cancelled = Cancelled::of(cancel(&deps, id, after_attempt, by).await?)?.ok_or_else(|| no_such_intent(&path))?;
     Ok(cancelled.status().json(CancelledIntentJson::from(cancelled.intent())))
 }
 
@@ -82,8 +84,8 @@ pub fn after_attempt(text: &str) -> Result<bool, ApiError> {
 }
 
 /// Cancels an intent, and counts and logs it.
-pub async fn cancel(deps: &WebDeps, id: IntentId, after_attempt: bool) -> Result<Cancellation, StoreError> {
-    let cancellation = deps.store.cancel(id.clone(), after_attempt).await?;
+pub async fn cancel(deps: &WebDeps, id: IntentId, after_attempt: bool, by: Actor) -> Result<Cancellation, StoreError> {
+    let cancellation = deps.store.cancel(id.clone(), after_attempt, by).await?;
     match &cancellation {
         Cancellation::Cancelled(intent) => {
             log::info!("intent_cancelled intent_id={id:?} attempts={}", intent.attempt_count);

@@ -67,7 +67,7 @@ pub async fn change_target(
             Some(pause)
         }
         TargetChange::Resume => {
-            deps.store.resume_target(name.clone()).await?;
+            deps.store.resume_target(name.clone(), by).await?;
             log::info!("target_resumed submission_target={name:?} by={label:?}");
             None
         }

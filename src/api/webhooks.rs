@@ -4,6 +4,7 @@ use actix_web::{HttpResponse, web};
 
 use super::intents::{no_such_intent, parse_id};
 use super::json::{CommonErrors, ErrorJson, WebhookJson};
+use crate::domain::actor::Actor;
 use crate::store::Redelivery;
 use crate::web::WebDeps;
 use crate::web::error::ApiError;
@@ -22,9 +23,13 @@ use crate::web::error::ApiError;
         (status = 409, body = ErrorJson, description = "The intent is still pending; it has no webhook event yet"),
         CommonErrors,
     ))]
-pub(super) async fn redeliver(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+pub(super) async fn redeliver(
+    path: web::Path<String>,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, ApiError> {
     let id = parse_id(&path)?;
-    match deps.store.redeliver_webhook(id.clone()).await? {
+    match deps.store.redeliver_webhook(id.clone(), by).await? {
         Redelivery::NoIntent => return Err(no_such_intent(&path)),
         Redelivery::NoWebhook => {
             return Err(ApiError::NotFound(format!("the contract of intent {id:?} has no webhook")));

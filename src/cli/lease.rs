@@ -8,6 +8,8 @@ use clap::{Args, Subcommand};
 
 use super::CommandResult;
 use crate::config::settings::{LEASE_DURATION, StoreConfig, duration};
+use crate::config::variables::Variables;
+use crate::domain::actor::Actor;
 use crate::platform::clock::monotonic;
 use crate::telemetry::metrics::Metrics;
 
@@ -49,11 +51,18 @@ pub(super) async fn run(LeaseCommand::Reset(args): LeaseCommand) -> CommandResul
             return Err(alive(&lease.holder_id).into());
         }
     }
-    if !store.reset_lease(lease.epoch, lease.renewed_at).await? {
+    if !store.reset_lease(lease.epoch, lease.renewed_at, local_user()).await? {
         return Err(alive(&lease.holder_id).into());
     }
     println!("reset the lease of {}; a running instance acquires it within a second", lease.holder_id);
     Ok(())
+}
+
+/// Whoever runs this command, as the environment of the process says.
+fn local_user() -> Actor {
+    let variables = Variables::of_process();
+    let user = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| variables.get(name));
+    Actor::command_line(user.as_deref())
 }
 
 fn alive(holder_id: &str) -> String {

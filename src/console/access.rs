@@ -13,11 +13,11 @@ use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::{Method, StatusCode};
 use actix_web::middleware::Next;
-use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse, web};
+use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse, ResponseError, web};
 
-use super::passwords::Admission;
+use super::passwords::{Admission, named_user};
 use super::sign_in::{SignedIn, events, sign_in_first};
-use super::{Console, notice};
+use super::{Console, PageError, notice};
 use crate::web::operator::Operator;
 use crate::web::{WebDeps, origin};
 
@@ -105,11 +105,13 @@ async fn operator_of(request: &ServiceRequest, console: &Console, deps: &WebDeps
     let address = address_of(request.request());
     let authorization = request.headers().get(header::AUTHORIZATION);
     let admission = console.passwords.admit(&users, authorization, address).await;
-    events::password_refused(deps, &admission, address);
+    let user = named_user(&users, authorization);
+    console.sign_in.refusals().password(deps, &admission, user, address).await;
     match admission {
         Admission::Known(operator) => Ok(operator.into()),
         Admission::Right(operator) => {
-            events::signed_in(deps, &operator, address);
+            let recorded = events::signed_in(deps, &console.passwords, &operator, address).await;
+            recorded.map_err(|error| PageError::from(error).error_response())?;
             Ok(operator.into())
         }
         Admission::Missing if oidc.is_some() => Err(sign_in_first(request.request(), &users)),

@@ -9,6 +9,8 @@ use super::query_form::QueryForm;
 use super::search::redirect;
 use super::{Console, PageError, page, payload};
 use crate::api::inbox::{cursor_text, inbox_query, reprocess_one, reprocess_parked_of};
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::store::{Contact, InboxMessage, InboxPage, InboxQuery, InboxSubmission, InboxSubmissionState};
 use crate::web::WebDeps;
@@ -104,6 +106,7 @@ pub(super) async fn submission(
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
     operator: Operator,
+    by: Actor,
 ) -> Result<HttpResponse, PageError> {
     let (row, _) = find(&deps, &path).await?;
     let message = match row.message_id {
@@ -115,7 +118,11 @@ pub(super) async fn submission(
         None => None,
     };
     let nav = Nav::new("inbox", operator).at(deps.clock.now());
-    page(&SubmissionPage { payloads: console.payloads && nav.may_act(), nav, row, message })
+    let payloads = console.payloads && nav.may_act();
+    if payloads && message.is_some() {
+        deps.store.append_audit(NewAuditEntry::show_payload_of_submission(&by, row.id)).await?;
+    }
+    page(&SubmissionPage { payloads, nav, row, message })
 }
 
 async fn find(deps: &WebDeps, id: &str) -> Result<(InboxSubmission, Bytes), PageError> {
@@ -129,9 +136,11 @@ pub(super) async fn payload(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
+    by: Actor,
 ) -> Result<HttpResponse, PageError> {
     payload::require_enabled(&console)?;
     let (row, bytes) = find(&deps, &path).await?;
+    deps.store.append_audit(NewAuditEntry::show_payload_of_submission(&by, row.id)).await?;
     log::info!("payload_shown submission_id={}", row.id);
     payload::fragment(&bytes)
 }
@@ -161,6 +170,7 @@ pub(super) async fn contact(
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
     operator: Operator,
+    by: Actor,
 ) -> Result<HttpResponse, PageError> {
     let no_such = || PageError::NotFound(format!("There is no contact {:?}.", path.as_str()));
     let contact_id = Some(path.parse().map_err(|_| no_such())?);
@@ -173,12 +183,19 @@ pub(super) async fn contact(
     let next = found.next.map(|next| form.next_url(&format!("/ui/inbox/contacts/{}", contact.id), &cursor_text(next)));
     let nav = Nav::new("inbox", operator).at(deps.clock.now());
     let payloads = console.payloads && nav.may_act();
+    if payloads && !found.rows.is_empty() {
+        deps.store.append_audit(NewAuditEntry::show_messages_of_contact(&by, contact.id)).await?;
+    }
     page(&ContactPage { nav, contact, messages: found.rows, payloads, next })
 }
 
 /// Handles the button of one submission: reprocesses it and redirects to its page.
-pub(super) async fn reprocess(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
-    match reprocess_one(&deps, &path).await {
+pub(super) async fn reprocess(
+    path: web::Path<String>,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
+    match reprocess_one(&deps, &path, by).await {
         Ok(_) | Err(ApiError::AlreadyProcessed { .. }) => {
             Ok(redirect(&format!("/ui/inbox/submissions/{}", path.as_str())))
         }
@@ -190,9 +207,10 @@ pub(super) async fn reprocess(path: web::Path<String>, deps: web::Data<WebDeps>)
 pub(super) async fn reprocess_parked(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
+    by: Actor,
 ) -> Result<HttpResponse, PageError> {
     let slug = path.into_inner();
     let query = url::form_urlencoded::Serializer::new(String::new()).append_pair("client_slug", &slug).finish();
-    reprocess_parked_of(&deps, slug).await?;
+    reprocess_parked_of(&deps, slug, by).await?;
     Ok(redirect(&format!("/ui/inbox?{query}")))
 }

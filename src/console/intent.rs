@@ -10,6 +10,8 @@ use super::timeline::{self, Timeline};
 use super::wording::{self, duration_text, intent_href};
 use super::{Console, PageError, page, payload};
 use crate::api::cancel;
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::{Intent, IntentId};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{EventStatus, event_id};
@@ -134,27 +136,37 @@ pub(super) async fn payload(
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
+    by: Actor,
 ) -> Result<HttpResponse, PageError> {
     payload::require_enabled(&console)?;
     let id = parse_id(&path)?;
     let bytes = deps.store.payload(id.clone()).await?.ok_or_else(|| no_such(&path))?;
+    deps.store.append_audit(NewAuditEntry::show_payload_of_intent(&by, &id)).await?;
     log::info!("payload_shown intent_id={id:?}");
     payload::fragment(&bytes)
 }
 
 /// Handles the button that redelivers the webhook event, and redirects to the page of the intent.
-pub(super) async fn redeliver(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn redeliver(
+    path: web::Path<String>,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
     let id = parse_id(&path)?;
-    deps.store.redeliver_webhook(id.clone()).await?;
+    deps.store.redeliver_webhook(id.clone(), by).await?;
     log::info!("webhook_redelivered intent_id={id:?}");
     Ok(redirect(&intent_href(&id)))
 }
 
 /// Handles the button that cancels the intent, after its attempt if one is in progress, and redirects to its page. The page
 /// shows the result, also if the intent has ended in the meantime.
-pub(super) async fn cancel(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn cancel(
+    path: web::Path<String>,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
     let id = parse_id(&path)?;
-    if cancel::cancel(&deps, id.clone(), true).await? == Cancellation::NotFound {
+    if cancel::cancel(&deps, id.clone(), true, by).await? == Cancellation::NotFound {
         return Err(no_such(&path));
     }
     Ok(redirect(&intent_href(&id)))

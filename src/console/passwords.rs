@@ -153,6 +153,11 @@ impl Passwords {
         Admission::Right(operator(user))
     }
 
+    /// Forgets the credentials of a user, whose next request is then checked again. For a sign-in that was not recorded.
+    pub(super) fn forget(&self, name: &str) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
     fn knows(&self, user: &ConsoleUser, password: &str) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&user.name).copied();
         known.is_some_and(|known| known.ct_eq(&self.credentials_hash(user, password)).into())
@@ -174,6 +179,13 @@ impl Passwords {
 
 fn operator(user: &ConsoleUser) -> Operator {
     Operator { name: Some(Arc::clone(&user.name)), role: user.role, known_by: KnownBy::Password }
+}
+
+/// The user whose name the `Authorization` header has, if there is such a user.
+pub(super) fn named_user<'a>(users: &'a Users, authorization: Option<&HeaderValue>) -> Option<&'a str> {
+    let given = credentials(authorization)?;
+    let name = given.split_once(':').map_or(given.as_str(), |(name, _)| name);
+    users.find(name).map(|user| &*user.name)
 }
 
 /// The `user:password` of an `Authorization` header with basic auth.

@@ -15,6 +15,7 @@ use super::time_input::{self, Zone};
 use super::{PageError, page, wording};
 use crate::api::intents::page_limit;
 use crate::api::redrives::{change_redrive, json as redrive_json, parse_id, plan_redrive};
+use crate::domain::actor::Actor;
 use crate::domain::redrive::{RedriveChange, RedriveId, RedriveRate, RedriveState};
 use crate::domain::time::Timestamp;
 use crate::store::Redrive;
@@ -122,11 +123,15 @@ pub(super) async fn show(
 }
 
 /// Handles the forms that plan a redrive of selected intents or of all that match a filter. Redirects to the plan.
-pub(super) async fn plan(payload: web::Payload, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
+pub(super) async fn plan(
+    payload: web::Payload,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
     let form = Form::read(&deps, payload).await?;
     let now = deps.clock.now();
     let order = redrive_json::parse_plan(request_of(&form, now)?.to_string().as_bytes())?;
-    let planned = plan_redrive(&deps, order).await?;
+    let planned = plan_redrive(&deps, order, by).await?;
     Ok(redirect(&format!("/ui/redrives/{}", planned.id)))
 }
 
@@ -164,6 +169,7 @@ pub(super) async fn start(
     path: web::Path<String>,
     payload: web::Payload,
     deps: web::Data<WebDeps>,
+    by: Actor,
 ) -> Result<HttpResponse, PageError> {
     let form = Form::read(&deps, payload).await?;
     let text = form.text("ratePerSecond");
@@ -171,26 +177,38 @@ pub(super) async fn start(
     let rate = rate.ok_or_else(|| {
         PageError::NotDone(format!("The rate must be a whole number from 1 to {}, not {text:?}.", RedriveRate::MAX))
     })?;
-    change(&path, &deps, RedriveChange::Start { rate }).await
+    change(&path, &deps, RedriveChange::Start { rate }, by).await
 }
 
 /// Handles the button that pauses a redrive.
-pub(super) async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
-    change(&path, &deps, RedriveChange::Pause).await
+pub(super) async fn pause(
+    path: web::Path<String>,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
+    change(&path, &deps, RedriveChange::Pause, by).await
 }
 
 /// Handles the button that resumes a redrive.
-pub(super) async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
-    change(&path, &deps, RedriveChange::Resume).await
+pub(super) async fn resume(
+    path: web::Path<String>,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
+    change(&path, &deps, RedriveChange::Resume, by).await
 }
 
 /// Handles the button that cancels a redrive.
-pub(super) async fn cancel(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, PageError> {
-    change(&path, &deps, RedriveChange::Cancel).await
+pub(super) async fn cancel(
+    path: web::Path<String>,
+    deps: web::Data<WebDeps>,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
+    change(&path, &deps, RedriveChange::Cancel, by).await
 }
 
-async fn change(raw: &str, deps: &WebDeps, change: RedriveChange) -> Result<HttpResponse, PageError> {
-    let redrive = change_redrive(deps, parse_id(raw)?, change).await?;
+async fn change(raw: &str, deps: &WebDeps, change: RedriveChange, by: Actor) -> Result<HttpResponse, PageError> {
+    let redrive = change_redrive(deps, parse_id(raw)?, change, by).await?;
     Ok(redirect(&format!("/ui/redrives/{}", redrive.id)))
 }
 

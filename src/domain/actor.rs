@@ -18,10 +18,13 @@ pub enum ActorKind {
     Anonymous,
     /// Whoever ran a command that works on the store itself, such as `lease reset`.
     CommandLine,
+    /// The service itself, because it is configured to do something.
+    Service,
 }
 
 impl ActorKind {
-    pub const ALL: [Self; 5] = [Self::Token, Self::Console, Self::Loopback, Self::Anonymous, Self::CommandLine];
+    pub const ALL: [Self; 6] =
+        [Self::Token, Self::Console, Self::Loopback, Self::Anonymous, Self::CommandLine, Self::Service];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -30,6 +33,7 @@ impl ActorKind {
             Self::Loopback => "loopback",
             Self::Anonymous => "anonymous",
             Self::CommandLine => "command_line",
+            Self::Service => "service",
         }
     }
 
@@ -71,8 +75,19 @@ impl Actor {
         Self::new(ActorKind::CommandLine, user, None)
     }
 
+    /// The instance of the service with this holder id.
+    pub fn service(holder: &str) -> Self {
+        Self::new(ActorKind::Service, Some(holder), None)
+    }
+
+    /// Somebody who wanted to sign in to the console and was refused. `user` is set if it is known who it should have been.
+    pub fn refused(user: Option<&str>, address: Option<IpAddr>) -> Self {
+        Self::new(ActorKind::Console, user, address)
+    }
+
     fn new(kind: ActorKind, name: Option<&str>, address: Option<IpAddr>) -> Self {
-        Self { kind, name: name.map(storable), address: address.map(|address| address.to_canonical()) }
+        let name = name.filter(|name| !name.trim().is_empty()).map(storable);
+        Self { kind, name, address: address.map(|address| address.to_canonical()) }
     }
 
     pub fn kind(&self) -> ActorKind {
@@ -138,6 +153,7 @@ mod tests {
         assert_eq!(Actor::token("a\0b\n", None).name(), Some("a\u{fffd}b\u{fffd}"));
         assert_eq!(Actor::console("ann", None).label(), "ann");
         assert_eq!(Actor::not_signed_in(None).label(), "loopback");
+        assert_eq!(Actor::token(" ", None).name(), None, "a blank name is none");
         for kind in ActorKind::ALL {
             assert_eq!(ActorKind::parse(kind.as_str()), Some(kind));
         }

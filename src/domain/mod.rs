@@ -5,6 +5,8 @@
 
 pub mod actor;
 pub mod attempt;
+pub mod audit;
+pub mod audit_chain;
 pub mod client;
 pub mod contract;
 pub mod event_json;

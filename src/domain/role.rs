@@ -7,7 +7,7 @@ pub enum Role {
     Viewer,
     /// Also sees payloads and acts: pause, resume, cancel, redeliver, reprocess.
     Operator,
-    /// May do everything.
+    /// Also sees the audit log.
     Admin,
 }
 

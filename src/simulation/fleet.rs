@@ -120,7 +120,7 @@ impl Fleet {
                 let name = TARGETS[target].parsed_name();
                 let _since = world.store.pause_target(name.clone(), None, somebody()).await.unwrap();
                 pass(duration).await;
-                world.store.resume_target(name).await.unwrap();
+                world.store.resume_target(name, somebody()).await.unwrap();
                 world.log(format_args!("{} resumes", TARGETS[target].name));
             }
         }
@@ -156,7 +156,7 @@ impl Fleet {
             host.gate.thaw();
         }
         for target in &TARGETS {
-            world.store.resume_target(target.parsed_name()).await.unwrap();
+            world.store.resume_target(target.parsed_name(), somebody()).await.unwrap();
         }
         let end = world.elapsed() + SETTLING;
         while !world.is_violated() {
@@ -177,7 +177,7 @@ impl Fleet {
     /// Makes events that wait for a later try due now, as an operator can.
     async fn redeliver(&self) {
         for id in self.world.events_that_wait() {
-            let _result = self.world.store.redeliver_webhook(id).await.unwrap();
+            let _result = self.world.store.redeliver_webhook(id, somebody()).await.unwrap();
         }
     }
 }

@@ -6,6 +6,7 @@ use super::faults::Fault;
 use super::instance::Gate;
 use super::store::pass;
 use super::world::World;
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::intent::IntentId;
 use crate::domain::policy::Decision;
 use crate::platform::mutated;
@@ -52,7 +53,7 @@ async fn commit_before_events(world: &World, gate: &Gate, batch: WriteBatch) -> 
     pass(PAUSE).await;
     let ended = finishes.iter().filter(|finish| !matches!(finish.decision, Decision::RetryAt(_)));
     for finish in ended.filter(|_| !gate.is_closed()) {
-        let _result = world.store.redeliver_webhook(finish.attempt.intent_id.clone()).await?;
+        let _result = world.store.redeliver_webhook(finish.attempt.intent_id.clone(), somebody()).await?;
     }
     Ok(results)
 }

@@ -23,15 +23,16 @@ use super::client::{StoreClient, Wake};
 #[cfg(test)]
 use super::faulty::Intercept;
 use super::{
-    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery,
-    EventRead, FencedFuture, FencedResult, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery,
-    InboxSubmission, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, NewRedrive,
-    OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery,
-    Redrive, RedrivePage, RedriveSource, RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess,
-    RunningRedrive, ScheduleSnapshot, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetPause,
-    WriteBatch,
+    AuditChain, AuditPage, AuditPurge, AuditPurged, AuditQuery, Backlog, BatchResults, Cancellation, ChangedRedrive,
+    Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery, EventRead, FencedFuture, FencedResult,
+    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxSubmission, IntentDetail,
+    IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview,
+    Planning, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource,
+    RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, StoreError,
+    StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetPause, WriteBatch,
 };
 use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
@@ -52,6 +53,7 @@ pub trait Store:
     + JobStore
     + InboxStore
     + RedriveStore
+    + AuditStore
 {
 }
 
@@ -66,6 +68,7 @@ impl<S> Store for S where
         + JobStore
         + InboxStore
         + RedriveStore
+        + AuditStore
 {
 }
 
@@ -150,7 +153,7 @@ store_calls! {
         leader fn lease_state() -> LeaseState;
         /// Frees the lease if it still has this epoch and was not renewed since; returns whether it did. For operators who
         /// know that its holder is dead.
-        leader fn reset_lease(epoch: i64, renewed_at: Timestamp) -> bool;
+        leader fn reset_lease(epoch: i64, renewed_at: Timestamp, by: Actor) -> bool;
     }
 
     /// What the leader needs to schedule attempts, and upkeep.
@@ -184,7 +187,7 @@ store_calls! {
         read fn overview() -> Overview;
         /// Ends an intent that waits for an attempt. If its attempt is in progress and `after_attempt` is set, no further attempt
         /// starts after it, also under later terms.
-        write(Webhooks) fn cancel(id: IntentId, after_attempt: bool) -> Cancellation;
+        write(Webhooks) fn cancel(id: IntentId, after_attempt: bool, by: Actor) -> Cancellation;
     }
 
     /// The event feed.
@@ -205,7 +208,7 @@ store_calls! {
         /// nothing changes.
         write fn pause_target(target: TargetName, reason: Option<PauseReason>, by: Actor) -> TargetPause;
         /// Lets attempts of this target start again.
-        write(Scheduler) fn resume_target(target: TargetName) -> ();
+        write(Scheduler) fn resume_target(target: TargetName, by: Actor) -> ();
     }
 
     /// Webhook events and the tries to deliver them.
@@ -220,7 +223,7 @@ store_calls! {
         /// Closes open tries as interrupted, except those in flight, makes their events due now, and returns their number.
         fenced fn close_webhooks(term: Term, under_way: Vec<IntentSeq>) -> usize;
         /// Makes the event of a terminal intent due now, or as soon as the try in flight has failed.
-        write(Webhooks) fn redeliver_webhook(id: IntentId) -> Redelivery;
+        write(Webhooks) fn redeliver_webhook(id: IntentId, by: Actor) -> Redelivery;
     }
 
     /// Jobs of tenants.
@@ -240,7 +243,7 @@ store_calls! {
         /// been tried again meanwhile is left as it is.
         fenced fn process_inbox(term: Term, processed: Vec<ProcessedInboxSubmission>) -> Vec<Result<(), StoreError>>;
         /// Makes submissions that are not processed due now, and returns their number.
-        write(Inbox) fn reprocess(which: Reprocess) -> usize;
+        write(Inbox) fn reprocess(which: Reprocess, by: Actor) -> usize;
         read fn find_submission(id: InboxSubmissionId) -> Option<(InboxSubmission, Bytes)>;
         read fn list_submissions(query: InboxQuery) -> InboxPage<InboxSubmission>;
         read fn list_contacts(query: InboxQuery) -> InboxPage<Contact>;
@@ -258,7 +261,7 @@ store_calls! {
         /// Returns redrives, the newest first, after this one.
         read fn list_redrives(after: Option<RedriveId>, limit: usize) -> RedrivePage;
         /// Starts, pauses, resumes or cancels a redrive.
-        write(Redrives) fn change_redrive(id: RedriveId, change: RedriveChange) -> ChangedRedrive;
+        write(Redrives) fn change_redrive(id: RedriveId, change: RedriveChange, by: Actor) -> ChangedRedrive;
         /// Returns the running redrives, the oldest first.
         leader fn running_redrives() -> Vec<RunningRedrive>;
         /// Creates the next intents of a redrive in one transaction. Intents of targets that are not admitted are left for
@@ -267,5 +270,18 @@ store_calls! {
         /// Deletes what is left of redrives that are over and of plans that were not started in time, and redrives that ended
         /// before `keep_for`. Returns whether more is left to delete.
         fenced fn tidy_redrives(term: Term, keep_for: Option<Duration>) -> bool;
+    }
+
+    /// The audit log. Calls that act for an [`Actor`] append their entry themselves, in their own transaction, if they change
+    /// anything.
+    trait AuditStore {
+        /// Appends the entry of an action that writes nothing else.
+        request fn append_audit(entry: NewAuditEntry) -> ();
+        read fn list_audit(query: AuditQuery) -> AuditPage;
+        /// Returns the next entries after this number, the oldest first, and the newest entry that was appended.
+        read fn audit_chain(after: i64, limit: usize) -> AuditChain;
+        /// Deletes the oldest entries that need not be kept any more, if their chain is intact, and appends an entry that says
+        /// so.
+        fenced fn purge_audit(term: Term, request: AuditPurge) -> AuditPurged;
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
 use crate::domain::time::Timestamp;
@@ -252,4 +254,13 @@ pub enum Reprocess {
         client_slug: String,
         limit: usize,
     },
+}
+
+impl Reprocess {
+    pub(super) fn audit_entry(&self, by: &Actor) -> NewAuditEntry {
+        match self {
+            Self::One(id) => NewAuditEntry::reprocess_submission(by, *id),
+            Self::ParkedOf { client_slug, .. } => NewAuditEntry::reprocess_parked(by, client_slug),
+        }
+    }
 }

@@ -7,6 +7,7 @@
 //! [`crate::domain`], not here.
 
 pub mod actor;
+mod audit;
 mod batch;
 mod cancel;
 pub mod client;
@@ -41,6 +42,7 @@ mod webhooks;
 
 use std::time::Duration;
 
+pub use self::audit::{AuditActor, AuditChain, AuditPage, AuditPurge, AuditPurged, AuditQuery};
 pub use self::batch::{
     BatchResults, Conflict, FencedResults, FencedWrites, FinishResult, MAX_AHEAD, NewIntent, StartResult, StoredIntent,
     Submitted, WriteBatch,
@@ -51,8 +53,8 @@ pub use self::console::{
     Overview, RECENT_MINUTES, TargetHealth, minute_of,
 };
 pub use self::contract::{
-    EventStore, InboxStore, IntentStore, JobStore, LeaseStore, RedriveStore, ScheduleStore, Store, TargetStore,
-    WebhookStore, WriteStore,
+    AuditStore, EventStore, InboxStore, IntentStore, JobStore, LeaseStore, RedriveStore, ScheduleStore, Store,
+    TargetStore, WebhookStore, WriteStore,
 };
 pub use self::error::{FencedError, FencedFuture, FencedResult, StoreError, StoreFailure, StoreFuture};
 pub use self::events::{

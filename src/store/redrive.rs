@@ -6,6 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::StoreError;
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::contract::ContractSnapshot;
 use crate::domain::intent::{Intent, IntentId, Status, TargetName};
 use crate::domain::outcome::Contact;
@@ -22,6 +24,8 @@ pub struct RedriveLink {
     pub redrive: Option<RedriveId>,
     /// The id of the first intent of the chain, which gateways get as `Idempotency-Key`.
     pub gateway_key: IntentId,
+    /// The entry of the audit log, if the new intent was asked for alone. It is appended if the intent is created.
+    pub audit: Option<NewAuditEntry>,
 }
 
 /// An intent with everything that a new intent repeats of it.
@@ -45,6 +49,16 @@ pub struct NewRedrive {
     pub note: Option<String>,
     /// The targets of the registry in force.
     pub registered: Arc<BTreeSet<TargetName>>,
+    /// Who plans it.
+    pub by: Actor,
+}
+
+impl NewRedrive {
+    /// The entry of the audit log for a plan with this many intents.
+    pub(super) fn audit_entry(&self, count: usize) -> NewAuditEntry {
+        let note = self.note.as_deref();
+        NewAuditEntry::plan_redrive(&self.by, self.id, &self.filter_json, self.include_unknown, note, count)
+    }
 }
 
 /// The result of planning a redrive.

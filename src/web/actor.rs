@@ -1,7 +1,8 @@
-//! Who sent a request, for the calls of the store that act on behalf of an operator. This is the only place of the HTTP
-//! server that creates an [`Actor`].
+//! Who sent a request, for the calls of the store that act on behalf of an operator, and for the audit log. This is the only
+//! place of the HTTP server that creates an [`Actor`].
 
 use std::future::{Ready, ready};
+use std::net::IpAddr;
 
 use actix_web::dev::Payload;
 use actix_web::{FromRequest, HttpMessage, HttpRequest, web};
@@ -17,17 +18,31 @@ impl FromRequest for Actor {
     type Future = Ready<Result<Self, ApiError>>;
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
-        ready(of_request(request))
+        ready(actor_of(request))
     }
 }
 
+/// A person who uses the console from this address.
+pub fn person(operator: &Operator, address: Option<IpAddr>) -> Actor {
+    let name = operator.name.as_deref();
+    name.map_or_else(|| Actor::not_signed_in(address), |name| Actor::console(name, address))
+}
+
+/// Somebody whose sign-in to the console is refused, with the name of the user if there is such a user.
+pub fn refused_person(user: Option<&str>, address: Option<IpAddr>) -> Actor {
+    Actor::refused(user, address)
+}
+
+/// The address of the connection, not of a proxy header: a client could forge the header.
+fn address_of(request: &HttpRequest) -> Option<IpAddr> {
+    request.peer_addr().map(|peer| peer.ip())
+}
+
 /// The person whom the guard of the console has established; in the API the client whose token the request carries.
-fn of_request(request: &HttpRequest) -> Result<Actor, ApiError> {
-    // The address of the connection, not of a proxy header: a client could forge the header.
-    let address = request.peer_addr().map(|peer| peer.ip());
+pub fn actor_of(request: &HttpRequest) -> Result<Actor, ApiError> {
+    let address = address_of(request);
     if let Some(operator) = request.extensions().get::<Operator>() {
-        let name = operator.name.as_deref();
-        return Ok(name.map_or_else(|| Actor::not_signed_in(address), |name| Actor::console(name, address)));
+        return Ok(person(operator, address));
     }
     let deps = request.app_data::<web::Data<WebDeps>>().ok_or(ApiError::Internal)?;
     match (auth::caller(request, &deps.registry.get()), deps.auth) {

@@ -4,7 +4,7 @@
 //! This folder serves no resource of its own; [`crate::api`] and [`crate::console`] register theirs. [`error`] is the only
 //! place that maps errors to HTTP statuses.
 
-mod actor;
+pub mod actor;
 pub mod auth;
 pub mod body;
 mod connection;

@@ -10,6 +10,7 @@ use crate::domain::client::Scope;
 use crate::domain::intent::IntentId;
 use crate::store::Job;
 use crate::web::WebDeps;
+use crate::web::actor::actor_of;
 use crate::web::error::ApiError;
 use crate::web::trace::of_request_or_new;
 
@@ -43,7 +44,8 @@ pub(crate) async fn cancel_job(
 async fn cancel_own(request: &HttpRequest, deps: &WebDeps, id: &str) -> Result<HttpResponse, ApiError> {
     let job = own_job(request, deps, id, Scope::JobsSubmit).await?;
     let after_attempt = after_attempt(request.query_string())?;
-    let cancellation = cancel(deps, IntentId::of_job(job.id), after_attempt).await?;
+    let by = actor_of(request)?;
+    let cancellation = cancel(deps, IntentId::of_job(job.id), after_attempt, by).await?;
     let cancelled = Cancelled::of(cancellation)?.ok_or_else(|| no_such_job(id))?;
     let intent = cancelled.intent().clone();
     let may_have_been_sent = intent.attempt_count > 0;

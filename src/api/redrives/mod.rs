@@ -10,6 +10,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use self::json::{PlanRequest, RedriveJson, RedriveListJson, StartRequest};
 use super::intents::page_limit;
 use super::json::{CommonErrors, ErrorJson};
+use crate::domain::actor::Actor;
 use crate::domain::redrive::{MAX_PLANNED, RedriveChange, RedriveFilter, RedriveId, RedriveRate};
 use crate::store::{ChangedRedrive, NewRedrive, Planning, Redrive};
 use crate::web::error::ApiError;
@@ -44,9 +45,9 @@ const MAX_BYTES: usize = 1024 * 1024;
         (status = 413, body = ErrorJson, description = "The request body has more than 1 MiB"),
         CommonErrors,
     ))]
-pub async fn plan(payload: web::Payload, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
+pub async fn plan(payload: web::Payload, deps: web::Data<WebDeps>, by: Actor) -> Result<HttpResponse, ApiError> {
     let (body, _reservation) = deps.bodies.read(payload, MAX_BYTES).await?;
-    let planned = plan_redrive(&deps, json::parse_plan(&body)?).await?;
+    let planned = plan_redrive(&deps, json::parse_plan(&body)?, by).await?;
     Ok(HttpResponse::Created().json(RedriveJson::from(&planned)))
 }
 
@@ -58,7 +59,7 @@ pub struct PlanOrder {
 }
 
 /// Plans a redrive, and logs it.
-pub async fn plan_redrive(deps: &WebDeps, order: PlanOrder) -> Result<Redrive, ApiError> {
+pub async fn plan_redrive(deps: &WebDeps, order: PlanOrder, by: Actor) -> Result<Redrive, ApiError> {
     let registry = deps.registry.get();
     if let RedriveFilter::Matching(conditions) = &order.filter
         && let Some(target) = conditions.target.as_ref().filter(|target| registry.contract(target).is_none())
@@ -75,6 +76,7 @@ pub async fn plan_redrive(deps: &WebDeps, order: PlanOrder) -> Result<Redrive, A
         include_unknown: order.include_unknown,
         note: order.note,
         registered: Arc::new(registered),
+        by,
     };
     match deps.store.plan_redrive(new).await? {
         Planning::Planned(redrive) => {
@@ -149,11 +151,12 @@ pub async fn start(
     path: web::Path<String>,
     payload: web::Payload,
     deps: web::Data<WebDeps>,
+    by: Actor,
 ) -> Result<HttpResponse, ApiError> {
     let id = parse_id(&path)?;
     let (body, _reservation) = deps.bodies.read(payload, MAX_BYTES).await?;
     let rate: RedriveRate = json::parse_start(&body)?;
-    respond(&deps, id, RedriveChange::Start { rate }).await
+    respond(&deps, id, RedriveChange::Start { rate }, by).await
 }
 
 /// Pause a running redrive
@@ -166,8 +169,8 @@ pub async fn start(
         (status = 409, body = ErrorJson, description = "The redrive is not running (`invalid_state`)"),
         CommonErrors,
     ))]
-pub async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
-    respond(&deps, parse_id(&path)?, RedriveChange::Pause).await
+pub async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>, by: Actor) -> Result<HttpResponse, ApiError> {
+    respond(&deps, parse_id(&path)?, RedriveChange::Pause, by).await
 }
 
 /// Resume a paused redrive
@@ -180,8 +183,8 @@ pub async fn pause(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<
         (status = 409, body = ErrorJson, description = "The redrive is not paused (`invalid_state`)"),
         CommonErrors,
     ))]
-pub async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
-    respond(&deps, parse_id(&path)?, RedriveChange::Resume).await
+pub async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>, by: Actor) -> Result<HttpResponse, ApiError> {
+    respond(&deps, parse_id(&path)?, RedriveChange::Resume, by).await
 }
 
 /// Cancel a redrive
@@ -196,17 +199,22 @@ pub async fn resume(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result
         (status = 409, body = ErrorJson, description = "The redrive has already ended (`invalid_state`)"),
         CommonErrors,
     ))]
-pub async fn cancel(path: web::Path<String>, deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {
-    respond(&deps, parse_id(&path)?, RedriveChange::Cancel).await
+pub async fn cancel(path: web::Path<String>, deps: web::Data<WebDeps>, by: Actor) -> Result<HttpResponse, ApiError> {
+    respond(&deps, parse_id(&path)?, RedriveChange::Cancel, by).await
 }
 
-async fn respond(deps: &WebDeps, id: RedriveId, change: RedriveChange) -> Result<HttpResponse, ApiError> {
-    Ok(HttpResponse::Ok().json(RedriveJson::from(&change_redrive(deps, id, change).await?)))
+async fn respond(deps: &WebDeps, id: RedriveId, change: RedriveChange, by: Actor) -> Result<HttpResponse, ApiError> {
+    Ok(HttpResponse::Ok().json(RedriveJson::from(&change_redrive(deps, id, change, by).await?)))
 }
 
 /// Starts, pauses, resumes or cancels a redrive, and logs it.
-pub async fn change_redrive(deps: &WebDeps, id: RedriveId, change: RedriveChange) -> Result<Redrive, ApiError> {
-    match deps.store.change_redrive(id, change).await? {
+pub async fn change_redrive(
+    deps: &WebDeps,
+    id: RedriveId,
+    change: RedriveChange,
+    by: Actor,
+) -> Result<Redrive, ApiError> {
+    match deps.store.change_redrive(id, change, by).await? {
         ChangedRedrive::Changed(redrive) => {
             log::info!("redrive_changed redrive_id={id} change={} created={}", change.as_str(), redrive.created);
             Ok(*redrive)

@@ -8,6 +8,8 @@ use utoipa::ToSchema;
 use super::super::intents::{no_such_intent, parse_id};
 use super::super::json::{CommonErrors, ErrorJson};
 use super::json::object;
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::{Intent, IntentId, Payload, Status};
 use crate::domain::intent_json::IntentJson;
 use crate::domain::redrive::redriven_id;
@@ -53,11 +55,12 @@ pub async fn redrive(
     path: web::Path<String>,
     payload: web::Payload,
     deps: web::Data<WebDeps>,
+    by: Actor,
 ) -> Result<HttpResponse, ApiError> {
     let id = parse_id(&path)?;
     let (body, _reservation) = deps.bodies.read(payload, deps.max_payload_bytes + ENVELOPE_BYTES).await?;
     let edited = parse_payload(&body, deps.max_payload_bytes)?;
-    let created = redrive_intent(&deps, id, edited, trace::of_request(&request)).await?;
+    let created = redrive_intent(&deps, id, edited, trace::of_request(&request), &by).await?;
     Ok(HttpResponse::Created().json(IntentJson::from(&created)))
 }
 
@@ -78,6 +81,7 @@ pub async fn redrive_intent(
     id: IntentId,
     edited: Option<Payload>,
     trace: Option<TraceContext>,
+    by: &Actor,
 ) -> Result<Intent, ApiError> {
     let source = deps.store.redrive_source(id.clone()).await?;
     let RedriveSource { intent, payload, gateway_key } = source.ok_or_else(|| no_such_intent(id.as_str()))?;
@@ -93,9 +97,10 @@ pub async fn redrive_intent(
     })?;
     // The same for every request, so that a repeated one does not create another intent.
     const ALONE: &str = "single";
-    let link = RedriveLink { of: id.clone(), redrive: None, gateway_key };
-    let payload = edited.unwrap_or_else(|| Payload::new(payload));
     let new_id = redriven_id(&id, ALONE);
+    let audit = Some(NewAuditEntry::redrive_intent(by, &id, &new_id, edited.is_some()));
+    let link = RedriveLink { of: id.clone(), redrive: None, gateway_key, audit };
+    let payload = edited.unwrap_or_else(|| Payload::new(payload));
     let new = NewIntent { id: new_id, contract, payload, not_before: None, redrive: Some(link), trace, job: None };
     match deps.store.submit(new).await? {
         Submitted::Created(created) => {

@@ -8,6 +8,7 @@ use crate::api::cancel;
 use crate::console::form::Form;
 use crate::console::nav::Nav;
 use crate::console::{PageError, page};
+use crate::domain::actor::Actor;
 use crate::domain::intent::{IntentId, Status};
 use crate::store::Cancellation;
 use crate::web::WebDeps;
@@ -33,6 +34,7 @@ pub(in crate::console) async fn cancel_selected(
     payload: web::Payload,
     deps: web::Data<WebDeps>,
     operator: Operator,
+    by: Actor,
 ) -> Result<HttpResponse, PageError> {
     let form = Form::read(&deps, payload).await?;
     let ids: Vec<_> = form.all("intentId").filter_map(|text| IntentId::parse(text).ok()).collect();
@@ -42,7 +44,7 @@ pub(in crate::console) async fn cancel_selected(
     }
     let nav = Nav::new("intents", operator).at(deps.clock.now());
     if form.has("confirmed") {
-        let done = cancel_all(&deps, ids).await?;
+        let done = cancel_all(&deps, ids, &by).await?;
         return page(&CancelPage { nav, rows: Vec::new(), ended: 0, done });
     }
     let (mut rows, mut ended) = (Vec::new(), 0);
@@ -57,10 +59,10 @@ pub(in crate::console) async fn cancel_selected(
 }
 
 /// Cancels the intents one after the other, and returns the results in words.
-async fn cancel_all(deps: &WebDeps, ids: Vec<IntentId>) -> Result<Vec<String>, PageError> {
+async fn cancel_all(deps: &WebDeps, ids: Vec<IntentId>, by: &Actor) -> Result<Vec<String>, PageError> {
     let (mut cancelled, mut later, mut ended, mut gone) = (0, 0, 0, 0);
     for id in ids {
-        match cancel::cancel(deps, id, true).await? {
+        match cancel::cancel(deps, id, true, by.clone()).await? {
             Cancellation::Cancelled(_) | Cancellation::CancelledBefore(_) => cancelled += 1,
             Cancellation::AfterAttempt(_) | Cancellation::AttemptInProgress(_) => later += 1,
             Cancellation::AlreadyTerminal(_) => ended += 1,

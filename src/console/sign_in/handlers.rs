@@ -122,8 +122,10 @@ pub(in crate::console) async fn start(
     deps: web::Data<WebDeps>,
 ) -> Result<HttpResponse, PageError> {
     let oidc = provider_of(&deps)?;
-    let begun = begin(&request, &console, &deps, &oidc).await;
-    Ok(begun.unwrap_or_else(|refusal| refused(&request, &console, &deps, &refusal)))
+    match begin(&request, &console, &deps, &oidc).await {
+        Ok(response) => Ok(response),
+        Err(refusal) => Ok(refused(&request, &console, &deps, &refusal).await),
+    }
 }
 
 async fn begin(
@@ -162,8 +164,10 @@ pub(in crate::console) async fn callback(
     let oidc = provider_of(&deps)?;
     let parameters = Parameters::of_query(&request);
     let cookies = console.sign_in.cookies();
-    let finished = finish(&request, &parameters, &console, &deps, &oidc).await;
-    let mut response = finished.unwrap_or_else(|refusal| refused(&request, &console, &deps, &refusal));
+    let mut response = match finish(&request, &parameters, &console, &deps, &oidc).await {
+        Ok(response) => response,
+        Err(refusal) => refused(&request, &console, &deps, &refusal).await,
+    };
     let name = cookies.transaction_name(parameters.get("state").unwrap_or_default());
     add_cookies(response.headers_mut(), cookies.remove(&name));
     Ok(response)
@@ -181,7 +185,8 @@ async fn finish(
     let claims = claims_of(parameters, &transaction, sign_in, deps, oidc).await?;
     let (operator, who) = person_of(&claims, oidc)?;
     let session = sign_in.begin_session(who, deps.clock.now()).ok_or(Refusal::Internal)?;
-    events::signed_in(deps, &operator, address_of(request));
+    let recorded = events::signed_in(deps, &console.passwords, &operator, address_of(request)).await;
+    recorded.map_err(|_| Refusal::StoreDown)?;
     let mut response = redirect(&transaction.return_to);
     add_cookies(response.headers_mut(), [session]);
     Ok(response)
@@ -241,8 +246,8 @@ fn person_of(claims: &Map<String, Value>, oidc: &OidcConfig) -> Result<(Operator
 }
 
 /// The page of a refused sign-in.
-fn refused(request: &HttpRequest, console: &Console, deps: &WebDeps, refusal: &Refusal) -> HttpResponse {
-    console.sign_in.refusals.record(deps, refusal, address_of(request));
+async fn refused(request: &HttpRequest, console: &Console, deps: &WebDeps, refusal: &Refusal) -> HttpResponse {
+    console.sign_in.refusals.provider(deps, refusal, address_of(request)).await;
     let link = match refusal {
         // The provider knows the browser and would send the same person again.
         Refusal::NoRole { .. } => Link { href: format!("{START}?again="), text: "Sign in as somebody else".to_owned() },
@@ -268,13 +273,14 @@ pub(in crate::console) async fn password(
     let (users, address) = (console.users(&deps.registry.get()), address_of(&request));
     let (name, given) = (form.get("name").unwrap_or_default(), form.get("password").unwrap_or_default());
     let admission = console.passwords.check(&users, name, given, address).await;
-    events::password_refused(&deps, &admission, address);
+    let user = users.find(name).map(|user| &*user.name);
+    console.sign_in.refusals.password(&deps, &admission, user, address).await;
     let (status, text, retry_after) = match &admission {
         Admission::Known(operator) | Admission::Right(operator) => {
             let user = operator.name.as_deref().and_then(|name| users.find(name));
             let session = user.and_then(|user| console.sign_in.begin_session(Who::of_user(user), deps.clock.now()));
             if let Some(session) = session {
-                events::signed_in(&deps, operator, address);
+                events::signed_in(&deps, &console.passwords, operator, address).await?;
                 let mut response = redirect(form.return_to());
                 add_cookies(response.headers_mut(), [session]);
                 return Ok(response);
@@ -312,7 +318,7 @@ pub(in crate::console) async fn sign_out(
     let signed_in = sign_in.signed_in(&request, &users, Some(&oidc), deps.clock.now());
     let mut response = redirect(SIGN_OUT);
     if let Some(signed_in) = signed_in {
-        events::signed_out(&signed_in.operator, address_of(&request));
+        events::signed_out(&deps, &signed_in.operator, address_of(&request)).await;
         if matches!(signed_in.operator.known_by, KnownBy::Provider { .. })
             && let Some(url) = end_session_url(&request, &console, &oidc).await
         {

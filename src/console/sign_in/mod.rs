@@ -87,6 +87,11 @@ impl SignIn {
         self.cookies().https
     }
 
+    /// Records refused sign-ins.
+    pub(super) fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
     /// The URL under which the browser reaches the console, without a path.
     fn base_url(&self, request: &HttpRequest) -> String {
         self.url.clone().unwrap_or_else(|| {

@@ -37,6 +37,8 @@ pub(super) enum Refusal {
         name: String,
         subject: String,
     },
+    /// The sign-in could not be recorded in the audit log.
+    StoreDown,
     /// The system gave no random numbers.
     Internal,
 }
@@ -61,6 +63,7 @@ impl Refusal {
             Self::ClockSkew { .. } => "clock_skew",
             Self::InvalidToken(_) => "invalid_token",
             Self::NoRole { .. } => "no_role",
+            Self::StoreDown => "store_down",
             Self::Internal => "internal",
         }
     }
@@ -82,7 +85,7 @@ impl Refusal {
     pub(super) const fn status(&self) -> StatusCode {
         match self {
             Self::StateMismatch | Self::TooSlow => StatusCode::BAD_REQUEST,
-            Self::ProviderDown(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ProviderDown(_) | Self::StoreDown => StatusCode::SERVICE_UNAVAILABLE,
             Self::ProviderAnswer(_) | Self::ClientRefused(_) | Self::InvalidToken(_) => StatusCode::BAD_GATEWAY,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::FORBIDDEN,
@@ -106,6 +109,7 @@ impl Refusal {
             Self::ClockSkew { .. } => "The clocks do not agree",
             Self::InvalidToken(_) => "The sign-in cannot be read",
             Self::NoRole { .. } => "No role",
+            Self::StoreDown => "Try again in a moment",
             Self::Internal => "Internal error",
         }
     }
@@ -148,6 +152,7 @@ impl Refusal {
                      administrator of the service for one, then sign in again."
                 );
             }
+            Self::StoreDown => "The store is not responding or is overloaded, so the sign-in could not be recorded.",
             Self::Internal => "The log of the service has the details.",
         };
         if self.retrying_helps() { what.to_owned() } else { format!("{what} {ADMINISTRATOR}") }
@@ -157,7 +162,12 @@ impl Refusal {
     const fn retrying_helps(&self) -> bool {
         matches!(
             self,
-            Self::StateMismatch | Self::TooSlow | Self::Denied(_) | Self::ProviderDown(_) | Self::CodeRefused
+            Self::StateMismatch
+                | Self::TooSlow
+                | Self::Denied(_)
+                | Self::ProviderDown(_)
+                | Self::CodeRefused
+                | Self::StoreDown
         )
     }
 }

@@ -1,6 +1,7 @@
 //! The event feed in virtual time: who gets which events, and when.
 
 use super::*;
+use crate::domain::actor::fixtures::somebody;
 use crate::engine::event_feed::{Ended, Subscription};
 use crate::store::{EventFilter, EventQuery, EventRead, EventsAfter};
 
@@ -45,7 +46,7 @@ async fn subscribers_get_new_events_at_once_and_those_of_other_instances_soon() 
     let new = crate::store::NewIntent { not_before: Some(later), ..new_intent("later", &one_shot(), b"{}") };
     follower.engine.store.submit(new).await.unwrap();
     let start = monotonic();
-    follower.engine.store.cancel(intent_id("later"), false).await.unwrap();
+    follower.engine.store.cancel(intent_id("later"), false, somebody()).await.unwrap();
     assert_eq!(next(&mut at_follower, 1).await, ["later"]);
     assert!(monotonic().duration_since(start) < Duration::from_millis(100));
 }

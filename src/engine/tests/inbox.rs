@@ -1,6 +1,7 @@
 //! The inbox in virtual time: a submission that fails for hours takes milliseconds.
 
 use super::*;
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, MAX_TRIES, PayloadFormat};
 use crate::store::faulty::Fault;
@@ -102,7 +103,7 @@ async fn a_submission_that_cannot_be_parsed_delays_no_other_and_succeeds_after_a
     engine.stop_leading().await;
     let fixed = lab.start_with_registry(settings(), always(accepted()), registry);
     fixed.lease_after(1).await;
-    assert_eq!(fixed.engine.store.reprocess(Reprocess::One(id(700))).await, Ok(1));
+    assert_eq!(fixed.engine.store.reprocess(Reprocess::One(id(700)), somebody()).await, Ok(1));
     fixed.until_row(700, InboxSubmissionState::Processed).await;
     assert_eq!(fixed.messages().await.last().unwrap().body.text, "text");
     assert_eq!(

@@ -1,11 +1,12 @@
 //! Scheduled starts, and intents that are cancelled before, during and between attempts.
 
 use super::*;
+use crate::domain::actor::fixtures::somebody;
 use crate::store::{Cancellation, NewIntent, RedriveLink};
 
 impl Instance {
     async fn cancel(&self, id: &str, after_attempt: bool) -> Cancellation {
-        self.engine.store.cancel(intent_id(id), after_attempt).await.unwrap()
+        self.engine.store.cancel(intent_id(id), after_attempt, somebody()).await.unwrap()
     }
 }
 
@@ -94,7 +95,7 @@ async fn an_intent_that_repeats_another_is_sent_under_the_key_of_its_chain() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));
     instance.lease_after(0).await;
-    let link = RedriveLink { of: intent_id("old"), redrive: None, gateway_key: intent_id("first") };
+    let link = RedriveLink { of: intent_id("old"), redrive: None, gateway_key: intent_id("first"), audit: None };
     let new = NewIntent { redrive: Some(link), ..new_intent("new", &one_shot(), b"{}") };
     assert!(matches!(instance.engine.store.submit(new).await, Ok(Submitted::Created(_))));
     instance.until_terminal("new").await;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::intent::TargetName;
 use crate::domain::redrive::{
     Conditions, RedriveChange, RedriveFilter, RedriveId, RedriveRate, RedriveState, redriven_id,
@@ -61,13 +62,14 @@ impl Lab {
             include_unknown: true,
             note: None,
             registered: Arc::new(registered),
+            by: somebody(),
         };
         assert!(matches!(store.plan_redrive(new).await.unwrap(), Planning::Planned(_)));
         self.change(RedriveChange::Start { rate: RedriveRate::new(rate).unwrap() }).await
     }
 
     async fn change(&self, change: RedriveChange) -> Redrive {
-        match self.store().change_redrive(id(), change).await.unwrap() {
+        match self.store().change_redrive(id(), change, somebody()).await.unwrap() {
             ChangedRedrive::Changed(redrive) => *redrive,
             other => panic!("not changed: {other:?}"),
         }
@@ -284,6 +286,7 @@ async fn a_plan_that_is_not_started_within_a_day_is_deleted() {
         include_unknown: true,
         note: None,
         registered: Arc::new([TargetName::parse("a").unwrap()].into()),
+        by: somebody(),
     };
     lab.store().plan_redrive(new).await.unwrap();
     // Of a plan that was cut off.
@@ -316,7 +319,7 @@ async fn a_plan_that_is_not_started_within_a_day_is_deleted() {
     make_older(22);
     assert!(lab.store().find_redrive(id()).await.unwrap().is_none());
     let start = RedriveChange::Start { rate: RedriveRate::DEFAULT };
-    assert!(matches!(lab.store().change_redrive(id(), start).await.unwrap(), ChangedRedrive::NotFound));
+    assert!(matches!(lab.store().change_redrive(id(), start, somebody()).await.unwrap(), ChangedRedrive::NotFound));
     pass(120 * SECOND).await;
     assert_eq!((rows("submission_redrives"), rows("submission_redrive_items")), (0, 0));
 }

@@ -53,7 +53,7 @@ async fn a_paused_target_keeps_its_backlog_and_continues_when_it_is_resumed() {
     pass(60 * SECOND).await;
     assert_eq!(instance.calls(1).await, [("o".to_owned(), 1)], "no attempt of the paused target");
 
-    instance.engine.store.resume_target(paused.target).await.unwrap();
+    instance.engine.store.resume_target(paused.target, somebody()).await.unwrap();
     for id in ["r0", "s0", "r1", "s1", "r2", "s2"] {
         assert_eq!(instance.until_terminal(id).await.attempts.len(), 1);
     }
@@ -75,7 +75,7 @@ async fn due_attempts_are_not_lost_when_their_target_is_paused_repeatedly() {
         let before = instance.gateway.calls.lock().unwrap().len();
         pass(3 * SECOND).await;
         assert_eq!(instance.gateway.calls.lock().unwrap().len(), before, "no attempt started");
-        instance.engine.store.resume_target(contract.target.clone()).await.unwrap();
+        instance.engine.store.resume_target(contract.target.clone(), somebody()).await.unwrap();
         pass(4 * SECOND).await;
     }
     for number in 0..20 {
@@ -100,7 +100,7 @@ async fn an_attempt_that_was_due_when_the_pause_came_starts_after_the_pause() {
     elsewhere.pause_target(contract.target.clone(), None, somebody()).await.unwrap();
     pass(3 * SECOND).await;
     assert_eq!(instance.calls(1).await.len(), 1);
-    elsewhere.resume_target(contract.target).await.unwrap();
+    elsewhere.resume_target(contract.target, somebody()).await.unwrap();
     assert_eq!(instance.until_terminal("a").await.attempts.len(), 2);
 }
 
@@ -267,7 +267,7 @@ async fn a_paused_target_with_a_rate_and_deadlines_delivers_again_when_it_is_res
         instance.submit(&format!("dead {number}"), &contract).await;
     }
     pass(15 * SECOND).await;
-    instance.engine.store.resume_target(contract.target.clone()).await.unwrap();
+    instance.engine.store.resume_target(contract.target.clone(), somebody()).await.unwrap();
     let resumed = monotonic();
     instance.submit("live", &contract).await;
     assert_eq!(instance.until_terminal("live").await.intent.state.status(), Status::Accepted);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::contract::fixtures::with_webhook;
 use crate::domain::webhook::{EventStatus, INTERRUPTED, TryOutcome};
 use crate::store::Redelivery;
@@ -100,7 +101,7 @@ async fn an_event_that_failed_for_good_can_be_redelivered() {
     assert_eq!(history.webhook.unwrap().tries.len(), 1, "status 410 is not tried again");
     pass(HOUR).await;
     assert_eq!(instance.sent_events(), ["a"]);
-    assert_eq!(instance.engine.store.redeliver_webhook(intent_id("a")).await, Ok(Redelivery::Pending));
+    assert_eq!(instance.engine.store.redeliver_webhook(intent_id("a"), somebody()).await, Ok(Redelivery::Pending));
     let history = instance.until_webhook("a", delivered).await;
     assert_eq!(history.webhook.unwrap().tries.len(), 2);
 }
@@ -234,7 +235,7 @@ async fn an_open_try_that_is_not_under_way_is_repeated_within_the_term() {
     instance.until_webhook("a", delivered).await;
     // As if starting a try had taken effect after the caller stopped waiting for the answer.
     let store = lab.store();
-    store.redeliver_webhook(intent_id("a")).await.unwrap();
+    store.redeliver_webhook(intent_id("a"), somebody()).await.unwrap();
     let seq = instance.history("a").await.intent.seq;
     assert_eq!(store.start_webhooks(term.clone(), vec![seq]).await.unwrap().len(), 1);
     let tries = |history: &History| history.webhook.as_ref().unwrap().tries.len();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::jobs::submit as submit_job;
 use super::{Fixture, accepted, finished, intent_id, new_intent, rejected, submit_to, writes};
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::contract::Contract;
 use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
 use crate::domain::intent::{IntentSeq, TargetName};
@@ -84,8 +85,8 @@ pub async fn every_end_is_an_event_in_the_order_of_commits(fixture: Fixture) {
         fixture.fenced(FencedWrites { finishes, ..writes(&term) }).await.unwrap();
     }
     fixture.attempt(&term, &retried, Outcome::error("gateway answered HTTP 500")).await;
-    fixture.other.cancel(intent_id("cancelled"), false).await.unwrap();
-    fixture.other.cancel(intent_id("postponed"), true).await.unwrap();
+    fixture.other.cancel(intent_id("cancelled"), false, somebody()).await.unwrap();
+    fixture.other.cancel(intent_id("postponed"), true, somebody()).await.unwrap();
     let postpone = PostponeAttempt { seq: attempts[3].seq, attempt_number: 1, due: known_at };
     fixture.fenced(FencedWrites { postpones: vec![postpone], ..writes(&term) }).await.unwrap();
     fixture.pass(fixture.short).await;
@@ -101,7 +102,7 @@ pub async fn every_end_is_an_event_in_the_order_of_commits(fixture: Fixture) {
     let now = page(read(&fixture, EventsAfter::Now, INTENTS, 10).await);
     assert_eq!((now.events.len(), now.at_end), (0, true));
     fixture.submit("later", &one_shot()).await;
-    fixture.other.cancel(intent_id("later"), false).await.unwrap();
+    fixture.other.cancel(intent_id("later"), false, somebody()).await.unwrap();
     for after in [end, now.next] {
         assert_eq!(ids(&all(&fixture, EventsAfter::Position(after), &INTENTS, 10).await.0), ["later"]);
     }
@@ -113,7 +114,7 @@ pub async fn pages_follow_one_another_within_a_transaction_too(fixture: Fixture)
     let attempts = started(&fixture, &term, &names).await;
     finish_all(&fixture, &term, &attempts).await;
     fixture.submit("f", &one_shot()).await;
-    fixture.store.cancel(intent_id("f"), false).await.unwrap();
+    fixture.store.cancel(intent_id("f"), false, somebody()).await.unwrap();
     for limit in 1..8 {
         let (events, _) = all(&fixture, EventsAfter::Oldest, &EventFilter::All, limit).await;
         assert_eq!(ids(&events), ["a", "b", "c", "d", "e", "f"]);
@@ -134,7 +135,7 @@ pub async fn a_page_examines_a_limited_number_of_events_and_advances(fixture: Fi
     let target = TargetName::parse("rare").unwrap();
     let rare = Contract { target: target.clone(), ..one_shot() };
     fixture.submit("rare", &rare).await;
-    fixture.store.cancel(intent_id("rare"), false).await.unwrap();
+    fixture.store.cancel(intent_id("rare"), false, somebody()).await.unwrap();
     let (mut after, mut empty) = (EventsAfter::Oldest, 0);
     loop {
         let filter = EventFilter::Intents { target: Some(target.clone()) };
@@ -162,7 +163,7 @@ pub async fn intents_and_jobs_have_feeds_of_their_own(fixture: Fixture) {
     for job in &jobs {
         fixture.attempt(&term, &job.intent, accepted()).await;
     }
-    fixture.store.cancel(intent_id("mine"), false).await.unwrap();
+    fixture.store.cancel(intent_id("mine"), false, somebody()).await.unwrap();
     let of = async |filter: &EventFilter| -> Vec<u8> {
         let events = all(&fixture, EventsAfter::Oldest, filter, 2).await.0;
         let number = |event: &Event| (1..6).find(|n| event.intent().id.submission_id() == Some(submission_id(*n)));
@@ -206,7 +207,7 @@ pub async fn no_event_is_missed_or_repeated_when_commits_race_with_the_reader(fi
                 for number in 0..EACH {
                     let id = format!("{writer}-{number}");
                     submit_to(&*store, new_intent(&id, &one_shot(), b"")).await;
-                    store.cancel(intent_id(&id), false).await.unwrap();
+                    store.cancel(intent_id(&id), false, somebody()).await.unwrap();
                 }
             })
         })

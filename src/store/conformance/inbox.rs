@@ -7,6 +7,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::Fixture;
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
 use crate::domain::lease::Term;
@@ -198,15 +199,19 @@ pub async fn a_failed_submission_is_tried_again_parked_and_reprocessed(fixture: 
     let parked = InboxQuery { state: Some(InboxSubmissionState::Parked), ..of("acme") };
     assert_eq!(fixture.other.list_submissions(parked.clone()).await.unwrap().rows.len(), 1);
 
-    assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(2))).await, Ok(0), "it is processed already");
-    assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(9))).await, Ok(0));
-    assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(1))).await, Ok(1));
+    assert_eq!(
+        fixture.other.reprocess(Reprocess::One(submission_id(2)), somebody()).await,
+        Ok(0),
+        "it is processed already"
+    );
+    assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(9)), somebody()).await, Ok(0));
+    assert_eq!(fixture.other.reprocess(Reprocess::One(submission_id(1)), somebody()).await, Ok(1));
     let again = due(&fixture).await;
     assert_eq!((again.len(), again[0].tries), (1, 0));
     process(&fixture, &term, vec![failed(&again[0], None)]).await;
     let all = |slug: &str| Reprocess::ParkedOf { client_slug: slug.to_owned(), limit: 10 };
-    assert_eq!(fixture.other.reprocess(all("globex")).await, Ok(0));
-    assert_eq!(fixture.other.reprocess(all("acme")).await, Ok(1));
+    assert_eq!(fixture.other.reprocess(all("globex"), somebody()).await, Ok(0));
+    assert_eq!(fixture.other.reprocess(all("acme"), somebody()).await, Ok(1));
     let again = due(&fixture).await;
     process(&fixture, &term, vec![drafted(&again[0], Some("c@d"), None, "at last")]).await;
     let (row, _) = find(&fixture, submission_id(1)).await;

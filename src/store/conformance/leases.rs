@@ -1,6 +1,7 @@
 //! The lease: it has one holder at a time by the store's clock, and its epoch only grows.
 
 use super::{Fixture, LONG, acquire_from};
+use crate::domain::actor::fixtures::somebody;
 use crate::store::FencedError;
 
 pub async fn one_holder_at_a_time(fixture: Fixture) {
@@ -91,15 +92,19 @@ pub async fn a_lease_is_reset_only_if_it_was_not_renewed_since(fixture: Fixture)
     assert!(seen.clock_ahead < fixture.short, "{seen:?}");
     fixture.pass(fixture.short).await;
     fixture.store.renew_lease(term.clone(), LONG).await.expect("it is held");
-    assert_eq!(fixture.store.reset_lease(lease.epoch, lease.renewed_at).await, Ok(false), "it was renewed since");
+    assert_eq!(
+        fixture.store.reset_lease(lease.epoch, lease.renewed_at, somebody()).await,
+        Ok(false),
+        "it was renewed since"
+    );
     assert_eq!(fixture.acquire("next").await, None);
     let lease = state().await.lease.unwrap();
-    assert_eq!(fixture.other.reset_lease(lease.epoch, lease.renewed_at).await, Ok(true));
+    assert_eq!(fixture.other.reset_lease(lease.epoch, lease.renewed_at, somebody()).await, Ok(true));
     assert_eq!(fixture.store.renew_lease(term.clone(), LONG).await, Err(FencedError::TermOver), "its holder is fenced");
     let next = fixture.acquire("next").await.expect("it is free").term;
     assert_eq!(next.epoch, term.epoch + 1);
     assert_eq!(
-        fixture.store.reset_lease(lease.epoch, lease.renewed_at).await,
+        fixture.store.reset_lease(lease.epoch, lease.renewed_at, somebody()).await,
         Ok(false),
         "another instance holds it now"
     );

@@ -4,6 +4,7 @@
 //! store's time pass. `for_store!` makes one test of each case.
 
 pub mod attempts;
+pub mod audit;
 pub mod contacts;
 pub mod events;
 pub mod inbox;
@@ -185,6 +186,16 @@ macro_rules! for_store {
                 only_the_leader_processes_submissions,
                 lists_of_the_inbox_are_paged,
                 a_long_message_is_shown_up_to_a_whole_character,
+            }
+            audit {
+                every_action_has_one_entry_that_says_who_did_what,
+                an_action_that_changes_nothing_has_no_entry,
+                a_single_redrive_has_an_entry_if_it_creates_an_intent,
+                texts_are_stored_unchanged,
+                racing_instances_append_to_one_chain,
+                entries_are_listed_newest_first_and_filtered,
+                a_purge_deletes_the_oldest_entries_and_is_an_entry_itself,
+                only_the_leader_purges_entries,
             }
             contacts {
                 a_contact_is_found_by_email_first,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::attempts::OneSlot;
 use super::{Fixture, accepted, intent_id, new_intent, submit_to, writes};
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::contract::Contract;
 use crate::domain::contract::fixtures::{deadline, max_attempts, one_shot, with_webhook};
 use crate::domain::intent::{ExhaustedReason, Intent, State, Status};
@@ -18,7 +19,7 @@ use crate::store::{
 };
 
 async fn cancel(fixture: &Fixture, id: &str, after_attempt: bool) -> Cancellation {
-    fixture.other.cancel(intent_id(id), after_attempt).await.unwrap()
+    fixture.other.cancel(intent_id(id), after_attempt, somebody()).await.unwrap()
 }
 
 fn is_cancelled(intent: &Intent) -> bool {
@@ -197,7 +198,7 @@ pub async fn only_intents_without_a_scheduled_start_are_started_on_insert(fixtur
 
 /// A submission that repeats `old` and belongs to the chain of `first`.
 fn repeats(old: &str, first: &str, redrive: Option<RedriveId>) -> NewIntent {
-    let link = RedriveLink { of: intent_id(old), redrive, gateway_key: intent_id(first) };
+    let link = RedriveLink { of: intent_id(old), redrive, gateway_key: intent_id(first), audit: None };
     let id = redriven_id(&link.of, &redrive.map(|id| id.to_string()).unwrap_or_default());
     NewIntent { id, redrive: Some(link), ..new_intent("x", &one_shot(), b"{}") }
 }

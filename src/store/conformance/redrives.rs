@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Fixture, LONG, accepted, intent_id, new_intent, purge_all, rejected, submit_to};
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::contract::fixtures::{deadline, max_attempts, one_shot};
 use crate::domain::contract::{Contract, ContractSnapshot};
 use crate::domain::intent::{Intent, IntentId, State, Status, TargetName};
@@ -43,6 +44,7 @@ fn new_redrive(number: u8, filter: RedriveFilter) -> NewRedrive {
         include_unknown: false,
         note: Some("outage of 3 o'clock ✓".to_owned()),
         registered: registered(),
+        by: somebody(),
     }
 }
 
@@ -78,7 +80,7 @@ impl Fixture {
 
     /// Changes a redrive on the other instance.
     async fn change(&self, number: u8, change: RedriveChange) -> Result<Redrive, Option<Refusal>> {
-        match self.other.change_redrive(redrive_id(number), change).await.unwrap() {
+        match self.other.change_redrive(redrive_id(number), change, somebody()).await.unwrap() {
             ChangedRedrive::Changed(redrive) => Ok(*redrive),
             ChangedRedrive::Refused(refusal) => Err(Some(refusal)),
             ChangedRedrive::NotFound => Err(None),
@@ -144,7 +146,7 @@ pub async fn a_plan_has_failed_intents_and_says_what_it_leaves_out(fixture: Fixt
     let gone = Contract { target: TargetName::parse("gone").unwrap(), ..one_shot.clone() };
     fixture.failed(&term, "of a removed target", &gone, error()).await;
     let before = fixture.failed(&term, "redriven before", &one_shot, error()).await;
-    let link = RedriveLink { of: before.id.clone(), redrive: None, gateway_key: before.id.clone() };
+    let link = RedriveLink { of: before.id.clone(), redrive: None, gateway_key: before.id.clone(), audit: None };
     let again = NewIntent { redrive: Some(link), ..new_intent("again", &one_shot, b"{}") };
     assert!(matches!(submit_to(&*fixture.store, again).await, Submitted::Created(_)));
     let sent = fixture.submit("accepted", &one_shot).await;
@@ -353,7 +355,7 @@ pub async fn intents_that_cannot_be_redriven_any_more_are_skipped(fixture: Fixtu
     let oldest = PurgeRequest { limit: 1, ..purge_all() };
     assert_eq!(fixture.store.purge(term.clone(), oldest).await.unwrap().intents, 1);
     assert!(fixture.find("purged").await.is_none());
-    let link = RedriveLink { of: redriven.id.clone(), redrive: None, gateway_key: redriven.id.clone() };
+    let link = RedriveLink { of: redriven.id.clone(), redrive: None, gateway_key: redriven.id.clone(), audit: None };
     let alone = NewIntent { redrive: Some(link), ..new_intent("alone", &one_shot, b"{}") };
     assert!(matches!(submit_to(&*fixture.store, alone).await, Submitted::Created(_)));
     let own = NewIntent { id: id_of(&taken, 1), ..new_intent("x", &one_shot, b"{}") };
@@ -466,7 +468,7 @@ pub async fn a_redrive_source_has_the_payload_and_the_key_of_the_chain(fixture: 
     let old = fixture.failed(&term, "a", &one_shot(), error()).await;
     let source = fixture.store.redrive_source(old.id.clone()).await.unwrap().unwrap();
     assert_eq!((source.intent, source.payload.as_ref(), &source.gateway_key), (old.clone(), &b"{}"[..], &old.id));
-    let link = RedriveLink { of: old.id.clone(), redrive: None, gateway_key: intent_id("first") };
+    let link = RedriveLink { of: old.id.clone(), redrive: None, gateway_key: intent_id("first"), audit: None };
     submit_to(&*fixture.store, NewIntent { redrive: Some(link), ..new_intent("again", &one_shot(), b"") }).await;
     let source = fixture.store.redrive_source(intent_id("again")).await.unwrap().unwrap();
     assert_eq!((source.payload.as_ref(), source.gateway_key.as_str()), (&b""[..], "first"));

@@ -49,8 +49,8 @@ pub async fn no_attempt_of_a_paused_target_starts(fixture: Fixture) {
         "it had started before the pause"
     );
 
-    fixture.store.resume_target(target.clone()).await.unwrap();
-    fixture.store.resume_target(target).await.unwrap();
+    fixture.store.resume_target(target.clone(), somebody()).await.unwrap();
+    fixture.store.resume_target(target, somebody()).await.unwrap();
     assert!(matches!(fixture.start(&term, &waiting).await, Some(StartResult::Started { .. })));
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Fixture, LONG, accepted, acquire_from, finished, intent_id, rejected, writes};
+use crate::domain::actor::fixtures::somebody;
 use crate::domain::contract::Contract;
 use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
 use crate::domain::intent::{ExhaustedReason, Intent, IntentSeq, Status};
@@ -211,7 +212,7 @@ pub async fn a_stale_term_changes_no_event(fixture: Fixture) {
 
 pub async fn an_event_can_be_redelivered(fixture: Fixture) {
     let term = fixture.lead("me").await;
-    let redeliver = async |id: &str| fixture.other.redeliver_webhook(intent_id(id)).await.unwrap();
+    let redeliver = async |id: &str| fixture.other.redeliver_webhook(intent_id(id), somebody()).await.unwrap();
     assert_eq!(redeliver("nobody").await, Redelivery::NoIntent);
     fixture.submit("silent", &one_shot()).await;
     assert_eq!(redeliver("silent").await, Redelivery::NoWebhook);

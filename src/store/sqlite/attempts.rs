@@ -14,7 +14,9 @@ use super::minute_counts::MinuteCounts;
 use super::read::{self, optional, parsed};
 use super::schedule::as_limit;
 use super::write::{ContractCache, Items, contract_by_id};
-use super::{jobs, messages, options, webhooks};
+use super::{audit, jobs, messages, options, webhooks};
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, TargetName};
 use crate::domain::policy;
 use crate::domain::schedule::Waiting;
@@ -255,6 +257,7 @@ pub(super) fn cancel(
     clock: &WallClock,
     id: &IntentId,
     after_attempt: bool,
+    by: &Actor,
 ) -> Result<Cancellation, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     let Some(StoredIntent { intent, .. }) = read::find(&transaction, id)? else { return Ok(Cancellation::NotFound) };
@@ -266,8 +269,14 @@ pub(super) fn cancel(
         counts.write(&transaction, now)?;
         Cancellation::Cancelled(ended)
     };
-    if let Cancellation::AfterAttempt(intent) = &cancellation {
-        options::request_cancel(&transaction, intent.seq, now)?;
+    let changed = match &cancellation {
+        Cancellation::Cancelled(_) => true,
+        Cancellation::AfterAttempt(intent) => options::request_cancel(&transaction, intent.seq, now)?,
+        _ => false,
+    };
+    if changed {
+        let later = matches!(cancellation, Cancellation::AfterAttempt(_));
+        audit::append(&transaction, &NewAuditEntry::cancel(by, id, later), now)?;
     }
     transaction.commit()?;
     Ok(cancellation)

@@ -5,10 +5,11 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 
 use super::connection::{begin_transaction, read_now};
-use super::leases;
 use super::read::parsed;
 use super::schedule::as_limit;
 use super::write::Items;
+use super::{audit, leases};
+use crate::domain::actor::Actor;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
 use crate::domain::lease::Term;
@@ -215,6 +216,7 @@ pub(super) fn reprocess(
     connection: &mut Connection,
     clock: &WallClock,
     which: &Reprocess,
+    by: &Actor,
 ) -> Result<usize, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     let changed = match which {
@@ -232,6 +234,9 @@ pub(super) fn reprocess(
             )?
             .execute(params![client_slug, now.micros(), as_limit(*limit)])?,
     };
+    if changed > 0 {
+        audit::append(&transaction, &which.audit_entry(by), now)?;
+    }
     transaction.commit()?;
     Ok(changed)
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
+use super::audit;
 use super::connection::{begin_transaction, is_ahead, read_now};
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
@@ -103,6 +106,7 @@ pub(super) fn reset(
     clock: &WallClock,
     epoch: i64,
     renewed_at: Timestamp,
+    by: &Actor,
 ) -> Result<bool, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     let reset = transaction.execute(
@@ -110,6 +114,9 @@ pub(super) fn reset(
          WHERE lease_epoch = ?1 AND renewed_at = ?2 AND expires_at > ?3",
         params![epoch, renewed_at.micros(), now.micros()],
     )?;
+    if reset == 1 {
+        audit::append(&transaction, &NewAuditEntry::reset_lease(by, epoch), now)?;
+    }
     transaction.commit()?;
     Ok(reset == 1)
 }

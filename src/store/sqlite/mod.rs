@@ -5,6 +5,7 @@
 //! Each call runs on a blocking thread. If several processes use the file, `BEGIN IMMEDIATE` orders their writes.
 
 mod attempts;
+mod audit;
 pub mod backup;
 mod checkpoint;
 mod connection;
@@ -47,16 +48,17 @@ use self::jobs::Reach;
 use self::write::ContractCache;
 use super::error::fenced;
 use super::{
-    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery,
-    EventRead, EventStore, FencedFuture, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery,
-    InboxStore, InboxSubmission, IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore,
-    LeaseState, LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET, Planning,
-    ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore,
-    RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore,
-    StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetPause, TargetStore, WebhookStore,
-    WriteBatch, WriteStore,
+    AuditChain, AuditPage, AuditPurge, AuditPurged, AuditQuery, AuditStore, Backlog, BatchResults, Cancellation,
+    ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery, EventRead, EventStore, FencedFuture,
+    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission,
+    IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery,
+    NewRedrive, OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET, Planning, ProcessedInboxSubmission, PurgeRequest,
+    Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore, RedriveWork, RedriveWorked, Refresh,
+    RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent,
+    StoredTarget, TargetHealth, TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
 };
 use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
@@ -329,8 +331,8 @@ impl LeaseStore for SqliteStore {
         self.read_reserved(leases::state)
     }
 
-    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
-        self.write(move |writer, clock| leases::reset(&mut writer.connection, clock, epoch, renewed_at))
+    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp, by: Actor) -> StoreFuture<bool> {
+        self.write(move |writer, clock| leases::reset(&mut writer.connection, clock, epoch, renewed_at, &by))
     }
 }
 
@@ -401,8 +403,8 @@ impl IntentStore for SqliteStore {
         self.read(console::overview)
     }
 
-    fn cancel(&self, id: IntentId, after_attempt: bool) -> StoreFuture<Cancellation> {
-        self.write(move |writer, clock| attempts::cancel(&mut writer.connection, clock, &id, after_attempt))
+    fn cancel(&self, id: IntentId, after_attempt: bool, by: Actor) -> StoreFuture<Cancellation> {
+        self.write(move |writer, clock| attempts::cancel(&mut writer.connection, clock, &id, after_attempt, &by))
     }
 }
 
@@ -425,8 +427,8 @@ impl TargetStore for SqliteStore {
         self.write(move |writer, clock| targets::pause(&mut writer.connection, clock, &target, reason.as_ref(), &by))
     }
 
-    fn resume_target(&self, target: TargetName) -> StoreFuture<()> {
-        self.write(move |writer, clock| targets::resume(&mut writer.connection, clock, &target))
+    fn resume_target(&self, target: TargetName, by: Actor) -> StoreFuture<()> {
+        self.write(move |writer, clock| targets::resume(&mut writer.connection, clock, &target, &by))
     }
 }
 
@@ -447,8 +449,8 @@ impl WebhookStore for SqliteStore {
         fenced(self.write(move |writer, clock| webhooks::close(&mut writer.connection, clock, &term, &under_way)))
     }
 
-    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
-        self.write(move |writer, clock| webhooks::redeliver(&mut writer.connection, clock, &id))
+    fn redeliver_webhook(&self, id: IntentId, by: Actor) -> StoreFuture<Redelivery> {
+        self.write(move |writer, clock| webhooks::redeliver(&mut writer.connection, clock, &id, &by))
     }
 }
 
@@ -488,8 +490,8 @@ impl InboxStore for SqliteStore {
         fenced(self.write(move |writer, clock| inbox::process(&mut writer.connection, clock, &term, &processed)))
     }
 
-    fn reprocess(&self, which: Reprocess) -> StoreFuture<usize> {
-        self.write(move |writer, clock| inbox::reprocess(&mut writer.connection, clock, &which))
+    fn reprocess(&self, which: Reprocess, by: Actor) -> StoreFuture<usize> {
+        self.write(move |writer, clock| inbox::reprocess(&mut writer.connection, clock, &which, &by))
     }
 
     fn find_submission(&self, id: InboxSubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
@@ -526,8 +528,8 @@ impl RedriveStore for SqliteStore {
         self.read(move |connection, clock| redrives::list(connection, clock, after, limit))
     }
 
-    fn change_redrive(&self, id: RedriveId, change: RedriveChange) -> StoreFuture<ChangedRedrive> {
-        self.write(move |writer, clock| redrives::change(&mut writer.connection, clock, id, change))
+    fn change_redrive(&self, id: RedriveId, change: RedriveChange, by: Actor) -> StoreFuture<ChangedRedrive> {
+        self.write(move |writer, clock| redrives::change(&mut writer.connection, clock, id, change, &by))
     }
 
     fn running_redrives(&self) -> StoreFuture<Vec<RunningRedrive>> {
@@ -546,6 +548,24 @@ impl RedriveStore for SqliteStore {
 
     fn tidy_redrives(&self, term: Term, keep_for: Option<Duration>) -> FencedFuture<bool> {
         fenced(self.write(move |writer, clock| redrives::tidy(&mut writer.connection, clock, &term, keep_for)))
+    }
+}
+
+impl AuditStore for SqliteStore {
+    fn append_audit(&self, entry: NewAuditEntry) -> StoreFuture<()> {
+        self.write(move |writer, clock| audit::append_alone(&mut writer.connection, clock, &entry))
+    }
+
+    fn list_audit(&self, query: AuditQuery) -> StoreFuture<AuditPage> {
+        self.read(move |connection, _| audit::list(connection, &query))
+    }
+
+    fn audit_chain(&self, after: i64, limit: usize) -> StoreFuture<AuditChain> {
+        self.read(move |connection, _| audit::chain(connection, after, limit))
+    }
+
+    fn purge_audit(&self, term: Term, request: AuditPurge) -> FencedFuture<AuditPurged> {
+        fenced(self.write(move |writer, clock| audit::purge(&mut writer.connection, clock, &term, &request)))
     }
 }
 

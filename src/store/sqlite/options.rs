@@ -46,19 +46,19 @@ pub(super) fn cancel_requested(transaction: &Transaction<'_>, seq: IntentSeq) ->
         .exists([seq.0])
 }
 
-/// Records that the intent is to be cancelled after its open attempt. The first request counts.
+/// Records that the intent is to be cancelled after its open attempt. The first request counts; returns whether this is it.
 pub(super) fn request_cancel(
     transaction: &Transaction<'_>,
     seq: IntentSeq,
     now: Timestamp,
-) -> Result<(), rusqlite::Error> {
+) -> Result<bool, rusqlite::Error> {
     transaction
         .prepare_cached(
             "INSERT INTO submission_intent_options (intent_seq, cancel_requested_at) VALUES (?1, ?2)
-             ON CONFLICT (intent_seq) DO UPDATE SET cancel_requested_at = coalesce(cancel_requested_at, ?2)",
+             ON CONFLICT (intent_seq) DO UPDATE SET cancel_requested_at = ?2 WHERE cancel_requested_at IS NULL",
         )?
         .execute(params![seq.0, now.micros()])
-        .map(drop)
+        .map(|changed| changed == 1)
 }
 
 /// Returns the id of the intent that repeats this one.

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, Row, params};
 
+use super::audit;
 use super::connection::begin_transaction;
 use super::read::parsed;
 use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::TargetName;
 use crate::domain::pause::PauseReason;
 use crate::domain::schedule::{GatewayId, Lane, LaneId};
@@ -42,6 +44,7 @@ pub(super) fn pause(
              VALUES (?1, ?2, ?3, ?4)",
             params![target.as_str(), now.micros(), by.label(), reason.map(PauseReason::as_str)],
         )?;
+        audit::append(&transaction, &NewAuditEntry::pause_target(by, target, reason), now)?;
     }
     let pause = transaction.query_row(
         "SELECT paused_at, paused_by, reason FROM submission_target_pauses
@@ -58,10 +61,14 @@ pub(super) fn resume(
     connection: &mut Connection,
     clock: &WallClock,
     target: &TargetName,
+    by: &Actor,
 ) -> Result<(), rusqlite::Error> {
-    let (transaction, _) = begin_transaction(connection, clock)?;
-    for table in ["submission_target_pauses", "submission_target_pause_notes"] {
-        transaction.execute(&format!("DELETE FROM {table} WHERE submission_target = ?1"), [target.as_str()])?;
+    let (transaction, now) = begin_transaction(connection, clock)?;
+    let resumed =
+        transaction.execute("DELETE FROM submission_target_pauses WHERE submission_target = ?1", [target.as_str()])?;
+    transaction.execute("DELETE FROM submission_target_pause_notes WHERE submission_target = ?1", [target.as_str()])?;
+    if resumed > 0 {
+        audit::append(&transaction, &NewAuditEntry::resume_target(by, target), now)?;
     }
     transaction.commit()
 }

@@ -9,7 +9,9 @@ use super::connection::{begin_transaction, read_now};
 use super::read::{self, parsed};
 use super::schedule::as_limit;
 use super::write::{self, ContractCache};
-use super::{Writer, leases};
+use super::{Writer, audit, leases};
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::{IntentId, IntentSeq};
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
@@ -264,6 +266,7 @@ pub(super) fn redeliver(
     connection: &mut Connection,
     clock: &WallClock,
     id: &IntentId,
+    by: &Actor,
 ) -> Result<Redelivery, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     let found: Option<(i64, bool, bool)> = transaction
@@ -289,6 +292,7 @@ pub(super) fn redeliver(
                  next_try_at = iif(open_lease_epoch IS NULL, ?2, NULL) WHERE intent_seq = ?1",
         )?
         .execute(params![seq, now.micros()])?;
+    audit::append(&transaction, &NewAuditEntry::redeliver_webhook(by, id), now)?;
     transaction.commit()?;
     Ok(Redelivery::Pending)
 }

@@ -14,7 +14,7 @@ use super::connection::{begin_transaction, is_about_the_file, store_error};
 use super::numbers::Numbers;
 use super::read::{self, parsed};
 use super::targets::{self, Lanes};
-use super::{attempts, inbox, jobs, leases, options, webhooks};
+use super::{attempts, audit, inbox, jobs, leases, options, webhooks};
 use crate::domain::contract::{Contract, ContractSnapshot};
 use crate::domain::intent::{Intent, IntentSeq, State};
 use crate::domain::policy;
@@ -230,6 +230,9 @@ fn submit(
         .prepare_cached("INSERT INTO submission_payloads (intent_seq, payload) VALUES (?1, ?2)")?
         .execute(params![seq.0, new.payload.bytes().as_ref()])?;
     options::insert(transaction, seq, new)?;
+    if let Some(entry) = new.redrive.as_ref().and_then(|link| link.audit.as_ref()) {
+        audit::append(transaction, entry, now)?;
+    }
     if let Some(job) = &new.job {
         jobs::insert(transaction, seq, job, now)?;
     }

@@ -8,10 +8,12 @@ use bytes::{Bytes, BytesMut};
 use serde_json::json;
 use tiberius::Row;
 
-use super::database::{Batch, Database};
+use super::audit::{VARIABLES, append};
+use super::database::{Batch, Database, Repeat};
 use super::rows;
 use super::script::{Column, Fence, Script, Values, json_text};
 use super::statements::TICK;
+use crate::domain::actor::Actor;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::inbox::{Channel, Draft, PayloadFormat};
 use crate::domain::lease::Term;
@@ -271,8 +273,9 @@ async fn process_together(
     Ok(rows::need::<i64>(row, "held")? == 1)
 }
 
-pub(super) fn reprocess_batch(which: &Reprocess) -> Batch {
+pub(super) fn reprocess_batch(which: &Reprocess, by: &Actor) -> Batch {
     let mut values = Values::default();
+    let entry = append(&mut values, &which.audit_entry(by));
     let condition = match which {
         Reprocess::One(id) => format!("id = {} AND processed_at IS NULL", values.code(id.to_string(), 36)),
         Reprocess::ParkedOf { client_slug, limit } => format!(
@@ -283,15 +286,22 @@ pub(super) fn reprocess_batch(which: &Reprocess) -> Batch {
             values.text(client_slug)
         ),
     };
-    values.batch(format!(
-        "
+    let batch = values.batch(format!(
+        "DECLARE @now DATETIME2(6), @changed BIGINT, {VARIABLES};
+BEGIN TRANSACTION;{TICK}
 UPDATE inbox_submissions SET tries = 0, next_try_at = SYSUTCDATETIME() WHERE {condition};
-SELECT CAST(@@ROWCOUNT AS BIGINT) AS changed;"
-    ))
+SET @changed = @@ROWCOUNT;
+IF @changed > 0
+BEGIN{entry}
+END;
+COMMIT TRANSACTION;
+SELECT @changed AS changed;"
+    ));
+    Batch { repeat: Repeat::IfRolledBack, ..batch }
 }
 
-pub(super) async fn reprocess(database: &Database, which: &Reprocess) -> Result<usize, StoreError> {
-    let results = database.run(reprocess_batch(which)).await?;
+pub(super) async fn reprocess(database: &Database, which: &Reprocess, by: &Actor) -> Result<usize, StoreError> {
+    let results = database.run(reprocess_batch(which, by)).await?;
     let row = results.iter().flatten().next().ok_or_else(|| no_answer("a request to reprocess"))?;
     Ok(usize::try_from(rows::need::<i64>(row, "changed")?).unwrap_or(0))
 }

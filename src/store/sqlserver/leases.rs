@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::audit::{VARIABLES, append};
 use super::database::{Batch, Database};
 use super::read::{first, need_first, set};
 use super::rows;
 use super::script::Values;
 use super::statements::TICK;
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{StoreTime, monotonic};
@@ -100,15 +103,21 @@ SELECT TOP (1) holder_id, lease_epoch, renewed_at, expires_at FROM submission_ma
     )
 }
 
-pub(super) fn reset_batch(epoch: i64, renewed_at: Timestamp) -> Batch {
+pub(super) fn reset_batch(epoch: i64, renewed_at: Timestamp, by: &Actor) -> Batch {
     let mut values = Values::default();
+    let entry = append(&mut values, &NewAuditEntry::reset_lease(by, epoch));
     let (epoch, renewed_at) = (values.number(epoch), values.moment(renewed_at));
     values.batch(format!(
         "
-DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @count BIGINT;
+DECLARE @now DATETIME2(6) = SYSUTCDATETIME(), @count BIGINT, {VARIABLES};
+BEGIN TRANSACTION;
 UPDATE submission_manager_leases SET expires_at = @now
 WHERE lease_epoch = {epoch} AND renewed_at = {renewed_at} AND expires_at > @now;
 SET @count = @@ROWCOUNT;
+IF @count > 0
+BEGIN{TICK}{entry}
+END;
+COMMIT TRANSACTION;
 SELECT @count AS reset;"
     ))
 }
@@ -165,7 +174,12 @@ pub(super) async fn state(database: &Database) -> Result<LeaseState, StoreError>
     Ok(LeaseState { lease, now, clock_ahead: latest.since(now) })
 }
 
-pub(super) async fn reset(database: &Database, epoch: i64, renewed_at: Timestamp) -> Result<bool, StoreError> {
-    let results = database.run(reset_batch(epoch, renewed_at)).await?;
+pub(super) async fn reset(
+    database: &Database,
+    epoch: i64,
+    renewed_at: Timestamp,
+    by: &Actor,
+) -> Result<bool, StoreError> {
+    let results = database.run(reset_batch(epoch, renewed_at, by)).await?;
     Ok(rows::need::<i64>(need_first(&results)?, "reset")? == 1)
 }

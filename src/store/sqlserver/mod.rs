@@ -5,6 +5,7 @@
 //! reaches the database checks or migrates the schema, and until then every call fails with `Unavailable`.
 
 mod attempts;
+mod audit;
 mod checks;
 mod connection_string;
 mod console;
@@ -46,16 +47,17 @@ use self::migrate::SchemaState;
 use self::write::Writer;
 use super::error::fenced;
 use super::{
-    Backlog, BatchResults, Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery,
-    EventRead, EventStore, FencedFuture, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery,
-    InboxStore, InboxSubmission, IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore,
-    LeaseState, LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, Planning,
-    ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore,
-    RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore,
-    StoreError, StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetPause, TargetStore, WebhookStore,
-    WriteBatch, WriteStore,
+    AuditChain, AuditPage, AuditPurge, AuditPurged, AuditQuery, AuditStore, Backlog, BatchResults, Cancellation,
+    ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery, EventRead, EventStore, FencedFuture,
+    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission,
+    IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery,
+    NewRedrive, OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission, PurgeRequest, Purged,
+    Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore, RedriveWork, RedriveWorked, Refresh, RefreshRequest,
+    Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget,
+    TargetHealth, TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
 };
 use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::contract::GatewayUrl;
 use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
@@ -209,8 +211,8 @@ impl LeaseStore for SqlServerStore {
         self.call(|store| async move { leases::state(&store.database).await })
     }
 
-    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp) -> StoreFuture<bool> {
-        self.call(move |store| async move { leases::reset(&store.database, epoch, renewed_at).await })
+    fn reset_lease(&self, epoch: i64, renewed_at: Timestamp, by: Actor) -> StoreFuture<bool> {
+        self.call(move |store| async move { leases::reset(&store.database, epoch, renewed_at, &by).await })
     }
 }
 
@@ -265,8 +267,8 @@ impl IntentStore for SqlServerStore {
         self.call(|store| async move { console::overview(&store.readers).await })
     }
 
-    fn cancel(&self, id: IntentId, after_attempt: bool) -> StoreFuture<Cancellation> {
-        self.call(move |store| async move { options::cancel(&store.readers, id, after_attempt).await })
+    fn cancel(&self, id: IntentId, after_attempt: bool, by: Actor) -> StoreFuture<Cancellation> {
+        self.call(move |store| async move { options::cancel(&store.readers, id, after_attempt, &by).await })
     }
 }
 
@@ -289,8 +291,8 @@ impl TargetStore for SqlServerStore {
         self.call(move |store| async move { targets::pause(&store.readers, target, reason, by).await })
     }
 
-    fn resume_target(&self, target: TargetName) -> StoreFuture<()> {
-        self.call(move |store| async move { targets::resume(&store.readers, target).await })
+    fn resume_target(&self, target: TargetName, by: Actor) -> StoreFuture<()> {
+        self.call(move |store| async move { targets::resume(&store.readers, &target, &by).await })
     }
 }
 
@@ -315,8 +317,8 @@ impl WebhookStore for SqlServerStore {
         fenced(self.call(move |store| async move { webhooks::close(&store.database, &term, &under_way).await }))
     }
 
-    fn redeliver_webhook(&self, id: IntentId) -> StoreFuture<Redelivery> {
-        self.call(move |store| async move { webhooks::redeliver(&store.readers, &id).await })
+    fn redeliver_webhook(&self, id: IntentId, by: Actor) -> StoreFuture<Redelivery> {
+        self.call(move |store| async move { webhooks::redeliver(&store.readers, &id, &by).await })
     }
 }
 
@@ -347,8 +349,8 @@ impl InboxStore for SqlServerStore {
         fenced(self.call(move |store| async move { inbox::process(&store.database, &term, &processed).await }))
     }
 
-    fn reprocess(&self, which: Reprocess) -> StoreFuture<usize> {
-        self.call(move |store| async move { inbox::reprocess(&store.readers, &which).await })
+    fn reprocess(&self, which: Reprocess, by: Actor) -> StoreFuture<usize> {
+        self.call(move |store| async move { inbox::reprocess(&store.readers, &which, &by).await })
     }
 
     fn find_submission(&self, id: InboxSubmissionId) -> StoreFuture<Option<(InboxSubmission, Bytes)>> {
@@ -385,8 +387,8 @@ impl RedriveStore for SqlServerStore {
         self.call(move |store| async move { redrives::list(&store.readers, after, limit).await })
     }
 
-    fn change_redrive(&self, id: RedriveId, change: RedriveChange) -> StoreFuture<ChangedRedrive> {
-        self.call(move |store| async move { redrives::change(&store.readers, id, change).await })
+    fn change_redrive(&self, id: RedriveId, change: RedriveChange, by: Actor) -> StoreFuture<ChangedRedrive> {
+        self.call(move |store| async move { redrives::change(&store.readers, id, change, &by).await })
     }
 
     fn running_redrives(&self) -> StoreFuture<Vec<RunningRedrive>> {
@@ -401,6 +403,24 @@ impl RedriveStore for SqlServerStore {
 
     fn tidy_redrives(&self, term: Term, keep_for: Option<Duration>) -> FencedFuture<bool> {
         fenced(self.call(move |store| async move { redrives::tidy(&store.database, &term, keep_for).await }))
+    }
+}
+
+impl AuditStore for SqlServerStore {
+    fn append_audit(&self, entry: NewAuditEntry) -> StoreFuture<()> {
+        self.call(move |store| async move { audit::append_alone(&store.readers, entry).await })
+    }
+
+    fn list_audit(&self, query: AuditQuery) -> StoreFuture<AuditPage> {
+        self.call(move |store| async move { audit::list(&store.readers, query).await })
+    }
+
+    fn audit_chain(&self, after: i64, limit: usize) -> StoreFuture<AuditChain> {
+        self.call(move |store| async move { audit::chain(&store.readers, after, limit).await })
+    }
+
+    fn purge_audit(&self, term: Term, request: AuditPurge) -> FencedFuture<AuditPurged> {
+        fenced(self.call(move |store| async move { audit::purge(&store.database, &term, &request).await }))
     }
 }
 

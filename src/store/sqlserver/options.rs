@@ -4,12 +4,15 @@
 use serde_json::Value as Json;
 
 use super::attempts::read_intents;
+use super::audit::{VARIABLES, append};
 use super::counts::{self, Ended};
 use super::database::{Batch, Database};
 use super::read::set;
 use super::rows::{self, INTENT_COLUMNS, json_moment};
 use super::script::{Column, Values, json_text};
 use super::statements::TICK;
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::IntentId;
 use crate::store::{Cancellation, MAX_AHEAD, NewIntent, StoreError};
 
@@ -64,32 +67,39 @@ WHERE n.place BETWEEN @first AND @last AND (n.not_before IS NOT NULL OR n.redriv
 
 /// Ends an intent that waits, or records that it is to end after its attempt. Every write of an intent holds the clock, so the
 /// intent does not change meanwhile.
-pub(super) fn cancel_batch(id: &IntentId, after_attempt: bool) -> Batch {
+pub(super) fn cancel_batch(id: &IntentId, after_attempt: bool, by: &Actor) -> Batch {
     // What is cancelled here completes at the time of this transaction, which no other shares.
     const CANCELLED: &str = "submission_intents AS i
     WHERE i.completed_at = @now AND i.exhausted_reason = 'cancelled'";
     let mut values = Values::default();
+    let mut entry = |later| append(&mut values, &NewAuditEntry::cancel(by, id, later));
+    let (cancelled, requested) = (entry(false), entry(true));
     let id = values.text(id.as_str());
     let after_attempt = values.number(i64::from(after_attempt));
     values.batch(format!(
-        "DECLARE @now DATETIME2(6), @cancelled BIGINT;
+        "DECLARE @now DATETIME2(6), @cancelled BIGINT, @requested BIGINT = 0, {VARIABLES};
 BEGIN TRANSACTION;{TICK}
 UPDATE submission_intents SET status = 'exhausted', exhausted_reason = 'cancelled', completed_at = @now,
     next_attempt_at = NULL, last_modified_at = @now
 WHERE intent_id = {id} AND next_attempt_at IS NOT NULL;
 SET @cancelled = @@ROWCOUNT;
 IF @cancelled > 0
-BEGIN{}{}
+BEGIN{}{}{cancelled}
 END;
 IF {after_attempt} = 1
 BEGIN
-    UPDATE o SET cancel_requested_at = COALESCE(o.cancel_requested_at, @now)
+    UPDATE o SET cancel_requested_at = @now
     FROM submission_intent_options AS o JOIN submission_intents AS i ON i.intent_seq = o.intent_seq
-    WHERE i.intent_id = {id} AND i.open_lease_epoch IS NOT NULL;
+    WHERE i.intent_id = {id} AND i.open_lease_epoch IS NOT NULL AND o.cancel_requested_at IS NULL;
+    SET @requested = @@ROWCOUNT;
     INSERT INTO submission_intent_options (intent_seq, cancel_requested_at)
     SELECT i.intent_seq, @now FROM submission_intents AS i
     WHERE i.intent_id = {id} AND i.open_lease_epoch IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM submission_intent_options AS o WHERE o.intent_seq = i.intent_seq);
+    SET @requested = @requested + @@ROWCOUNT;
+END;
+IF @requested > 0
+BEGIN{requested}
 END;
 COMMIT TRANSACTION;
 SELECT @cancelled AS cancelled;
@@ -100,8 +110,13 @@ JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE i.intent_i
     ))
 }
 
-pub(super) async fn cancel(database: &Database, id: IntentId, after_attempt: bool) -> Result<Cancellation, StoreError> {
-    let results = database.run(cancel_batch(&id, after_attempt)).await?;
+pub(super) async fn cancel(
+    database: &Database,
+    id: IntentId,
+    after_attempt: bool,
+    by: &Actor,
+) -> Result<Cancellation, StoreError> {
+    let results = database.run(cancel_batch(&id, after_attempt, by)).await?;
     let Some(intent) = read_intents(set(&results, 1))?.pop() else { return Ok(Cancellation::NotFound) };
     let cancelled = set(&results, 0).first().map(|row| rows::need::<i64>(row, "cancelled")).transpose()?;
     Ok(match cancelled {

@@ -1,8 +1,9 @@
 //! The queries of the schedule and of intents, each built together with the binding of its values.
 //!
 //! They run on SQL Server 2016 and later and on Azure SQL, with READ_COMMITTED_SNAPSHOT on or off, and need no lock
-//! hints. All transactions take their locks in one order: lease, clock, intents, inbox, attempts, webhooks. Result sets
-//! come after the commit, so a client that stops reading holds no locks.
+//! hints. All transactions take their locks in one order: lease, clock, intents, inbox, attempts, webhooks. The newest
+//! entry of the audit log may come anywhere after the clock, because every transaction that locks it holds the clock. Result
+//! sets come after the commit, so a client that stops reading holds no locks.
 
 use serde_json::json;
 

@@ -11,7 +11,8 @@ use super::contracts::{ContractRow, Contracts};
 use super::database::Database;
 use super::rows::{self, INTENT_COLUMNS};
 use super::script::{Column, Script, json_text};
-use super::{jobs, options};
+use super::{audit, jobs, options};
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::contract::Policy;
 use crate::domain::intent::{Intent, IntentId};
 use crate::domain::lease::Term;
@@ -163,6 +164,7 @@ ORDER BY n.place;"
         if traces {
             script.change(jobs::INSERT_TRACES);
         }
+        self.write_audit(script);
         script.answer(&format!(
             "
 SELECT {INTENT_COLUMNS}, i.payload_sha256
@@ -174,6 +176,24 @@ WHERE n.place BETWEEN @first AND @last;"
         if jobs {
             script.answer(&jobs::submitted());
         }
+    }
+
+    /// Adds the entry of the audit log, if the batch has one: it is appended if its intent was created.
+    fn write_audit(&self, script: &mut Script) {
+        let Some((new, entry)) = self.new.iter().find_map(|new| audit_entry(new).map(|entry| (new, entry))) else {
+            return;
+        };
+        script.variable(&format!("@audited BIGINT = 0, {}", audit::VARIABLES));
+        let id = script.values.text(new.id.as_str());
+        let append = audit::append(&mut script.values, entry);
+        // No two transactions share a timestamp, so it tells that this one created the intent.
+        script.change(&format!(
+            "
+SELECT @audited = COUNT_BIG(*) FROM submission_intents WHERE intent_id = {id} AND created_at = @now;
+IF @audited > 0
+BEGIN{append}
+END;"
+        ));
     }
 
     /// Adds the result of each intent, and the attempts that were started, to `results`. `sets` returns the result sets
@@ -240,6 +260,17 @@ WHERE n.place BETWEEN @first AND @last;"
         }
         Ok(())
     }
+}
+
+/// The entry of the audit log that belongs to a new intent.
+fn audit_entry(new: &NewIntent) -> Option<&NewAuditEntry> {
+    new.redrive.as_ref()?.audit.as_ref()
+}
+
+/// Whether a batch has more than one entry of the audit log. Such a batch is rare, and its intents are committed one by one,
+/// so that the text of a batch does not depend on how many there are.
+pub(super) fn has_several_audit_entries(new: &[NewIntent]) -> bool {
+    new.iter().filter_map(audit_entry).nth(1).is_some()
 }
 
 /// Cancels starts if the term is over, and starts of paused targets. Pausing a target locks the clock's row too, so

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use tiberius::Row;
 
+use super::audit::{VARIABLES, append};
 use super::database::{Batch, Database};
 use super::read::{all as read_all, need_first, set};
 use super::rows;
 use super::script::Values;
 use super::statements::TICK;
 use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::TargetName;
 use crate::domain::pause::PauseReason;
 use crate::store::{StoreError, StoredTarget, TargetPause};
@@ -35,14 +37,19 @@ ORDER BY submission_target;",
 /// pause or sees it.
 pub(super) fn pause_batch(target: &TargetName, reason: Option<&PauseReason>, by: &Actor) -> Batch {
     let mut values = Values::default();
+    let entry = append(&mut values, &NewAuditEntry::pause_target(by, target, reason));
     let target = values.text(target.as_str());
     // Blank for none: there are no parameters that are NULL.
     let (by, reason) = (values.text(by.label()), values.text(reason.map_or("", PauseReason::as_str)));
     values.batch(format!(
-        "DECLARE @now DATETIME2(6), @since DATETIME2(6), @by NVARCHAR(400), @reason NVARCHAR(1000);
+        "DECLARE @now DATETIME2(6), @since DATETIME2(6), @by NVARCHAR(400), @reason NVARCHAR(1000), @paused BIGINT, {VARIABLES};
 BEGIN TRANSACTION;{TICK}
 INSERT INTO submission_target_pauses (submission_target, paused_at, paused_by, reason)
 SELECT {target}, @now, {by}, NULLIF({reason}, N'') WHERE NOT EXISTS (SELECT 1 FROM submission_target_pauses WHERE submission_target = {target});
+SET @paused = @@ROWCOUNT;
+IF @paused > 0
+BEGIN{entry}
+END;
 SELECT @since = paused_at, @by = paused_by, @reason = reason
 FROM submission_target_pauses WHERE submission_target = {target};
 COMMIT TRANSACTION;
@@ -50,10 +57,20 @@ SELECT @since AS paused_at, @by AS paused_by, @reason AS reason;"
     ))
 }
 
-pub(super) fn resume_batch(target: &TargetName) -> Batch {
+pub(super) fn resume_batch(target: &TargetName, by: &Actor) -> Batch {
     let mut values = Values::default();
+    let entry = append(&mut values, &NewAuditEntry::resume_target(by, target));
     let target = values.text(target.as_str());
-    values.batch(format!("DELETE FROM submission_target_pauses WHERE submission_target = {target};"))
+    values.batch(format!(
+        "DECLARE @now DATETIME2(6), @resumed BIGINT, {VARIABLES};
+BEGIN TRANSACTION;{TICK}
+DELETE FROM submission_target_pauses WHERE submission_target = {target};
+SET @resumed = @@ROWCOUNT;
+IF @resumed > 0
+BEGIN{entry}
+END;
+COMMIT TRANSACTION;"
+    ))
 }
 
 pub(super) async fn all(database: &Database) -> Result<Vec<StoredTarget>, StoreError> {
@@ -76,8 +93,8 @@ fn pause_of(row: &Row) -> Result<Option<TargetPause>, StoreError> {
     Ok(Some(TargetPause { at, by: rows::text(row, "paused_by")?, reason: rows::text(row, "reason")? }))
 }
 
-pub(super) async fn resume(database: &Database, target: TargetName) -> Result<(), StoreError> {
-    database.run(resume_batch(&target)).await.map(drop)
+pub(super) async fn resume(database: &Database, target: &TargetName, by: &Actor) -> Result<(), StoreError> {
+    database.run(resume_batch(target, by)).await.map(drop)
 }
 
 /// Reads the result of [`PAUSED`].

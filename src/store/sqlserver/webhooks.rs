@@ -7,12 +7,15 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 use tiberius::Row;
 
+use super::audit::{VARIABLES, append};
 use super::contracts::Contracts;
-use super::database::{Batch, Database};
+use super::database::{Batch, Database, Repeat};
 use super::read::{all, first, need_first, set};
 use super::rows::{self, INTENT_COLUMNS, json_moment};
 use super::script::{Column, Script, Values, json_text};
 use super::statements::TICK;
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::contract::Contract;
 use crate::domain::intent::{IntentId, IntentSeq};
 use crate::domain::lease::Term;
@@ -171,11 +174,12 @@ WHERE w.open_lease_epoch = {epoch};"
     script.batch()
 }
 
-pub(super) fn redeliver_batch(id: &IntentId) -> Batch {
+pub(super) fn redeliver_batch(id: &IntentId, by: &Actor) -> Batch {
     let mut values = Values::default();
+    let entry = append(&mut values, &NewAuditEntry::redeliver_webhook(by, id));
     let id = values.text(id.as_str());
-    values.batch(format!(
-        "DECLARE @now DATETIME2(6);
+    let batch = values.batch(format!(
+        "DECLARE @now DATETIME2(6), @changed BIGINT, {VARIABLES};
 BEGIN TRANSACTION;{TICK}
 INSERT INTO submission_webhook_events (intent_seq, receiver_id, status, owed_since, tries_before, tries, next_try_at)
 SELECT i.intent_seq, r.receiver_id, 'pending', @now, 0, 0, @now FROM submission_intents AS i
@@ -186,10 +190,15 @@ UPDATE w SET status = 'pending', owed_since = @now, tries_before = w.tries,
     next_try_at = CASE WHEN w.open_lease_epoch IS NULL THEN @now END
 FROM submission_webhook_events AS w JOIN submission_intents AS i ON i.intent_seq = w.intent_seq
 WHERE i.intent_id = {id};
+SET @changed = @@ROWCOUNT;
+IF @changed > 0
+BEGIN{entry}
+END;
 COMMIT TRANSACTION;
 SELECT i.status, r.receiver_id FROM submission_intents AS i
 LEFT JOIN submission_contract_receivers AS r ON r.contract_id = i.contract_id WHERE i.intent_id = {id};"
-    ))
+    ));
+    Batch { repeat: Repeat::IfRolledBack, ..batch }
 }
 
 /// Returns the queries for the webhook event of an intent and for its tries: two result sets.
@@ -286,8 +295,8 @@ pub(super) async fn close(
     Ok(held(&results)?.then_some(usize::try_from(closed).unwrap_or(0)))
 }
 
-pub(super) async fn redeliver(database: &Database, id: &IntentId) -> Result<Redelivery, StoreError> {
-    let results = database.run(redeliver_batch(id)).await?;
+pub(super) async fn redeliver(database: &Database, id: &IntentId, by: &Actor) -> Result<Redelivery, StoreError> {
+    let results = database.run(redeliver_batch(id, by)).await?;
     let Some(row) = first(&results) else { return Ok(Redelivery::NoIntent) };
     let has_webhook = rows::get::<i64>(row, "receiver_id")?.is_some();
     Ok(match (has_webhook, rows::need::<&str>(row, "status")?) {

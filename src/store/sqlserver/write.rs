@@ -12,7 +12,7 @@ use super::database::{Batch, Database, ResultSets};
 use super::inbox;
 use super::rows;
 use super::script::Script;
-use super::submit::Submits;
+use super::submit::{Submits, has_several_audit_entries};
 use crate::domain::intent::Intent;
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
@@ -33,6 +33,9 @@ pub(super) struct Writer<'a> {
 
 impl Writer<'_> {
     pub(super) async fn commit(self, batch: WriteBatch) -> Result<BatchResults, StoreError> {
+        if has_several_audit_entries(&batch.submits) {
+            return self.one_by_one(batch).await;
+        }
         match self.try_commit(&batch).await {
             Err(StoreError::Unexpected(what)) => {
                 log::warn!("batch_split store_error={what:?}");

@@ -9,9 +9,11 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::connection::{begin_transaction, read_now};
-use super::leases;
 use super::read::{INTENT_COLUMNS, INTENT_TABLES, INTENT_WIDTH, intent_of, optional, parsed};
 use super::schedule::as_limit;
+use super::{audit, leases};
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::{IntentId, Status};
 use crate::domain::lease::Term;
 use crate::domain::redrive::{PLAN_LIFETIME, PlanSummary, RedriveChange, RedriveId, RedriveRate, RedriveState};
@@ -165,6 +167,7 @@ pub(super) fn change(
     clock: &WallClock,
     id: RedriveId,
     change: RedriveChange,
+    by: &Actor,
 ) -> Result<ChangedRedrive, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     let Some(found) = find_in(&transaction, id, now)? else { return Ok(ChangedRedrive::NotFound) };
@@ -183,6 +186,7 @@ pub(super) fn change(
         params![id.to_string(), state.as_str(), rate, now.micros()],
     )?;
     let changed = find_in(&transaction, id, now)?;
+    audit::append(&transaction, &NewAuditEntry::change_redrive(by, id, change), now)?;
     transaction.commit()?;
     Ok(changed.map_or(ChangedRedrive::NotFound, |changed| ChangedRedrive::Changed(Box::new(changed))))
 }

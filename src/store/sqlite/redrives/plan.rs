@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
+use super::super::audit;
 use super::super::connection::{self, begin_transaction};
 use super::super::read::{first_seq_from, next_moment, parsed};
 use super::super::{SqliteStore, Writer};
@@ -29,6 +30,7 @@ pub(in crate::store::sqlite) async fn run(store: SqliteStore, new: NewRedrive) -
     let id = new.id;
     let summary = serde_json::to_string(&set.summary(sample));
     let summary = summary.map_err(StoreError::unexpected)?;
+    let entry = new.audit_entry(set.items.len());
     let seq = store.write(move |writer, clock| begin(writer, clock, &new)).await?;
     let mut next = 0;
     for items in set.items.chunks(ITEMS_EACH) {
@@ -41,11 +43,14 @@ pub(in crate::store::sqlite) async fn run(store: SqliteStore, new: NewRedrive) -
     }
     let finish = move |writer: &mut Writer, clock: &WallClock| {
         let (transaction, now) = begin_transaction(&mut writer.connection, clock)?;
-        transaction.execute(
+        let planned = transaction.execute(
             "UPDATE submission_redrives SET state = 'planned', planned_at = ?2, intent_count = ?3, plan_summary = ?4
              WHERE redrive_seq = ?1 AND state = 'planning'",
             params![seq.0, now.micros(), i64::try_from(next).unwrap_or(i64::MAX), summary],
         )?;
+        if planned == 1 {
+            audit::append(&transaction, &entry, now)?;
+        }
         let planned: Option<Redrive> = super::find_in(&transaction, id, now)?;
         transaction.commit()?;
         Ok(planned)

@@ -147,7 +147,7 @@ fn create(
         )?
         .query_row([old.0], |row| {
             let id = |column| parsed(row, column, |text| IntentId::parse(text).ok());
-            Ok(RedriveLink { of: id(0)?, redrive: Some(redrive), gateway_key: id(1)? })
+            Ok(RedriveLink { of: id(0)?, redrive: Some(redrive), gateway_key: id(1)?, audit: None })
         })
         .optional()?;
     let Some(link) = found else { return Ok(None) };

@@ -11,10 +11,14 @@ use std::time::Duration;
 
 use tiberius::Row;
 
+use super::audit::{VARIABLES, append};
 use super::database::{Batch, Database};
 use super::read::{all, need_first, set};
 use super::rows::{self, INTENT_COLUMNS};
 use super::script::{Fence, Values};
+use super::statements::TICK;
+use crate::domain::actor::Actor;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::{IntentId, Status};
 use crate::domain::lease::Term;
 use crate::domain::redrive::{PLAN_LIFETIME, PlanSummary, RedriveChange, RedriveId, RedriveRate, RedriveState};
@@ -145,19 +149,36 @@ pub(super) async fn list(
 }
 
 /// Changes a redrive if it is still in the state `from`. The result is the number of changed rows.
-pub(super) fn change_batch(id: RedriveId, from: RedriveState, to: RedriveState, rate: Option<RedriveRate>) -> Batch {
+pub(super) fn change_batch(
+    id: RedriveId,
+    from: RedriveState,
+    to: RedriveState,
+    change: RedriveChange,
+    by: &Actor,
+) -> Batch {
     let mut values = Values::default();
+    let entry = append(&mut values, &NewAuditEntry::change_redrive(by, id, change));
+    let rate = match change {
+        RedriveChange::Start { rate } => Some(rate),
+        _ => None,
+    };
     let id = values.code(id.to_string(), 36);
     let (from, to) = (values.code(from.as_str(), 10), values.code(to.as_str(), 10));
     // 0 stands for no rate, because parameters cannot be NULL.
     let rate = values.number(rate.map_or(0, |rate| i64::from(rate.per_second())));
     values.batch(format!(
-        "
+        "DECLARE @now DATETIME2(6), @changed BIGINT, {VARIABLES};
+BEGIN TRANSACTION;{TICK}
 UPDATE submission_redrives SET state = {to}, rate_per_second = COALESCE(NULLIF({rate}, 0), rate_per_second),
     started_at = CASE WHEN {rate} > 0 THEN SYSUTCDATETIME() ELSE started_at END,
     ended_at = CASE WHEN {to} = 'cancelled' THEN SYSUTCDATETIME() END
 WHERE redrive_id = {id} AND state = {from};
-SELECT CAST(@@ROWCOUNT AS BIGINT) AS changed;"
+SET @changed = @@ROWCOUNT;
+IF @changed > 0
+BEGIN{entry}
+END;
+COMMIT TRANSACTION;
+SELECT @changed AS changed;"
     ))
 }
 
@@ -165,6 +186,7 @@ pub(super) async fn change(
     database: &Database,
     id: RedriveId,
     change: RedriveChange,
+    by: &Actor,
 ) -> Result<ChangedRedrive, StoreError> {
     // If another request changes the redrive between the read and the change, read it again.
     const TRIES: usize = 5;
@@ -174,11 +196,7 @@ pub(super) async fn change(
             Ok(state) => state,
             Err(refusal) => return Ok(ChangedRedrive::Refused(refusal)),
         };
-        let rate = match change {
-            RedriveChange::Start { rate } => Some(rate),
-            _ => None,
-        };
-        let results = database.run(change_batch(id, found.state, state, rate)).await?;
+        let results = database.run(change_batch(id, found.state, state, change, by)).await?;
         if rows::need::<i64>(need_first(&results)?, "changed")? == 1 {
             let changed = find(database, id).await?;
             return Ok(changed.map_or(ChangedRedrive::NotFound, |changed| ChangedRedrive::Changed(Box::new(changed))));

@@ -7,10 +7,13 @@
 use serde_json::{Value as Json, json};
 use tiberius::Row;
 
+use super::super::audit::{VARIABLES, append};
 use super::super::database::{Batch, Database};
 use super::super::read::{need_first, set};
 use super::super::rows;
 use super::super::script::{Values, json_text, plain_text};
+use super::super::statements::TICK;
+use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
 use crate::domain::outcome::Contact;
 use crate::domain::redrive::{
@@ -40,7 +43,7 @@ pub(in crate::store::sqlserver) async fn run(database: &Database, new: NewRedriv
         }
         position += items.len();
     }
-    database.run(finish_batch(seq, position, &summary)).await?;
+    database.run(finish_batch(seq, position, &summary, &new.audit_entry(position))).await?;
     super::find(database, new.id).await?.map(Box::new).map(Planning::Planned).ok_or_else(plan_lost)
 }
 
@@ -224,13 +227,25 @@ SELECT r.redrive_seq FROM submission_redrives AS r WHERE r.redrive_seq = {seq} A
 }
 
 /// Makes the plan visible.
-pub(in crate::store::sqlserver) fn finish_batch(seq: RedriveSeq, count: usize, summary: &str) -> Batch {
+pub(in crate::store::sqlserver) fn finish_batch(
+    seq: RedriveSeq,
+    count: usize,
+    summary: &str,
+    entry: &NewAuditEntry,
+) -> Batch {
     let mut values = Values::default();
+    let entry = append(&mut values, entry);
     let (seq, count, summary) = (values.number(seq.0), values.count(count), values.text(summary));
     values.batch(format!(
-        "
+        "DECLARE @now DATETIME2(6), @planned BIGINT, {VARIABLES};
+BEGIN TRANSACTION;{TICK}
 UPDATE submission_redrives SET state = 'planned', planned_at = SYSUTCDATETIME(), intent_count = {count},
     plan_summary = {summary}
-WHERE redrive_seq = {seq} AND state = 'planning';"
+WHERE redrive_seq = {seq} AND state = 'planning';
+SET @planned = @@ROWCOUNT;
+IF @planned > 0
+BEGIN{entry}
+END;
+COMMIT TRANSACTION;"
     ))
 }

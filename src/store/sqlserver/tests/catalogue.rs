@@ -18,9 +18,12 @@ use super::super::database::{Batch, Database, PREPARE, Value};
 use super::super::redrives::{self, plan, work};
 use super::super::statements::{self, Part};
 use super::super::submit::Submits;
-use super::super::{checks, console, events, inbox, jobs, leases, migrate, options, purge, targets, webhooks, write};
+use super::super::{
+    audit, checks, console, events, inbox, jobs, leases, migrate, options, purge, targets, webhooks, write,
+};
 use super::{metrics, settings};
 use crate::domain::actor::fixtures::somebody;
+use crate::domain::audit::{AuditAction, ChainLink, NewAuditEntry};
 use crate::domain::contract::fixtures::{max_attempts, one_shot, with_webhook};
 use crate::domain::contract::{Contract, ContractSnapshot, GatewayType};
 use crate::domain::inbox::{Channel, Draft, InboxSubmissionId, PayloadFormat};
@@ -28,18 +31,18 @@ use crate::domain::intent::{ExhaustedReason, IntentId, IntentSeq, Status, Target
 use crate::domain::job::fixtures::{command, submission_id};
 use crate::domain::lease::Term;
 use crate::domain::outcome::Outcome;
-use crate::domain::redrive::{Conditions, FailedStatus, RedriveFilter, RedriveId, RedriveState};
+use crate::domain::redrive::{Conditions, FailedStatus, RedriveChange, RedriveFilter, RedriveId, RedriveState};
 use crate::domain::schedule::{GatewayId, Lane, LaneId, LanePage, LanePosition, Waiting};
 use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
 use crate::store::conformance::attempts::OneSlot;
 use crate::store::conformance::{accepted, finished, intent_id, new_intent};
 use crate::store::{
-    ChangeCursor, DueWebhooksQuery, EventFilter, EventPosition, EventQuery, EventsAfter, FailedInboxTry, FencedWrites,
-    IdRange, InboxQuery, InboxSubmissionSeq, InboxSubmissionState, JobCursor, JobFacts, JobLookup, JobQuery, ListQuery,
-    NewInboxSubmission, NewIntent, NewJob, NewRedrive, OpenAttempt, PageCursor, PostponeAttempt,
-    ProcessedInboxSubmission, PurgeRequest, RedriveAdmission, RedriveLink, RedriveSeq, RedriveWork, RefreshRequest,
-    Reprocess, StartOnInsert, WriteBatch,
+    AuditActor, AuditQuery, ChangeCursor, DueWebhooksQuery, EventFilter, EventPosition, EventQuery, EventsAfter,
+    FailedInboxTry, FencedWrites, IdRange, InboxQuery, InboxSubmissionSeq, InboxSubmissionState, JobCursor, JobFacts,
+    JobLookup, JobQuery, ListQuery, NewInboxSubmission, NewIntent, NewJob, NewRedrive, OpenAttempt, PageCursor,
+    PostponeAttempt, ProcessedInboxSubmission, PurgeRequest, RedriveAdmission, RedriveLink, RedriveSeq, RedriveWork,
+    RefreshRequest, Reprocess, StartOnInsert, WriteBatch,
 };
 
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
@@ -67,12 +70,14 @@ fn contract(webhook: bool, node: bool) -> Contract {
     if node { Contract { gateway_type: GatewayType::Node, ..contract } } else { contract }
 }
 
-fn new(job: bool, trace: bool, options: bool) -> NewIntent {
+fn new(job: bool, trace: bool, options: bool, audited: bool) -> NewIntent {
     let command = command("acme", "w", "k");
     let trace = trace.then(|| TraceContext::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap());
     let id = submission_id(1);
     let job = job.then(|| NewJob { id, key: command.key(), facts: JobFacts::from(&command) });
-    let redrive = options.then(|| RedriveLink { of: intent_id("b"), redrive: None, gateway_key: intent_id("b") });
+    let audit = audited.then(|| NewAuditEntry::redrive_intent(&somebody(), &intent_id("b"), &intent_id("a"), false));
+    let redrive =
+        options.then(|| RedriveLink { of: intent_id("b"), redrive: None, gateway_key: intent_id("b"), audit });
     NewIntent { trace, job, redrive, ..new_intent("a", &one_shot(), b"{}") }
 }
 
@@ -114,7 +119,9 @@ async fn writes() -> Vec<Batch> {
     let known = Contracts::default();
     known.learn(&ContractSnapshot::of(one_shot()).unwrap(), ContractRow { lane: lane(1) });
     let mut batches = Vec::new();
-    let submits = std::iter::once(None).chain(choices(4).map(Some));
+    // An audit entry belongs to a redriven intent, which has options.
+    let submits = choices(5).filter(|kind| kind[3] || !kind[4]);
+    let submits = std::iter::once(None).chain(submits.map(Some));
     for submits in submits {
         for finishes in std::iter::once(None).chain(choices(3).map(Some)) {
             for others in choices(5) {
@@ -151,7 +158,7 @@ async fn writes() -> Vec<Batch> {
                 }
                 let starts = submits.as_ref().is_some_and(|kind| kind[2]);
                 let batch = WriteBatch {
-                    submits: submits.iter().map(|kind| new(kind[0], kind[1], kind[3])).collect(),
+                    submits: submits.iter().map(|kind| new(kind[0], kind[1], kind[3], kind[4])).collect(),
                     received: receives.then(received).into_iter().collect(),
                     start_on_insert: starts
                         .then(|| StartOnInsert { term: term(), slots: Arc::new(OneSlot::default()) }),
@@ -287,6 +294,7 @@ fn redrives() -> Vec<Batch> {
         include_unknown: false,
         note: None,
         registered: Arc::default(),
+        by: somebody(),
     };
     let work = RedriveWork { seq, id, limit: 1, contracts: Vec::new(), admission: Arc::new(Always) };
     let mut batches = vec![
@@ -294,7 +302,7 @@ fn redrives() -> Vec<Batch> {
         redrives::find_batch(id),
         redrives::list_batch(None, 10),
         redrives::list_batch(Some(id), 10),
-        redrives::change_batch(id, RedriveState::Planned, RedriveState::Running, None),
+        redrives::change_batch(id, RedriveState::Running, RedriveState::Paused, RedriveChange::Pause, &somebody()),
         redrives::running_batch(),
         redrives::tidy_batch(&term(), None),
         redrives::tidy_batch(&term(), Some(Duration::ZERO)),
@@ -302,7 +310,7 @@ fn redrives() -> Vec<Batch> {
         plan::sample_batch(std::iter::empty()),
         plan::begin_batch(&new),
         plan::insert_batch(seq, 0, &[]),
-        plan::finish_batch(seq, 0, ""),
+        plan::finish_batch(seq, 0, "", &new.audit_entry(0)),
         work::next_batch(seq, std::iter::empty(), 1),
         work::create_batch(&term(), &work, std::iter::empty()),
     ];
@@ -319,6 +327,25 @@ fn redrives() -> Vec<Batch> {
         batches.extend(
             FailedStatus::ALL.map(|status| plan::page_batch(&plan::Page::Matching(status, &conditions, IntentSeq(0)))),
         );
+    }
+    batches
+}
+
+fn audit_log() -> Vec<Batch> {
+    let entry = NewAuditEntry::sign_out(&somebody());
+    let link = ChainLink::START;
+    let mut batches =
+        vec![audit::append_batch(&entry), audit::chain_batch(0, 10), audit::purge_batch(&term(), link, NOW)];
+    for wanted in choices(5) {
+        let actor = if wanted[4] { AuditActor::of_label("loopback") } else { AuditActor::of_label("ann") };
+        batches.push(audit::list_batch(&AuditQuery {
+            after: wanted[0].then_some(NOW),
+            before: wanted[1].then_some(NOW),
+            action: wanted[2].then_some(AuditAction::SignIn),
+            actor: wanted[3].then_some(actor),
+            limit: 10,
+            older_than: None,
+        }));
     }
     batches
 }
@@ -344,7 +371,7 @@ pub(crate) fn all() -> Vec<Batch> {
         leases::renew_batch(term, Duration::from_secs(1)),
         leases::release_batch(term),
         leases::state_batch(),
-        leases::reset_batch(1, NOW),
+        leases::reset_batch(1, NOW, &somebody()),
         statements::open_attempts(1, 10),
         statements::schedule_snapshot(10),
         statements::refresh_schedule(&look),
@@ -355,7 +382,7 @@ pub(crate) fn all() -> Vec<Batch> {
         statements::probe(),
         write::end_batch(term, &not_allowed),
         purge::batch(term, &PurgeRequest { older_than: Duration::ZERO, after: None, limit: 10 }),
-        options::cancel_batch(id, true),
+        options::cancel_batch(id, true, &somebody()),
         console::detail_batch(id),
         console::payload_batch(id),
         console::overview_batch(),
@@ -365,17 +392,17 @@ pub(crate) fn all() -> Vec<Batch> {
         webhooks::finish_batch(term, &[]),
         webhooks::close_batch(term, &seqs),
         webhooks::put_off_batch(term, &seqs),
-        webhooks::redeliver_batch(id),
+        webhooks::redeliver_batch(id, &somebody()),
         targets::all_batch(),
         targets::pause_batch(&target(), None, &somebody()),
-        targets::resume_batch(&target()),
+        targets::resume_batch(&target(), &somebody()),
         jobs::find_batch(&JobLookup::Key(command("acme", "w", "k").key())),
         jobs::find_batch(&JobLookup::Id(submission_id(1))),
         jobs::admits_batch(&[1; 32]),
         inbox::look_batch(10),
         inbox::find_batch(inbox_id()),
-        inbox::reprocess_batch(&Reprocess::One(inbox_id())),
-        inbox::reprocess_batch(&Reprocess::ParkedOf { client_slug: "acme".to_owned(), limit: 10 }),
+        inbox::reprocess_batch(&Reprocess::One(inbox_id()), &somebody()),
+        inbox::reprocess_batch(&Reprocess::ParkedOf { client_slug: "acme".to_owned(), limit: 10 }, &somebody()),
         Batch::new(PREPARE, vec![Value::Text(String::new()), Value::Json(String::new())]),
         Batch::new(migrate::VERSION, Vec::new()),
         Batch::new(migrate::MAKE_VERSIONS, Vec::new()),
@@ -389,6 +416,7 @@ pub(crate) fn all() -> Vec<Batch> {
     all.extend(feeds());
     all.extend(processed());
     all.extend(redrives());
+    all.extend(audit_log());
     let mut seen = HashSet::new();
     all.retain(|batch| seen.insert(batch.sql.clone()));
     all
