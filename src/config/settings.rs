@@ -39,6 +39,8 @@ const REFRESH_INTERVAL: (Duration, Duration) = (Duration::from_millis(10), minut
 const SHUTDOWN_DELAY: (Duration, Duration) = (Duration::ZERO, minutes(10));
 /// At most a century. Without the setting, intents are kept forever.
 const RETENTION: (Duration, Duration) = (Duration::from_secs(1), minutes(36_500 * 24 * 60));
+/// Entries are deleted by the day.
+const AUDIT_RETENTION: (Duration, Duration) = (minutes(24 * 60), RETENTION.1);
 
 pub(super) const fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
@@ -193,6 +195,10 @@ pub struct Config {
     /// Delete finished intents after this time, 1s to 36500d, such as 30d; without it they are kept forever
     #[arg(long, env = "SM_RETENTION", value_parser = duration(RETENTION.0, RETENTION.1), value_name = "TIME")]
     pub retention: Option<Duration>,
+
+    /// Delete entries of the audit log after this time, 1d to 36500d, such as 730d; without it they are kept forever
+    #[arg(long, env = "SM_AUDIT_RETENTION", value_parser = duration(AUDIT_RETENTION.0, AUDIT_RETENTION.1), value_name = "TIME")]
+    pub audit_retention: Option<Duration>,
 }
 
 /// The settings that name the registry files.

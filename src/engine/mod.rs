@@ -3,6 +3,7 @@
 //! [`Engine::start`] is the only place that starts the store actor and the leader and assigns actors to threads. The
 //! service and the tests start the same engine.
 
+mod audit_retention;
 pub mod event_feed;
 pub mod executor;
 mod inbox;

@@ -193,5 +193,6 @@ fn settings(plan: &Plan, number: usize, incarnation: usize) -> LeaderSettings {
         refresh_interval: plan.refresh_interval,
         limits: plan.limits,
         retention: plan.retention,
+        audit_retention: None,
     }
 }

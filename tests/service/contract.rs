@@ -41,6 +41,7 @@ fn settings_have_the_defaults_that_deployments_rely_on() {
         ("SM_ATTEMPT_TIMEOUT", Some("35s")),
         ("SM_MAX_PAYLOAD_BYTES", Some("262144")),
         ("SM_RETENTION", None),
+        ("SM_AUDIT_RETENTION", None),
     ] {
         let named = |end: &str| help.split(&format!("[env: {variable}{end}")).nth(1);
         let rest = named("=]").or_else(|| named("]")).unwrap_or_else(|| panic!("no {variable} in {help}"));

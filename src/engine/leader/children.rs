@@ -7,6 +7,7 @@ use actix::Addr;
 
 use super::{LeaderActor, LeaderDeps, LeadershipTerm};
 use crate::domain::lease::Term;
+use crate::engine::audit_retention::AuditRetentionActor;
 use crate::engine::executor::{ExecutorActor, ExecutorDeps};
 use crate::engine::inbox::{InboxActor, InboxDeps};
 use crate::engine::messages::{Child, ChildStopped, Stop};
@@ -29,6 +30,7 @@ pub(super) struct Children {
     pub inbox: Addr<InboxActor>,
     pub redrives: Addr<RedriveActor>,
     retention: Option<Addr<RetentionActor>>,
+    audit_retention: Option<Addr<AuditRetentionActor>>,
     store: StoreClient,
     term: Term,
     #[cfg(test)]
@@ -42,6 +44,9 @@ impl Drop for Children {
         self.inbox.do_send(Stop);
         self.redrives.do_send(Stop);
         if let Some(retention) = &self.retention {
+            retention.do_send(Stop);
+        }
+        if let Some(retention) = &self.audit_retention {
             retention.do_send(Stop);
         }
         // Here and not in the scheduler, which may be dead.
@@ -108,6 +113,10 @@ impl Children {
             let metrics = Arc::clone(&deps.metrics);
             deps.scheduler_thread.start(move |_| RetentionActor::new(term, store, leader, metrics, keep_for))
         });
+        let audit_retention = deps.settings.audit_retention.map(|keep_for| {
+            let (term, store, leader) = (term.clone(), store.clone(), leader.clone().recipient());
+            deps.scheduler_thread.start(move |_| AuditRetentionActor::new(term, store, leader, keep_for))
+        });
         let webhooks = start_webhooks(deps, leadership, &store_time, &leader);
         let inbox = start_inbox(deps, leadership, &leader);
         let redrives = start_redrives(deps, leadership, &scheduler, &leader);
@@ -119,6 +128,7 @@ impl Children {
             inbox,
             redrives,
             retention,
+            audit_retention,
             store,
             term,
             #[cfg(test)]

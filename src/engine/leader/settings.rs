@@ -24,6 +24,8 @@ pub struct LeaderSettings {
     pub limits: Limits,
     /// How long terminal intents are kept; `None` keeps them for ever.
     pub retention: Option<Duration>,
+    /// How long entries of the audit log are kept; `None` keeps them for ever.
+    pub audit_retention: Option<Duration>,
 }
 
 impl LeaderSettings {
@@ -41,6 +43,7 @@ impl LeaderSettings {
                 capacity: SCHEDULE_CAPACITY,
             },
             retention: config.retention,
+            audit_retention: config.audit_retention,
         })
     }
 }

@@ -188,6 +188,7 @@ fn settings() -> LeaderSettings {
         // More than four times the limit of one gateway, so that a new gateway can use all of its own.
         limits: Limits { in_flight: 40, in_flight_per_gateway: 8, capacity: 64 * 1024 },
         retention: None,
+        audit_retention: None,
     }
 }
 

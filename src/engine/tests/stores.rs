@@ -1,6 +1,9 @@
 //! How the engine copes with a store that is slow or refuses writes, and how it purges old intents.
 
 use super::*;
+use crate::domain::actor::fixtures::somebody;
+use crate::domain::audit::NewAuditEntry;
+use crate::store::AuditStore;
 
 const BUDGET: Duration = Duration::from_secs(5);
 
@@ -77,4 +80,37 @@ async fn all_old_intents_are_purged_and_recent_ones_are_kept() {
     assert_eq!(instance.engine.metrics.intents_purged.get(), OLD as u64);
     let left = lab.store().list(crate::store::ListQuery { limit: 10, ..Default::default() }).await.unwrap();
     assert_eq!(left.intents.iter().map(|intent| intent.id.as_str()).collect::<Vec<_>>(), ["recent"]);
+}
+
+#[actix::test]
+async fn old_entries_of_the_audit_log_are_purged_unless_their_chain_is_broken() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let actions = async |lab: &Lab| {
+        let entries = lab.store().audit_chain(0, 10).await.unwrap().entries;
+        entries.into_iter().map(|entry| (entry.id, entry.action)).collect::<Vec<_>>()
+    };
+    tokio::time::pause();
+    for broken in [false, true] {
+        let lab = Lab::with_paused_clock();
+        let past = WallClock::from_fn(|| Timestamp::from_micros(BASE) - 4 * DAY);
+        let past = SqliteStore::open(&lab.path(), past).unwrap();
+        for _ in 0..3 {
+            past.append_audit(NewAuditEntry::sign_out(&somebody())).await.unwrap();
+        }
+        if broken {
+            let file = Connection::open(lab.path()).unwrap();
+            file.execute("UPDATE submission_audit_log SET subject = 'x' WHERE entry_id = 2", []).unwrap();
+        }
+        let retention = LeaderSettings { audit_retention: Some(2 * DAY), ..settings() };
+        let instance = lab.start(retention, always(accepted()));
+        instance.engine.store.append_audit(NewAuditEntry::sign_out(&somebody())).await.unwrap();
+        instance.lease_after(0).await;
+        pass(60 * SECOND).await;
+        let left = actions(&lab).await;
+        let left: Vec<_> = left.iter().map(|(id, action)| (*id, action.as_str())).collect();
+        match broken {
+            false => assert_eq!(left, [(4, "sign_out"), (5, "purge_audit_log")]),
+            true => assert_eq!(left.len(), 4, "nothing is deleted: {left:?}"),
+        }
+    }
 }
