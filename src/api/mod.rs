@@ -4,6 +4,7 @@
 //! [`crate::domain`]. [`json`] has the JSON types that several resources share, and `openapi.rs` serves the description of
 //! all of them.
 
+pub mod audit;
 mod batch;
 pub mod cancel;
 mod events;
@@ -45,6 +46,7 @@ pub fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/v1/targets/{submissionTarget}/resume", "POST").route(web::post().to(targets::resume)))
         .service(resource("/v1/intents/{intentId}/redrive", "POST").route(web::post().to(redrives::single::redrive)))
         .configure(redrives::routes)
+        .service(resource("/v1/audit", "GET, HEAD").route(get_or_head().to(audit::list)))
         .service(resource("/v1/events", "GET, HEAD").route(get_or_head().to(events::list)))
         .service(resource("/v1/events/stream", "GET, HEAD").route(get_or_head().to(events::stream)))
         .configure(jobs::routes)

@@ -10,7 +10,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
-use super::{batch, cancel, events, history_fragment, inbox, intents, jobs, ops, redrives, targets, webhooks};
+use super::{audit, batch, cancel, events, history_fragment, inbox, intents, jobs, ops, redrives, targets, webhooks};
 use crate::web::error::ApiError;
 use crate::web::{exact_resource, get_or_head, resource};
 
@@ -44,6 +44,7 @@ use crate::web::{exact_resource, get_or_head, resource};
         targets::list,
         targets::pause,
         targets::resume,
+        audit::list,
         jobs::submit::submit,
         jobs::queries::list,
         jobs::queries::get,
@@ -69,6 +70,7 @@ use crate::web::{exact_resource, get_or_head, resource};
         (name = "events", description = "Learn how intents ended, in the order in which they did"),
         (name = "redrives", description = "Send failed intents again"),
         (name = "targets", description = "List, pause and resume targets"),
+        (name = "audit", description = "Read who did what as an operator"),
         (name = "jobs", description = "Submit jobs of a tenant to management nodes and read their status"),
         (name = "inbox", description = "Receive form posts, text messages, calls and emails, and read the contacts and messages made of them"),
         (name = "console", description = "HTML fragments for operator portals"),

@@ -6,6 +6,7 @@
 
 mod access;
 mod assets;
+mod audit;
 mod chart;
 mod form;
 mod inbox;
@@ -166,6 +167,7 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
             .service(resource("/inbox/clients/{slug}/reprocess").route(web::post().to(inbox::reprocess_parked)))
             .service(resource("/inbox/contacts").route(get_or_head().to(inbox::contacts)))
             .service(resource("/inbox/contacts/{id}").route(get_or_head().to(inbox::contact)))
+            .service(resource("/audit").route(get_or_head().to(audit::show)))
             .service(resource("/targets").route(get_or_head().to(targets::show)))
             .service(resource("/targets/{submissionTarget}/pause").route(web::post().to(targets::pause)))
             .service(resource("/targets/{submissionTarget}/resume").route(web::post().to(targets::resume)))

@@ -63,6 +63,11 @@ impl Nav {
         self.operator.as_ref().is_some_and(|operator| operator.known_by.is_session())
     }
 
+    /// Whether to show the link to the audit log. The server refuses the page to others anyway.
+    pub(super) fn may_audit(&self) -> bool {
+        self.operator.as_ref().is_some_and(|operator| operator.role.includes(Role::Admin))
+    }
+
     /// Whether to show buttons that change something, and payloads. The server refuses both anyway.
     pub(super) fn may_act(&self) -> bool {
         self.operator.as_ref().is_some_and(|operator| operator.role.includes(Role::Operator))

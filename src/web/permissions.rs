@@ -60,6 +60,7 @@ const INBOX_WRITE: Needs = Needs::Scope(Scope::InboxWrite);
 const ADMIN_SCOPE: Needs = Needs::Scope(Scope::Admin);
 const VIEWER: Needs = Needs::Role(Role::Viewer);
 const OPERATOR: Needs = Needs::Role(Role::Operator);
+const ADMIN: Needs = Needs::Role(Role::Admin);
 
 /// All routes. A row for GET also covers HEAD.
 pub const ROUTES: &[Route] = &[
@@ -81,6 +82,7 @@ pub const ROUTES: &[Route] = &[
     get("/v1/targets", ADMIN_SCOPE),
     post("/v1/targets/{submissionTarget}/pause", ADMIN_SCOPE),
     post("/v1/targets/{submissionTarget}/resume", ADMIN_SCOPE),
+    get("/v1/audit", ADMIN_SCOPE),
     get("/v1/events", INTENTS_READ),
     get("/v1/events/stream", INTENTS_READ),
     get("/v1/jobs", Needs::TenantScope(Scope::JobsRead)),
@@ -133,6 +135,7 @@ pub const ROUTES: &[Route] = &[
     get("/ui/targets", VIEWER),
     post("/ui/targets/{submissionTarget}/pause", OPERATOR),
     post("/ui/targets/{submissionTarget}/resume", OPERATOR),
+    get("/ui/audit", ADMIN),
     get("/ui/assets/{name}", Needs::Nothing),
     get("/ui/sign-in", Needs::Nothing),
     get("/ui/sign-in/start", Needs::Nothing),

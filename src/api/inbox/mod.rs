@@ -19,7 +19,7 @@ use crate::web::error::ApiError;
 use crate::web::{get_or_head, resource};
 
 pub use self::intake::{Incoming, parse_submission};
-pub use self::queries::{cursor_text, inbox_query};
+pub use self::queries::{cursor_text, inbox_query, parse_cursor};
 pub use self::reprocess::{reprocess_one, reprocess_parked_of};
 
 /// Registers the routes of the inbox.

@@ -147,7 +147,7 @@ pub fn cursor_text(number: i64) -> String {
 }
 
 /// Parses a cursor. Accepts only text that [`cursor_text`] produces.
-fn parse_cursor(text: &str) -> Option<i64> {
+pub fn parse_cursor(text: &str) -> Option<i64> {
     let number = i64::from_str_radix(text.strip_prefix('n')?, 16).ok().filter(|number| *number >= 0)?;
     (cursor_text(number) == text).then_some(number)
 }

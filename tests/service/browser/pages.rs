@@ -105,6 +105,7 @@ async fn no_page_requests_anything_from_another_host() {
         (format!("{url}/ui/inbox"), "Inbox"),
         (format!("{url}/ui/inbox/contacts"), "Contacts"),
         (format!("{url}/ui/targets"), "sms.realtime"),
+        (format!("{url}/ui/audit"), "Audit log"),
         (format!("{url}/ui/nothing"), "Not found"),
     ];
     browser.go("about:blank").await;

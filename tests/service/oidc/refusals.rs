@@ -74,11 +74,11 @@ async fn each_wrong_token_has_a_page_and_lets_nobody_in() {
         (|c| c["groups"] = json!(["staff"]), (403, "no_role", "No role")),
         (|c| drop(c.as_object_mut().unwrap().remove("sub")), (502, "invalid_token", "The sign-in cannot be read")),
     ];
-    for (index, (change, expected)) in cases.into_iter().enumerate() {
-        provider.claims(change);
+    for (index, (change, expected)) in cases.iter().enumerate() {
+        provider.claims(*change);
         let mut visitor = Visitor::default();
         let answer = visitor.sign_in(&instance, &provider, "/ui").await;
-        assert_refused(&instance, &visitor, &answer, index, expected);
+        assert_refused(&instance, &visitor, &answer, index, *expected);
         assert_eq!(visitor.open(&format!("{}/ui", instance.url)).await.status, StatusCode::SEE_OTHER);
     }
     // A difference of the clocks of up to a minute does not matter. Of several roles the highest counts.
@@ -89,6 +89,24 @@ async fn each_wrong_token_has_a_page_and_lets_nobody_in() {
     let mut visitor = Visitor::default();
     visitor.sign_in(&instance, &provider, "/ui").await;
     assert!(instance.wait_for_log("console_signed_in").contains("role=admin"));
+    visitor.post(&format!("{}/ui/sign-out", instance.url), "").await;
+
+    // Each of them is in the audit log. A person is named only if the provider has said who it is.
+    let entries = instance.api().get("/v1/audit?limit=200").await.json()["entries"].clone();
+    let reasons: Vec<_> = cases.iter().map(|(_, (_, reason, _))| *reason).collect();
+    let mut entries = entries.as_array().unwrap().iter().rev();
+    for reason in reasons {
+        let entry = entries.next().unwrap();
+        assert_eq!((&entry["action"], &entry["details"]["reason"]), (&json!("sign_in_refused"), &json!(reason)));
+        assert_eq!(entry["actor"]["name"].is_string(), reason == "no_role", "{entry}");
+    }
+    let signed_in = entries.next().unwrap();
+    let details = &signed_in["details"];
+    assert_eq!((&signed_in["action"], &details["role"]), (&json!("sign_in"), &json!("admin")));
+    assert!(details["with"] == "provider" && details["providerSubject"].is_string(), "{signed_in}");
+    let signed_out = entries.next().unwrap();
+    assert_eq!((&signed_out["action"], &signed_out["actor"]), (&json!("sign_out"), &signed_in["actor"]));
+    assert!(entries.next().is_none());
 }
 
 #[actix::test]
