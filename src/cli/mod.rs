@@ -1,5 +1,6 @@
 //! The commands of the binary: parses the command line and runs the command in its module.
 
+mod audit;
 mod backup;
 mod check;
 mod client;
@@ -67,6 +68,9 @@ enum Command {
     /// Manage the lease that decides which instance executes
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
+    /// Check the audit log
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Send failed intents again, in bulk
     #[command(subcommand)]
     Redrive(redrive::RedriveCommand),
@@ -141,6 +145,7 @@ pub fn run() -> ExitCode {
         Command::Migrate(config) => block_on(migrate(config)),
         Command::Backup(args) => block_on(backup::run(args)),
         Command::Lease(command) => block_on(lease::run(command)),
+        Command::Audit(command) => block_on(audit::run(command)),
         Command::Redrive(command) => block_on(redrive::run(command)),
         Command::Submit(args) => block_on(client::submit(args)),
         Command::Bench(args) => {

@@ -69,4 +69,8 @@ async fn a_lease_that_is_not_renewed_can_be_reset_and_a_renewed_one_cannot() {
     next.wait_for_log("leader_ready");
     let intent = next.api().submit("b", "once", json!({}), "?waitSeconds=30").await.json();
     assert_eq!(intent["status"], "accepted");
+    let entries = next.api().get("/v1/audit").await.json()["entries"].clone();
+    let actions: Vec<_> = entries.as_array().unwrap().iter().map(|entry| &entry["action"]).collect();
+    assert_eq!(actions, ["reset_lease"], "the refused reset has no entry");
+    assert_eq!((&entries[0]["actor"]["kind"], &entries[0]["address"]), (&json!("command_line"), &json!(null)));
 }

@@ -5,6 +5,7 @@
 mod access;
 mod api;
 mod attack;
+mod audit;
 mod backup;
 mod batch;
 mod browser;
