@@ -204,6 +204,15 @@ mod tests {
     }
 
     #[test]
+    fn every_action_and_kind_is_documented() {
+        let documented = include_str!("../../docs/audit.md");
+        let names = AuditAction::ALL.map(AuditAction::as_str).into_iter().chain(ActorKind::ALL.map(ActorKind::as_str));
+        for name in names {
+            assert!(documented.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    #[test]
     fn the_schema_names_every_action_and_kind() {
         let names = |schema| serde_json::to_value(schema).unwrap()["enum"].clone();
         let actions = AuditAction::ALL.map(AuditAction::as_str);

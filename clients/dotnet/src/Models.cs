@@ -30,6 +30,55 @@ namespace SubmissionManager.Models
         public DateTimeOffset? StartedAt { get { return GetTime("startedAt"); } set { Set("startedAt", value); } }
     }
 
+    /// <summary>Who did it.</summary>
+    public class AuditActor : Model
+    {
+        public string Kind { get { return GetString("kind"); } set { Set("kind", value); } }
+
+        /// <summary>Null if it is not known who it was.</summary>
+        public string Name { get { return GetString("name"); } set { Set("name", value); } }
+    }
+
+    /// <summary>An entry of the audit log.</summary>
+    public class AuditEntry : Model
+    {
+        public string Action { get { return GetString("action"); } set { Set("action", value); } }
+
+        public AuditActor Actor { get { return GetModel<AuditActor>("actor"); } set { Set("actor", value); } }
+
+        /// <summary>
+        /// The address of the connection; that of a proxy if there is one in between. Null for commands on the
+        /// store.
+        /// </summary>
+        public string Address { get { return GetString("address"); } set { Set("address", value); } }
+
+        public DateTimeOffset? At { get { return GetTime("at"); } set { Set("at", value); } }
+
+        /// <summary>An object; its fields depend on the action.</summary>
+        public JsonObject Details { get { return GetObject("details"); } set { Set("details", value); } }
+
+        /// <summary>SHA-256 of the previous hash and of all other fields, in hexadecimal.</summary>
+        public string Hash { get { return GetString("hash"); } set { Set("hash", value); } }
+
+        /// <summary>Counts from 1 without gaps.</summary>
+        public long Id { get { return GetInteger("id").GetValueOrDefault(); } set { Set("id", value); } }
+
+        /// <summary>The hash of the entry before this one, in hexadecimal; zeros in the first entry.</summary>
+        public string PreviousHash { get { return GetString("previousHash"); } set { Set("previousHash", value); } }
+
+        /// <summary>What was acted on: the id of an intent, the name of a target and so on.</summary>
+        public string Subject { get { return GetString("subject"); } set { Set("subject", value); } }
+    }
+
+    /// <summary>A page of the audit log.</summary>
+    public class AuditList : Model
+    {
+        public IReadOnlyList<AuditEntry> Entries { get { return GetModels<AuditEntry>("entries"); } set { Set("entries", value); } }
+
+        /// <summary>Pass this as <c>cursor</c> to get the next page; null on the last page.</summary>
+        public string NextCursor { get { return GetString("nextCursor"); } set { Set("nextCursor", value); } }
+    }
+
     /// <summary>The result of one submission of a batch. It is the response that a request of its own would get.</summary>
     public class BatchItem : Model
     {

@@ -21,6 +21,51 @@ class Attempt(TypedDict):
     startedAt: str
 
 
+# What was done.
+AuditAction = Literal["sign_in", "sign_in_refused", "sign_out", "show_payload", "pause_target", "resume_target", "cancel_intent", "cancel_job", "redeliver_webhook", "reprocess_submission", "reprocess_parked", "plan_redrive", "start_redrive", "pause_redrive", "resume_redrive", "cancel_redrive", "redrive_intent", "reset_lease", "purge_audit_log"]
+
+
+class AuditActor(TypedDict):
+    """Who did it."""
+
+    kind: AuditActorKind
+    # Null if it is not known who it was.
+    name: Union[str, None]
+
+
+# How an actor is known: by a bearer token, by a sign-in to the console, not at all (on this machine or on another
+# one), as the user of a command on the store, or as the service itself.
+AuditActorKind = Literal["token", "console", "loopback", "anonymous", "command_line", "service"]
+
+
+class AuditEntry(TypedDict):
+    """An entry of the audit log."""
+
+    action: AuditAction
+    actor: AuditActor
+    # The address of the connection; that of a proxy if there is one in between. Null for commands on the store.
+    address: Union[str, None]
+    at: str
+    # An object; its fields depend on the action.
+    details: Dict[str, Any]
+    # SHA-256 of the previous hash and of all other fields, in hexadecimal.
+    hash: str
+    # Counts from 1 without gaps.
+    id: int
+    # The hash of the entry before this one, in hexadecimal; zeros in the first entry.
+    previousHash: str
+    # What was acted on: the id of an intent, the name of a target and so on.
+    subject: str
+
+
+class AuditList(TypedDict):
+    """A page of the audit log."""
+
+    entries: List[AuditEntry]
+    # Pass this as `cursor` to get the next page; null on the last page.
+    nextCursor: Union[str, None]
+
+
 class _BatchItem(TypedDict):
     # The HTTP status: 200 if the intent is stored.
     status: int

@@ -15,6 +15,48 @@ export interface Attempt {
   startedAt: string;
 }
 
+/** What was done. */
+export type AuditAction = "sign_in" | "sign_in_refused" | "sign_out" | "show_payload" | "pause_target" | "resume_target" | "cancel_intent" | "cancel_job" | "redeliver_webhook" | "reprocess_submission" | "reprocess_parked" | "plan_redrive" | "start_redrive" | "pause_redrive" | "resume_redrive" | "cancel_redrive" | "redrive_intent" | "reset_lease" | "purge_audit_log";
+
+/** Who did it. */
+export interface AuditActor {
+  kind: AuditActorKind;
+  /** Null if it is not known who it was. */
+  name: string | null;
+}
+
+/**
+ * How an actor is known: by a bearer token, by a sign-in to the console, not at all (on this machine or on another
+ * one), as the user of a command on the store, or as the service itself.
+ */
+export type AuditActorKind = "token" | "console" | "loopback" | "anonymous" | "command_line" | "service";
+
+/** An entry of the audit log. */
+export interface AuditEntry {
+  action: AuditAction;
+  actor: AuditActor;
+  /** The address of the connection; that of a proxy if there is one in between. Null for commands on the store. */
+  address: string | null;
+  at: string;
+  /** An object; its fields depend on the action. */
+  details: Record<string, unknown>;
+  /** SHA-256 of the previous hash and of all other fields, in hexadecimal. */
+  hash: string;
+  /** Counts from 1 without gaps. */
+  id: number;
+  /** The hash of the entry before this one, in hexadecimal; zeros in the first entry. */
+  previousHash: string;
+  /** What was acted on: the id of an intent, the name of a target and so on. */
+  subject: string;
+}
+
+/** A page of the audit log. */
+export interface AuditList {
+  entries: Array<AuditEntry>;
+  /** Pass this as `cursor` to get the next page; null on the last page. */
+  nextCursor: string | null;
+}
+
 /** The result of one submission of a batch. It is the response that a request of its own would get. */
 export interface BatchItem {
   error?: ErrorBody | null;
