@@ -9,12 +9,14 @@ use std::time::Duration;
 use actix_web::dev::ServerHandle;
 use actix_web::web::ServiceConfig;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use crate::api;
 use crate::config::registry::{CurrentRegistry, Registry, RegistryError, RegistryFiles};
 use crate::config::settings::{AuthMode, Config, ConfigError, Switch};
 use crate::config::variables::Variables;
 use crate::console::{self, Console};
+use crate::engine::instance_report::InstanceReporter;
 use crate::engine::leader::{EngineDeps, GatewayFactory, LeaderSettings, WebhookSenderFactory};
 use crate::engine::webhooks::sender::{HttpWebhookSender, WebhookSender};
 use crate::engine::webhooks::slots::MAX_TRIES as WEBHOOKS_IN_FLIGHT;
@@ -70,6 +72,8 @@ pub struct Service {
     shutdown_delay: Duration,
     server: ServerHandle,
     tracer: Tracer,
+    reporter: InstanceReporter,
+    reporting: JoinHandle<()>,
 }
 
 impl Service {
@@ -157,7 +161,21 @@ impl Service {
         }
         log::info!("listening address={address} holder_id={} version={version}", engine.board.holder_id);
         let shutdown_delay = config.shutdown_delay;
-        Ok(Self { engine, registry, address, metrics, console, shutdown, shutdown_delay, server: handle, tracer })
+        let reporter = InstanceReporter::new(engine.store.clone(), engine.board.clone(), Arc::clone(&metrics));
+        let reporting = actix::spawn(reporter.clone().run());
+        Ok(Self {
+            engine,
+            registry,
+            address,
+            metrics,
+            console,
+            shutdown,
+            shutdown_delay,
+            server: handle,
+            tracer,
+            reporter,
+            reporting,
+        })
     }
 
     /// Reads the registry files again and uses them from now on. If any has an error, the current registry stays in use.
@@ -182,6 +200,8 @@ impl Service {
     pub async fn stop(&self) {
         self.shutdown.announce();
         tokio::join!(self.engine.stop_leading(), tokio::time::sleep(self.shutdown_delay));
+        self.reporting.abort();
+        self.reporter.forget().await;
         self.engine.watchers.close();
         self.engine.events.close();
         self.server.stop(true).await;

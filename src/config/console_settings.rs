@@ -5,13 +5,16 @@ use std::time::Duration;
 use clap::Args;
 
 use super::settings::{ConfigError, Switch, duration, minutes};
-use super::values::{base_url, origins, switch};
+use super::values::{base_url, origins, switch, trace_url};
 use crate::config::registry::ConsoleUser;
 use crate::config::session_key::SessionSecrets;
 
 /// A minute is too short to work with, but tests need it shorter. After a month, the role that a session began with is
 /// too old to trust.
 const SESSION: (Duration, Duration) = (Duration::from_secs(1), minutes(30 * 24 * 60));
+
+/// What stands for the id of a trace in `SM_TRACE_URL`.
+pub const TRACE_ID: &str = "{trace_id}";
 
 /// The settings of the operator console.
 #[derive(Args, Clone)]
@@ -29,6 +32,10 @@ pub struct ConsoleConfig {
     /// Origins whose pages may embed the console in a frame, separated by spaces
     #[arg(long, env = "SM_CONSOLE_FRAMES", default_value = "", value_parser = origins, value_name = "ORIGINS")]
     pub console_frames: String,
+
+    /// URL of a trace in your tracing system, with {trace_id} in place of its id; pages of intents link to it
+    #[arg(long, env = "SM_TRACE_URL", value_parser = trace_url, value_name = "URL")]
+    pub trace_url: Option<String>,
 
     /// URL under which browsers reach the console: scheme and host, without a path; needed for sign-in
     /// with OpenID Connect if a proxy ends TLS

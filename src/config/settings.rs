@@ -15,7 +15,7 @@ use crate::store::selection::{Credentials, DEFAULT_STORE, InvalidStore, StoreCho
 use crate::store::sqlserver::PoolSettings;
 use crate::telemetry::logging::LogFormat;
 
-pub use super::console_settings::ConsoleConfig;
+pub use super::console_settings::{ConsoleConfig, TRACE_ID};
 use super::values::{auth_mode, collector, log_format, name, switch};
 pub use super::values::{duration, listen_address, whole};
 

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::console_settings::TRACE_ID;
 use super::settings::{AuthMode, Switch};
 use crate::domain::contract::{GatewayUrl, http_url};
 use crate::telemetry::logging::LogFormat;
@@ -138,6 +139,18 @@ pub(super) fn base_url(text: &str) -> Result<String, String> {
     url.map(|url| url.origin().ascii_serialization()).map_err(|problem| format!("{expected}; this value {problem}"))
 }
 
+/// Parses the template of the address of a trace: an http or https URL that contains [`TRACE_ID`].
+pub(super) fn trace_url(text: &str) -> Result<String, String> {
+    let expected = format!("must be a URL with {TRACE_ID} in it, such as https://traces.example/trace/{TRACE_ID}");
+    if !text.contains(TRACE_ID) {
+        return Err(expected);
+    }
+    match http_url(&text.replace(TRACE_ID, &"0".repeat(32))) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(problem) => Err(format!("{expected}; this value {problem}")),
+    }
+}
+
 /// Parses the name of an instance or a lease.
 pub(super) fn name(text: &str) -> Result<String, String> {
     let fine = !text.is_empty() && text.len() <= 200 && text.chars().all(|c| c.is_ascii_graphic());
@@ -147,6 +160,19 @@ pub(super) fn name(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_a_trace_names_its_id() {
+        for (text, valid) in [
+            ("https://traces.example/trace/{trace_id}", true),
+            ("http://localhost:16686/search?id={trace_id}&x=1", true),
+            ("https://traces.example/trace", false),
+            ("javascript:alert('{trace_id}')", false),
+            ("{trace_id}", false),
+        ] {
+            assert_eq!(trace_url(text).is_ok(), valid, "{text}");
+        }
+    }
 
     #[test]
     fn durations_are_read_as_people_write_them() {

@@ -1,8 +1,9 @@
 //! `/ui/intents/{intentId}`: the page of one intent, with its status in a sentence, a timeline, all attempts and its webhook.
 //! The payload is loaded only when the operator asks for it.
 
-use actix_web::{HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::nav::Nav;
 use super::search::redirect;
@@ -10,12 +11,15 @@ use super::timeline::{self, Timeline};
 use super::wording::{self, duration_text, intent_href};
 use super::{Console, PageError, page, payload};
 use crate::api::cancel;
+use crate::config::settings::AuthMode;
+use crate::config::settings::TRACE_ID;
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::{Intent, IntentId};
+use crate::domain::outcome::Contact;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{EventStatus, event_id};
-use crate::store::{Cancellation, IntentDetail, Job, JobLookup};
+use crate::store::{Cancellation, History, IntentDetail, Job, JobLookup, StoreError};
 use crate::web::WebDeps;
 use crate::web::operator::Operator;
 
@@ -29,9 +33,17 @@ struct IntentPage<'a> {
     why_pending: Option<String>,
     contract: String,
     duration: String,
-    /// The intent that this one repeats, and the one that repeats it, each with the path of its page.
-    redrive_of: Option<(&'a IntentId, String)>,
-    redriven_as: Option<(&'a IntentId, String)>,
+    target_href: String,
+    /// All intents of the chain of redrives that this one belongs to, the oldest first; empty without a redrive.
+    chain: Vec<Link>,
+    /// Whether it can be sent again.
+    can_redrive: bool,
+    /// The trace of the request that submitted it, and its address in the tracing system.
+    trace: Option<(String, Option<String>)>,
+    /// A command that reads the history of the intent.
+    curl: String,
+    /// The gateway that its attempts called.
+    gateway: String,
     job: Option<Job>,
     timeline: Timeline,
     attempts: Vec<AttemptRow<'a>>,
@@ -41,13 +53,28 @@ struct IntentPage<'a> {
     payloads: bool,
 }
 
+/// An intent of a chain of redrives.
+struct Link {
+    id: IntentId,
+    href: String,
+    status: &'static str,
+    created_at: Timestamp,
+    is_this: bool,
+}
+
 struct AttemptRow<'a> {
     number: u32,
     started_at: Timestamp,
+    finished_at: Timestamp,
     duration: String,
     kind: &'static str,
-    reason: &'a str,
+    /// The reason or error without details.
+    cause: String,
+    /// The reason or error in full.
+    text: &'a str,
     message_id: Option<&'a str>,
+    lease_epoch: i64,
+    contact: &'static str,
 }
 
 struct WebhookSection<'a> {
@@ -67,6 +94,7 @@ struct TryRow<'a> {
 
 /// The page of one intent.
 pub(super) async fn show(
+    request: HttpRequest,
     path: web::Path<String>,
     deps: web::Data<WebDeps>,
     console: web::Data<Console>,
@@ -83,9 +111,18 @@ pub(super) async fn show(
     let intent = &history.intent;
     let completed_at = intent.state.completed_at();
     let event_pending = history.webhook.as_ref().is_some_and(|webhook| webhook.status == EventStatus::Pending);
+    let connection = request.connection_info().clone();
+    let base = format!("{}://{}", connection.scheme(), connection.host());
     page(&IntentPage {
-        redrive_of: intent.redrive_of.as_ref().map(|id| (id, intent_href(id))),
-        redriven_as: history.redriven_as.as_ref().map(|id| (id, intent_href(id))),
+        target_href: wording::target_href(&intent.target),
+        chain: chain(&deps, history).await?,
+        can_redrive: intent.state.is_failed() && history.redriven_as.is_none() && job.is_none(),
+        trace: detail.trace.map(|trace| {
+            let href = console.trace_url.as_ref().map(|url| url.replace(TRACE_ID, &trace.trace_id()));
+            (trace.trace_id(), href)
+        }),
+        curl: curl(&base, &intent.id, deps.auth == AuthMode::Required),
+        gateway: detail.contract.gateway_url.to_string(),
         href: intent_href(&intent.id),
         sentence: wording::status_sentence(&detail),
         why_pending: wording::why_pending(&detail),
@@ -102,14 +139,62 @@ pub(super) async fn show(
     })
 }
 
+/// How many intents of a chain are followed in each direction.
+const MOST_LINKS: usize = 10;
+
+/// The intents that this one repeats, and those that repeat it.
+async fn chain(deps: &WebDeps, history: &History) -> Result<Vec<Link>, StoreError> {
+    let link = |intent: &Intent| Link {
+        id: intent.id.clone(),
+        href: intent_href(&intent.id),
+        status: intent.state.status().as_str(),
+        created_at: intent.created_at,
+        is_this: intent.id == history.intent.id,
+    };
+    let mut chain = vec![link(&history.intent)];
+    let mut earlier = history.intent.redrive_of.clone();
+    while let Some(id) = earlier.take().filter(|_| chain.len() <= MOST_LINKS) {
+        // An intent that retention has deleted ends the chain.
+        if let Some(found) = deps.store.find(id).await? {
+            chain.insert(0, link(&found.intent));
+            earlier = found.intent.redrive_of;
+        }
+    }
+    let mut later = history.redriven_as.clone();
+    for _ in 0..MOST_LINKS {
+        let Some(id) = later.take() else { break };
+        if let Some(found) = deps.store.history(id).await? {
+            chain.push(link(&found.intent));
+            later = found.redriven_as;
+        }
+    }
+    Ok(if chain.len() > 1 { chain } else { Vec::new() })
+}
+
+/// A command for a shell that reads the history of an intent.
+fn curl(base: &str, id: &IntentId, with_token: bool) -> String {
+    let token = if with_token { " -H \"Authorization: Bearer $TOKEN\"" } else { "" };
+    let id = utf8_percent_encode(id.as_str(), NON_ALPHANUMERIC);
+    let base = base.replace('\'', "");
+    format!("curl -s '{base}/v1/intents/{id}/history'{token}")
+}
+
 fn attempts(detail: &IntentDetail) -> Vec<AttemptRow<'_>> {
     let rows = detail.history.attempts.iter().map(|attempt| AttemptRow {
         number: attempt.attempt_number,
         started_at: attempt.started_at,
+        finished_at: attempt.finished_at,
         duration: duration_text(attempt.finished_at.since(attempt.started_at)),
         kind: attempt.outcome.kind(),
-        reason: attempt.outcome.reason().or(attempt.outcome.error_text()).unwrap_or_default(),
+        cause: attempt.outcome.cause(),
+        text: attempt.outcome.reason().or(attempt.outcome.error_text()).unwrap_or_default(),
         message_id: attempt.outcome.gateway_message_id(),
+        lease_epoch: attempt.lease_epoch,
+        contact: match attempt.outcome.contact() {
+            Contact::Answered => "the gateway answered",
+            Contact::NotSent => "nothing was sent",
+            Contact::Unknown => "it is not known whether the gateway processed the request",
+        },
     });
     rows.collect()
 }
@@ -172,10 +257,10 @@ pub(super) async fn cancel(
     Ok(redirect(&intent_href(&id)))
 }
 
-fn parse_id(raw: &str) -> Result<IntentId, PageError> {
+pub(super) fn parse_id(raw: &str) -> Result<IntentId, PageError> {
     IntentId::parse(raw).map_err(|_| no_such(raw))
 }
 
-fn no_such(id: &str) -> PageError {
+pub(super) fn no_such(id: &str) -> PageError {
     PageError::NotFound(format!("There is no intent {id:?}. Ids are case-sensitive."))
 }

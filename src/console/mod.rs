@@ -8,7 +8,9 @@ mod access;
 mod assets;
 mod audit;
 mod chart;
+mod failures;
 mod form;
+mod health;
 mod inbox;
 mod intent;
 mod intents;
@@ -20,8 +22,10 @@ mod passwords;
 mod payload;
 mod query_form;
 mod redrives;
+mod resend;
 mod search;
 mod sign_in;
+mod target;
 mod targets;
 mod time_input;
 mod timeline;
@@ -60,6 +64,8 @@ pub struct Console {
     own_sessions: bool,
     /// Whether pages may show payloads.
     payloads: bool,
+    /// The template of the address of a trace: see `SM_TRACE_URL`.
+    trace_url: Option<String>,
     /// The origins whose pages may embed the console in a frame, separated by spaces; usually none.
     frames: String,
 }
@@ -80,6 +86,7 @@ impl Console {
             sign_in: Arc::new(SignIn::new(config, https, tls)?),
             own_sessions: config.session_key.is_none(),
             payloads: config.console_payloads == Switch::On,
+            trace_url: config.trace_url.clone(),
             frames: config.console_frames.clone(),
         })
     }
@@ -143,10 +150,13 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
         web::scope(ROOT)
             .wrap(from_fn(access::guard))
             .service(resource("").route(get_or_head().to(overview::show)))
+            .service(resource("/failures").route(get_or_head().to(failures::show)))
             .service(resource("/search").route(get_or_head().to(search::search)))
             .service(resource("/intents").route(get_or_head().to(intents::show)))
             .service(resource("/intents/{intentId}").route(get_or_head().to(intent::show)))
             .service(resource("/intents/{intentId}/payload").route(get_or_head().to(intent::payload)))
+            .service(resource("/intents/{intentId}/edit").route(get_or_head().to(resend::edit)))
+            .service(resource("/intents/{intentId}/redrive").route(web::post().to(resend::redrive)))
             .service(resource("/intents/{intentId}/redeliver").route(web::post().to(intent::redeliver)))
             .service(resource("/intents/{intentId}/cancel").route(web::post().to(intent::cancel)))
             .service(resource("/export").route(get_or_head().to(intents::export::export)))
@@ -169,6 +179,7 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
             .service(resource("/inbox/contacts/{id}").route(get_or_head().to(inbox::contact)))
             .service(resource("/audit").route(get_or_head().to(audit::show)))
             .service(resource("/targets").route(get_or_head().to(targets::show)))
+            .service(resource("/targets/{submissionTarget}").route(get_or_head().to(target::show)))
             .service(resource("/targets/{submissionTarget}/pause").route(web::post().to(targets::pause)))
             .service(resource("/targets/{submissionTarget}/resume").route(web::post().to(targets::resume)))
             .default_service(web::to(|| async {

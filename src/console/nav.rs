@@ -2,7 +2,7 @@
 //! show and how long ago something happened.
 
 use super::when::{Exactly, When};
-use super::wording::reason_words;
+use super::wording::cause_words;
 use crate::domain::role::Role;
 use crate::domain::time::Timestamp;
 use crate::web::operator::Operator;
@@ -43,7 +43,7 @@ impl Nav {
 
     /// The reason of a failure in words.
     pub(super) fn reason<'a>(&self, reason: &'a str) -> &'a str {
-        reason_words(reason)
+        cause_words(reason)
     }
 
     /// A part of the addresses of assets. It differs between versions, so that browsers do not use assets of an old

@@ -146,7 +146,7 @@ fn request_of(form: &Form, now: Timestamp) -> Result<Value, PageError> {
         }
         filter.insert("intentIds".to_owned(), ids.into());
     }
-    for name in ["status", "submissionTarget", "reason"] {
+    for name in ["status", "submissionTarget", "reason", "cause"] {
         let text = form.text(name);
         if !text.is_empty() {
             filter.insert(name.to_owned(), text.into());
@@ -243,6 +243,7 @@ fn filter_text(filter: &str) -> String {
     }];
     words.extend(text("submissionTarget").map(|target| format!("of {target}")));
     words.extend(text("reason").map(|reason| format!("with reason {reason}")));
+    words.extend(text("cause").map(|cause| format!("with cause “{}”", wording::cause_words(cause))));
     for (name, word) in [
         ("createdAfter", "created after"),
         ("createdBefore", "created before"),

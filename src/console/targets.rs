@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 
 use actix_web::{HttpResponse, web};
 use askama::Template;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use url::form_urlencoded;
 
 use super::form::Form;
 use super::nav::Nav;
@@ -74,36 +72,46 @@ pub(super) async fn pause(
     let form = Form::read(&deps, payload).await?;
     let reason = PauseReason::parse(form.text("reason"));
     let reason = reason.map_err(|error| PageError::NotDone(format!("The {error}.")))?;
-    switch(&path, &deps, TargetChange::Pause(reason), by).await
+    switch(&path, &deps, TargetChange::Pause(reason), by, &form).await
 }
 
 /// Handles the button that resumes a target.
 pub(super) async fn resume(
     path: web::Path<String>,
+    payload: web::Payload,
     deps: web::Data<WebDeps>,
     by: Actor,
 ) -> Result<HttpResponse, PageError> {
-    switch(&path, &deps, TargetChange::Resume, by).await
+    let form = Form::read(&deps, payload).await?;
+    switch(&path, &deps, TargetChange::Resume, by, &form).await
 }
 
-async fn switch(raw: &str, deps: &WebDeps, change: TargetChange, by: Actor) -> Result<HttpResponse, PageError> {
+/// Changes a target, and redirects to the page that has the button.
+async fn switch(
+    raw: &str,
+    deps: &WebDeps,
+    change: TargetChange,
+    by: Actor,
+    form: &Form,
+) -> Result<HttpResponse, PageError> {
+    let no_such = || PageError::NotFound(format!("There is no target {raw:?}."));
     let changed = change_target(deps, raw, change, by).await?;
-    changed.ok_or_else(|| PageError::NotFound(format!("There is no target {raw:?}.")))?;
-    Ok(redirect("/ui/targets"))
+    changed.ok_or_else(no_such)?;
+    let name = TargetName::parse(raw).map_err(|_| no_such())?;
+    let back = if form.text("back") == "target" { wording::target_href(&name) } else { "/ui/targets".to_owned() };
+    Ok(redirect(&back))
 }
 
 impl Row {
     fn of(name: &TargetName, target: &KnownTarget, health: Option<&TargetHealth>) -> Self {
         let contract = target.snapshot.as_ref().map(|snapshot| &snapshot.contract);
         let switch = if target.pause.is_some() { "resume" } else { "pause" };
-        let query =
-            form_urlencoded::Serializer::new(String::new()).append_pair("submissionTarget", name.as_str()).finish();
         Self {
             name: name.to_string(),
-            href: format!("/ui/intents?{query}"),
+            href: wording::target_href(name),
             limits: wording::limits(target.limits),
             pause: target.pause.clone(),
-            switch: format!("/ui/targets/{}/{switch}", utf8_percent_encode(name.as_str(), NON_ALPHANUMERIC)),
+            switch: format!("{}/{switch}", wording::target_href(name)),
             contract: contract.map_or_else(|| "no longer in the registry".to_owned(), |c| wording::contract(c)),
             gateway: contract.map(|c| c.gateway_url.to_string()).unwrap_or_default(),
             terminal: contract.map(|c| c.terminal_outcomes.names().collect::<Vec<_>>().join(", ")).unwrap_or_default(),

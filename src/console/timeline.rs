@@ -131,7 +131,7 @@ mod tests {
             attempt_open: false,
         };
         let history = History { intent, attempts, webhook: None, redriven_as: None };
-        IntentDetail { now: at(20), history, contract, next_attempt_at, open_since: None, paused_at: None }
+        IntentDetail { now: at(20), history, contract, next_attempt_at, open_since: None, paused_at: None, trace: None }
     }
 
     #[test]

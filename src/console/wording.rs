@@ -5,7 +5,7 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::domain::contract::{Contract, Policy};
-use crate::domain::intent::{ExhaustedReason, IntentId, State};
+use crate::domain::intent::{ExhaustedReason, IntentId, State, TargetName};
 use crate::domain::limits::TargetLimits;
 use crate::store::{IntentDetail, TargetHealth, WebhookHistory};
 use crate::web::WebDeps;
@@ -63,26 +63,26 @@ pub(super) fn intent_href(id: &IntentId) -> String {
     href_of(id.as_str())
 }
 
+/// The path of the page of a target.
+pub(super) fn target_href(target: &TargetName) -> String {
+    format!("/ui/targets/{}", utf8_percent_encode(target.as_str(), NON_ALPHANUMERIC))
+}
+
 /// The path of the page of the intent with this id.
 pub(super) fn href_of(id: &str) -> String {
     format!("/ui/intents/{}", utf8_percent_encode(id, NON_ALPHANUMERIC))
 }
 
-/// Why intents were exhausted, in words; reasons of gateways stay as they are, because contracts list them.
-pub(super) fn reason_words(reason: &str) -> &str {
-    match ExhaustedReason::parse(reason) {
+/// A cause of failures in words: exhausted reasons are put into words, and reasons of gateways and errors stay as they are.
+pub(super) fn cause_words(cause: &str) -> &str {
+    match ExhaustedReason::parse(cause) {
         Some(ExhaustedReason::DeadlineExceeded) => "the deadline passed",
         Some(ExhaustedReason::MaxAttempts) => "no attempts left",
         Some(ExhaustedReason::OneShot) => "its only attempt failed",
         Some(ExhaustedReason::Cancelled) => "cancelled",
-        None => reason,
+        None if cause.is_empty() => "ended while it waited",
+        None => cause,
     }
-}
-
-/// Why an intent failed, in words; empty if it did not.
-pub(super) fn cause(state: &State) -> &str {
-    let exhausted = state.exhausted_reason().map(ExhaustedReason::as_str);
-    state.rejected_reason().or(exhausted.map(reason_words)).unwrap_or_default()
 }
 
 /// The targets of the registry, for suggestions.

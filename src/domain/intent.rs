@@ -211,6 +211,11 @@ impl Status {
 }
 
 impl State {
+    /// Whether the intent has ended without being accepted.
+    pub fn is_failed(&self) -> bool {
+        matches!(self, Self::Rejected { .. } | Self::Exhausted { .. })
+    }
+
     pub fn status(&self) -> Status {
         match self {
             Self::Pending => Status::Pending,

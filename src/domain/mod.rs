@@ -10,6 +10,7 @@ pub mod audit_chain;
 pub mod client;
 pub mod contract;
 pub mod event_json;
+pub mod failure;
 pub mod inbox;
 pub mod intent;
 pub mod intent_json;

@@ -102,7 +102,20 @@ pub const INTERRUPTED: &str = "interrupted: the instance that made this attempt 
                                before recording the outcome, which is therefore unknown";
 
 /// The maximum length of a cause. The column that stores it needs up to two units per character.
-const MAX_CAUSE_CHARS: usize = 60;
+pub const MAX_CAUSE_CHARS: usize = 60;
+
+/// The cause that attempts with this rejection reason have: see [`Outcome::cause`].
+pub fn cause_of_reason(reason: &str) -> String {
+    reason.chars().take(MAX_CAUSE_CHARS).collect()
+}
+
+/// The cause that attempts with this error have: see [`Outcome::cause`].
+pub fn cause_of_error(text: &str) -> String {
+    let prefix = Contact::of_text(text).prefix();
+    let prefix = if text.starts_with(prefix) { prefix.len() } else { 0 };
+    let end = text[prefix..].find([':', '(', '"']).map_or(text.len(), |end| prefix + end);
+    text[..end].trim().chars().take(MAX_CAUSE_CHARS).collect()
+}
 
 impl Outcome {
     /// The gateway responded, but neither accepted nor rejected. The text must begin with "gateway".
@@ -192,16 +205,11 @@ impl Outcome {
     /// Why the attempt was not accepted, in words that many attempts share: the rejection reason, or the error text without
     /// its details.
     pub fn cause(&self) -> String {
-        let text = match self {
-            Self::Accepted { .. } => "",
-            Self::Rejected { reason, .. } => reason,
-            Self::Error { text, contact, .. } => {
-                let prefix = if text.starts_with(contact.prefix()) { contact.prefix().len() } else { 0 };
-                let end = text[prefix..].find([':', '(', '"']).map_or(text.len(), |end| prefix + end);
-                text[..end].trim()
-            }
-        };
-        text.chars().take(MAX_CAUSE_CHARS).collect()
+        match self {
+            Self::Accepted { .. } => String::new(),
+            Self::Rejected { reason, .. } => cause_of_reason(reason),
+            Self::Error { text, .. } => cause_of_error(text),
+        }
     }
 
     /// The message id of the gateway, if it is short enough to be indexed for searches.

@@ -7,6 +7,7 @@ mod audit_retention;
 pub mod event_feed;
 pub mod executor;
 mod inbox;
+pub mod instance_report;
 pub mod leader;
 mod lease_trust;
 pub mod messages;

@@ -32,7 +32,7 @@ use crate::domain::lease::Term;
 use crate::domain::schedule::{Lane, Limits, Schedule, Waiting};
 use crate::domain::time::Timestamp;
 use crate::engine::executor::ExecutorActor;
-use crate::engine::leader::Heartbeat;
+use crate::engine::leader::{Heartbeat, LeadershipBoard};
 use crate::engine::lease_trust::LeaseTrust;
 use crate::engine::messages::{AttemptSource, DueAttempt, FillSlots, RunAttempts, Stop, TermFailed};
 use crate::engine::one_at_a_time::OneAtATime;
@@ -71,6 +71,8 @@ pub(super) struct SchedulerDeps {
     pub refresh_interval: Duration,
     /// Beats with every refresh from the store.
     pub progress: Heartbeat,
+    /// Shows which gateways are on hold.
+    pub board: LeadershipBoard,
 }
 
 /// Decides which attempt starts next during one term.
@@ -343,7 +345,9 @@ impl SchedulerActor {
             let mut schedule = self.schedule.lock();
             let due = slots.attempts(schedule.take_due(now));
             metrics.schedule_held.set(i64::try_from(schedule.held()).unwrap_or(i64::MAX));
-            metrics.held_gateways.set(i64::try_from(schedule.gateways_on_hold(now)).unwrap_or(i64::MAX));
+            let holds = schedule.gateways_on_hold(now);
+            metrics.held_gateways.set(i64::try_from(holds.len()).unwrap_or(i64::MAX));
+            self.deps.board.set_holds(holds);
             (due, schedule.next_due_in(now))
         };
         if !due.is_empty() {

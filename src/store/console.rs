@@ -6,6 +6,7 @@ use super::History;
 use crate::domain::contract::Contract;
 use crate::domain::intent::{IntentId, Status, TargetName};
 use crate::domain::time::Timestamp;
+use crate::domain::trace::TraceContext;
 
 /// One intent with everything that the console shows about it.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct IntentDetail {
     pub open_since: Option<Timestamp>,
     /// When its target was paused, if it is paused.
     pub paused_at: Option<Timestamp>,
+    /// The trace of the request that submitted it, if the request had one.
+    pub trace: Option<TraceContext>,
 }
 
 /// The counts and charts of the console's overview.
@@ -37,16 +40,14 @@ pub struct Overview {
     pub webhooks: u64,
     /// How long the oldest of them has been pending.
     pub oldest_webhook: Option<Duration>,
-    /// How many intents ended with each status, for each of the last [`CHART_MINUTES`] in which any did.
-    pub ended: Vec<EndedInMinute>,
-    /// Paused targets.
-    pub paused: Vec<TargetName>,
+    /// The earliest due time of an intent that waits and whose target is not paused.
+    pub first_due: Option<(TargetName, Timestamp)>,
+    /// The results of every target that was used in the last [`RECENT_MINUTES`], without what waits.
+    pub recent: Vec<TargetHealth>,
     /// Why attempts of the last [`RECENT_MINUTES`] were not accepted, the most frequent first.
     pub failing: Vec<Failing>,
 }
 
-/// How many minutes the charts show.
-pub const CHART_MINUTES: i64 = 60;
 /// How many minutes count as recent.
 pub const RECENT_MINUTES: i64 = 10;
 /// How many kinds of failure an overview lists at most.

@@ -14,6 +14,7 @@
 //! - `leader`: a call of the leader or of readiness. It is not limited, because there are only a few of them.
 //! - `fenced`: a call of the leader that takes effect only if its term holds the lease, checked in the same transaction.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,13 +24,14 @@ use super::client::{StoreClient, Wake};
 #[cfg(test)]
 use super::faulty::Intercept;
 use super::{
-    AuditChain, AuditPage, AuditPurge, AuditPurged, AuditQuery, Backlog, BatchResults, Cancellation, ChangedRedrive,
-    Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery, EventRead, FencedFuture, FencedResult,
-    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxSubmission, IntentDetail,
-    IntentPage, JobLookup, JobPage, JobQuery, LeaseState, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview,
-    Planning, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage, RedriveSource,
-    RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, StoreError,
-    StoreFuture, StoredIntent, StoredTarget, TargetHealth, TargetPause, WriteBatch,
+    Activity, AuditChain, AuditPage, AuditPurge, AuditPurged, AuditQuery, Backlog, BatchResults, Cancellation,
+    ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery, EventRead, FailureQuery,
+    FailureReport, FencedFuture, FencedResult, FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage,
+    InboxQuery, InboxSubmission, InstanceReport, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, LeaseState,
+    ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission, PurgeRequest,
+    Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveWork, RedriveWorked, Refresh, RefreshRequest,
+    Reprocess, RunningRedrive, ScheduleSnapshot, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetActivity,
+    TargetHealth, TargetPause, WriteBatch,
 };
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
@@ -49,6 +51,7 @@ pub trait Store:
     + IntentStore
     + EventStore
     + TargetStore
+    + FleetStore
     + WebhookStore
     + JobStore
     + InboxStore
@@ -64,6 +67,8 @@ impl<S> Store for S where
         + IntentStore
         + EventStore
         + TargetStore
+        + FleetStore
+        + FleetStore
         + WebhookStore
         + JobStore
         + InboxStore
@@ -185,6 +190,10 @@ store_calls! {
         read fn payload(id: IntentId) -> Option<Bytes>;
         /// Returns the counts and charts of the console's overview.
         read fn overview() -> Overview;
+        /// Counts the failures of a period by target and cause.
+        read fn failures(query: FailureQuery) -> FailureReport;
+        /// Returns the causes of those of these intents that have failed.
+        read fn causes(intents: Vec<IntentSeq>) -> HashMap<IntentSeq, String>;
         /// Ends an intent that waits for an attempt. If its attempt is in progress and `after_attempt` is set, no further attempt
         /// starts after it, also under later terms.
         write(Webhooks) fn cancel(id: IntentId, after_attempt: bool, by: Actor) -> Cancellation;
@@ -201,6 +210,8 @@ store_calls! {
     trait TargetStore {
         /// Returns the recent results of every target that was used in the last minutes.
         read fn target_health() -> Vec<TargetHealth>;
+        /// Returns what a target did in the last minutes, what waits for it, and the contracts that its intents had.
+        read fn target_activity(target: TargetName, minutes: i64) -> TargetActivity;
         /// Returns every target that ever had a contract or is paused, by name.
         read fn targets() -> Vec<StoredTarget>;
         /// Stops new attempts of this target, whichever instance leads, and returns since when it is paused. Attempts under
@@ -209,6 +220,16 @@ store_calls! {
         write fn pause_target(target: TargetName, reason: Option<PauseReason>, by: Actor) -> TargetPause;
         /// Lets attempts of this target start again.
         write(Scheduler) fn resume_target(target: TargetName, by: Actor) -> ();
+    }
+
+    /// The instances of the fleet, for the console.
+    trait FleetStore {
+        /// Records that an instance runs, and what it has taken in. Rows of instances that were not seen for long are deleted.
+        leader fn record_instance(report: InstanceReport) -> ();
+        /// Deletes the row of an instance that stops.
+        leader fn forget_instance(instance_id: String) -> ();
+        /// Returns the instances, and what the fleet did in the last minutes.
+        read fn activity(minutes: i64) -> Activity;
     }
 
     /// Webhook events and the tries to deliver them.

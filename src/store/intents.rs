@@ -1,6 +1,7 @@
 //! Queries for intents: histories, lists and their pages.
 
 use super::WebhookHistory;
+use super::failures::Examined;
 use crate::domain::attempt::Attempt;
 use crate::domain::intent::{Intent, IntentId, Status, TargetName};
 use crate::domain::redrive::RedriveId;
@@ -31,6 +32,8 @@ pub struct ListQuery {
     pub created_after: Option<Timestamp>,
     /// Only intents created before this moment.
     pub created_before: Option<Timestamp>,
+    /// Further conditions. They cannot be combined with a `prefix`.
+    pub examined: Examined,
     pub limit: usize,
     /// Continue after this position: the `next` of the page before.
     pub after: Option<PageCursor>,
@@ -40,6 +43,19 @@ impl ListQuery {
     /// Returns how many intents a page has, at least one.
     pub(super) fn page_size(&self) -> usize {
         self.limit.max(1)
+    }
+
+    /// The queries whose intents a list with further conditions examines: one for each status that can meet them, because
+    /// each status has its own index.
+    pub(super) fn examined_queries(&self) -> Vec<Self> {
+        let statuses = match self.status {
+            Some(status) => vec![Some(status)],
+            None if self.examined.cause.is_some() => vec![Some(Status::Rejected), Some(Status::Exhausted)],
+            None => vec![None],
+        };
+        // An intent that ended before a moment was also created before it.
+        let created_before = [self.created_before, self.examined.ended_before].into_iter().flatten().min();
+        statuses.into_iter().map(|status| Self { status, created_before, ..self.clone() }).collect()
     }
 
     /// Whether the query has filters besides the id.
@@ -124,6 +140,22 @@ impl IntentPage {
         Self { intents, next }
     }
 
+    /// Makes a page of a list for which stores examine intents one by one: each part has the intents that one index found,
+    /// newest first, and the last intent that was examined if there may be more after it.
+    pub(super) fn of_examined(query: &ListQuery, parts: Vec<ExaminedPart>) -> Self {
+        let newest_horizon =
+            parts.iter().filter_map(|part| part.horizon.as_ref()).max_by_key(|intent| intent.seq).cloned();
+        let mut intents: Vec<_> = parts.into_iter().flat_map(|part| part.intents).collect();
+        // Behind the horizon of one part, others may have been examined further; the next page does that again.
+        if let Some(horizon) = &newest_horizon {
+            intents.retain(|intent| intent.seq >= horizon.seq);
+        }
+        intents.sort_by_key(|intent| std::cmp::Reverse(intent.seq));
+        let page = Self::of_newest(query, intents);
+        let horizon = newest_horizon.map(|last| PageCursor::Newer { created_at: last.created_at, id: last.id });
+        Self { next: page.next.or(horizon), ..page }
+    }
+
     /// Makes a page of what a search found by a gateway's message id and by the intents' own ids. Stores read one intent more
     /// than the page has. If they found fewer, `horizon` is the position up to which they searched; `None` is the end.
     pub(super) fn of_search(
@@ -144,6 +176,13 @@ impl IntentPage {
         };
         Self { intents, next }
     }
+}
+
+/// What one index found for a list with conditions that stores check one by one.
+pub(super) struct ExaminedPart {
+    pub(super) intents: Vec<Intent>,
+    /// The last intent that was examined, if there may be more after it.
+    pub(super) horizon: Option<Intent>,
 }
 
 /// Returns the smallest text, by code points, that is greater than all texts that start with `prefix`; `None` if there is

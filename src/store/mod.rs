@@ -18,8 +18,10 @@ mod console;
 pub mod contract;
 mod error;
 mod events;
+mod failures;
 #[cfg(test)]
 pub mod faulty;
+mod fleet;
 pub mod health;
 mod inbox;
 mod intents;
@@ -49,16 +51,21 @@ pub use self::batch::{
 };
 pub use self::cancel::Cancellation;
 pub use self::console::{
-    CHART_MINUTES, EndedInMinute, Failing, IntentDetail, KEPT_MINUTES, LeaderRow, MINUTE_MICROS, MOST_FAILING,
-    Overview, RECENT_MINUTES, TargetHealth, minute_of,
+    EndedInMinute, Failing, IntentDetail, KEPT_MINUTES, LeaderRow, MINUTE_MICROS, MOST_FAILING, Overview,
+    RECENT_MINUTES, TargetHealth, minute_of,
 };
 pub use self::contract::{
-    AuditStore, EventStore, InboxStore, IntentStore, JobStore, LeaseStore, RedriveStore, ScheduleStore, Store,
-    TargetStore, WebhookStore, WriteStore,
+    AuditStore, EventStore, FleetStore, InboxStore, IntentStore, JobStore, LeaseStore, RedriveStore, ScheduleStore,
+    Store, TargetStore, WebhookStore, WriteStore,
 };
 pub use self::error::{FencedError, FencedFuture, FencedResult, StoreError, StoreFailure, StoreFuture};
 pub use self::events::{
     Event, EventFilter, EventPage, EventPosition, EventQuery, EventRead, EventSubject, EventsAfter,
+};
+pub use self::failures::{Examined, FailureGroup, FailureQuery, FailureReport, TREND_SLICES};
+pub use self::fleet::{
+    Activity, FORGET_INSTANCES_AFTER, FleetMinute, GatewayHold, Instance, InstanceReport, LeaderReport, TIMED_INTENTS,
+    TimeToTerminal,
 };
 pub use self::inbox::{
     Contact, DueInbox, DueInboxSubmission, FailedInboxTry, InboxBacklog, InboxMessage, InboxPage, InboxQuery,
@@ -78,7 +85,7 @@ pub use self::schedule::{Backlog, ChangeCursor, Refresh, RefreshRequest, Schedul
 pub use self::slot::{AttemptEnd, InFlight, InFlightGuard, SlotGuard};
 pub use self::start_on_insert::{SlotSource, StartOnInsert, StartedOnInsert};
 pub use self::subscription::{TermSubscriber, TermSubscription};
-pub use self::targets::{StoredTarget, TargetPause};
+pub use self::targets::{MOST_CONTRACTS, SeenContract, StoredTarget, TargetActivity, TargetMinute, TargetPause};
 pub use self::webhooks::{
     DueWebhook, DueWebhooks, DueWebhooksQuery, FinishWebhookTry, OpenWebhookTry, PUT_OFF, Redelivery, WebhookHistory,
     WebhookTry,

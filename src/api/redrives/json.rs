@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::PlanOrder;
 use crate::domain::intent::{IntentId, MAX_NAME_CHARS, TargetName};
+use crate::domain::outcome::MAX_CAUSE_CHARS;
 use crate::domain::redrive::{
     Conditions, FailedStatus, MAX_INTENT_IDS, RedriveFilter, RedriveGroup, RedriveRate, RedriveState,
 };
@@ -51,6 +52,12 @@ pub struct FilterJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "deadline_exceeded", max_length = 200)]
     reason: Option<String>,
+    /// Why the intent failed, as the console lists it: the rejection reason or error of the attempt that ended the intent,
+    /// without details such as the body of an answer, and at most 60 characters of it. The `exhaustedReason` if no attempt
+    /// ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "gateway answered HTTP 503", max_length = 60)]
+    cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     created_after: Option<String>,
@@ -121,7 +128,7 @@ fn parse_filter(filter: FilterJson) -> Result<RedriveFilter, ApiError> {
     let FilterJson { status, submission_target, reason, intent_ids, .. } = &filter;
     let times = [&filter.created_after, &filter.created_before, &filter.completed_after, &filter.completed_before];
     if let Some(ids) = intent_ids {
-        let alone = status.is_none() && submission_target.is_none() && reason.is_none();
+        let alone = status.is_none() && submission_target.is_none() && reason.is_none() && filter.cause.is_none();
         if !alone || times.into_iter().any(Option::is_some) {
             return Err(invalid("filter.intentIds cannot be combined with other conditions; leave them out"));
         }
@@ -141,6 +148,9 @@ fn parse_filter(filter: FilterJson) -> Result<RedriveFilter, ApiError> {
     if reason.as_ref().is_some_and(|reason| reason.is_empty() || reason.chars().count() > MAX_NAME_CHARS) {
         return Err(invalid(format!("filter.reason must have 1 to {MAX_NAME_CHARS} characters")));
     }
+    if filter.cause.as_ref().is_some_and(|cause| cause.is_empty() || cause.chars().count() > MAX_CAUSE_CHARS) {
+        return Err(invalid(format!("filter.cause must have 1 to {MAX_CAUSE_CHARS} characters")));
+    }
     let names = ["createdAfter", "createdBefore", "completedAfter", "completedBefore"];
     let mut moments = [None; 4];
     for ((text, name), moment) in times.into_iter().zip(names).zip(&mut moments) {
@@ -152,6 +162,7 @@ fn parse_filter(filter: FilterJson) -> Result<RedriveFilter, ApiError> {
         statuses,
         target: target.transpose()?,
         reason: filter.reason,
+        cause: filter.cause,
         created_after,
         created_before,
         completed_after,
@@ -197,6 +208,7 @@ pub fn filter_text(filter: &RedriveFilter) -> Result<String, ApiError> {
                 .then(|| Statuses::Many(conditions.statuses.iter().map(|status| status.as_str().to_owned()).collect())),
             submission_target: conditions.target.as_ref().map(ToString::to_string),
             reason: conditions.reason.clone(),
+            cause: conditions.cause.clone(),
             created_after: text(&conditions.created_after),
             created_before: text(&conditions.created_before),
             completed_after: text(&conditions.completed_after),

@@ -3,13 +3,13 @@
 use actix_web::{HttpResponse, web};
 use askama::Template;
 
-use super::Row;
 use crate::api::cancel;
 use crate::console::form::Form;
 use crate::console::nav::Nav;
+use crate::console::wording::intent_href;
 use crate::console::{PageError, page};
 use crate::domain::actor::Actor;
-use crate::domain::intent::{IntentId, Status};
+use crate::domain::intent::{Intent, IntentId, Status};
 use crate::store::Cancellation;
 use crate::web::WebDeps;
 use crate::web::operator::Operator;
@@ -22,11 +22,17 @@ const MAX_CANCELLED: usize = 200;
 struct CancelPage {
     nav: Nav,
     /// The intents that would be cancelled.
-    rows: Vec<Row>,
+    rows: Vec<Listed>,
     /// How many of the selected intents have ended already.
     ended: usize,
     /// The results in words; empty in the preview.
     done: Vec<String>,
+}
+
+/// An intent that would be cancelled.
+struct Listed {
+    href: String,
+    intent: Intent,
 }
 
 /// Shows the selected intents, or cancels them once that is confirmed.
@@ -50,7 +56,9 @@ pub(in crate::console) async fn cancel_selected(
     let (mut rows, mut ended) = (Vec::new(), 0);
     for id in ids {
         match deps.store.find(id).await? {
-            Some(found) if found.intent.state.status() == Status::Pending => rows.push(Row::of(found.intent)),
+            Some(found) if found.intent.state.status() == Status::Pending => {
+                rows.push(Listed { href: intent_href(&found.intent.id), intent: found.intent })
+            }
             Some(_) => ended += 1,
             None => {}
         }

@@ -7,20 +7,27 @@ use url::form_urlencoded;
 
 use crate::api::intents::{cursor_text, parse_cursor};
 use crate::console::time_input::{self, Zone};
+use crate::console::wording::cause_words;
 use crate::domain::intent::{Status, TargetName};
 use crate::domain::redrive::RedriveId;
 use crate::domain::time::Timestamp;
-use crate::store::{ListQuery, PageCursor};
+use crate::store::{Examined, ListQuery, PageCursor};
 
 /// The parameters of the filter, with their labels.
-const FIELDS: [(&str, &str); 6] = [
+const FIELDS: [(&str, &str); 10] = [
     ("q", "id"),
     ("status", "status"),
     ("submissionTarget", "target"),
+    ("cause", "cause"),
+    ("minAttempts", "attempts, at least"),
     ("createdAfter", "created after"),
     ("createdBefore", "created before"),
+    ("endedSince", "ended since"),
+    ("endedBefore", "ended before"),
     ("redriveId", "redrive"),
 ];
+/// The fields that are times.
+const TIMES: [&str; 4] = ["createdAfter", "createdBefore", "endedSince", "endedBefore"];
 /// How many earlier pages the address of a page remembers, for the links to previous pages.
 const MAX_TRAIL: usize = 30;
 /// How many intents a page has.
@@ -79,7 +86,7 @@ impl Filter {
 
     fn query(&mut self, now: Timestamp) -> ListQuery {
         let zone = Zone::of_browser(&self.zone);
-        for name in ["createdAfter", "createdBefore"] {
+        for name in TIMES {
             if let Some(moment) = self.read(name, time_input::EXPECTED, |text| time_input::parse(text, now, zone)) {
                 self.moments.insert(name, moment);
             }
@@ -90,7 +97,19 @@ impl Filter {
         if self.cursor.is_some() && (after.is_none() || of_search != prefix.is_some()) {
             self.problem = Some("This link to a further page belongs to another list. Search again.".to_owned());
         }
+        let examined = Examined {
+            cause: self.values.get("cause").cloned(),
+            min_attempts: self.read("minAttempts", "a whole number", |text| text.parse().ok()),
+            ended_since: self.moments.get("endedSince").copied(),
+            ended_before: self.moments.get("endedBefore").copied(),
+        };
+        if prefix.is_some() && !examined.is_empty() {
+            let text =
+                "A search for an id cannot be combined with cause, attempts or times of the end. Remove one of them.";
+            self.problem = Some(text.to_owned());
+        }
         ListQuery {
+            examined,
             prefix,
             status: self.read("status", "pending, accepted, rejected or exhausted", Status::parse),
             target: self.read("submissionTarget", "the name of a target", |text| TargetName::parse(text).ok()),
@@ -138,7 +157,8 @@ impl Filter {
     /// The parts of the filter.
     pub(super) fn chips(&self) -> Vec<Chip> {
         let chip = |(name, label): &(&'static str, &'static str)| {
-            let value = self.values.get(name)?.clone();
+            let value = self.values.get(name)?;
+            let value = if *name == "cause" { cause_words(value).to_owned() } else { value.clone() };
             Some(Chip { label, value, without: self.url("/ui/intents", &[(name, "")], &[]) })
         };
         FIELDS.iter().filter_map(chip).collect()
@@ -193,7 +213,7 @@ impl Filter {
                 query.append_pair(name, value);
             }
         }
-        let has_times = ["createdAfter", "createdBefore"].iter().any(|name| !self.value(name).is_empty());
+        let has_times = TIMES.iter().any(|name| !self.value(name).is_empty());
         let zone = [("tz", self.zone.as_str())];
         for (name, value) in zone.iter().filter(|_| has_times).chain(further).filter(|(_, value)| !value.is_empty()) {
             query.append_pair(name, value);
@@ -240,6 +260,20 @@ mod tests {
         assert_eq!((filter.error("q"), filter.value("createdAfter")), (None, "soon"));
         assert!(parse("stauts=x").0.problem.is_some());
         assert!(parse("cursor=x").0.problem.is_some());
+    }
+
+    #[test]
+    fn further_conditions_are_read_and_not_combined_with_a_search() {
+        let (filter, query) = parse("cause=deadline_exceeded&minAttempts=2&endedSince=10m&status=exhausted");
+        assert!(filter.is_valid());
+        assert_eq!(
+            (query.examined.cause.as_deref(), query.examined.min_attempts),
+            (Some("deadline_exceeded"), Some(2))
+        );
+        assert_eq!(query.examined.ended_since, Timestamp::parse("2026-11-16T09:50:00Z"));
+        assert_eq!(filter.chips()[1].value, "the deadline passed");
+        assert!(parse("minAttempts=many").0.error("minAttempts").is_some());
+        assert!(parse("q=a&cause=x").0.problem.is_some());
     }
 
     #[test]

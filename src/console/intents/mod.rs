@@ -5,14 +5,16 @@ pub(super) mod bulk;
 pub(super) mod export;
 mod filter;
 
+use std::collections::HashMap;
+
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 
 use self::filter::{Chip, Filter};
 use super::nav::Nav;
-use super::wording::{self, intent_href};
+use super::wording::{self, cause_words, intent_href};
 use super::{PageError, page};
-use crate::domain::intent::{Intent, Status};
+use crate::domain::intent::{Intent, IntentSeq, Status};
 use crate::store::IntentPage;
 use crate::web::WebDeps;
 use crate::web::operator::Operator;
@@ -46,6 +48,10 @@ pub(super) struct Row {
     pub href: String,
     /// Why it failed, in words.
     pub cause: String,
+    /// Which rule of its contract ended it, if that is not the cause itself.
+    pub rule: &'static str,
+    /// The list of all intents with this cause.
+    pub cause_href: String,
     /// Whether it can be redriven or cancelled.
     pub selectable: bool,
     pub intent: Intent,
@@ -67,6 +73,9 @@ pub(super) async fn show(
         true => deps.store.list(query).await?,
         false => IntentPage { intents: Vec::new(), next: None },
     };
+    let failed = found.intents.iter().filter(|intent| intent.state.is_failed()).map(|intent| intent.seq);
+    let failed: Vec<_> = failed.collect();
+    let causes = if failed.is_empty() { HashMap::new() } else { deps.store.causes(failed).await? };
     let tab = |label: &'static str, status: &str| Tab {
         label,
         href: filter.with(&[("status", status)]),
@@ -88,15 +97,27 @@ pub(super) async fn show(
         previous: filter.previous(),
         next: found.next.as_ref().map(|next| filter.next(next)),
         exports: vec![("CSV", filter.export("csv")), ("NDJSON", filter.export("ndjson"))],
-        rows: found.intents.into_iter().map(Row::of).collect(),
+        rows: found.intents.into_iter().map(|intent| Row::of(intent, &causes, &filter)).collect(),
         filter,
     })
 }
 
 impl Row {
-    pub(super) fn of(intent: Intent) -> Self {
-        let cause = wording::cause(&intent.state).to_owned();
-        let selectable = intent.state.status() != Status::Accepted;
-        Self { href: intent_href(&intent.id), cause, selectable, intent }
+    fn of(intent: Intent, causes: &HashMap<IntentSeq, String>, filter: &Filter) -> Self {
+        let own = causes.get(&intent.seq).map(String::as_str);
+        let cause_href = own.map(|cause| {
+            let status = intent.state.status().as_str();
+            filter.with(&[("cause", cause), ("status", status), ("q", "")])
+        });
+        let cause = own.map(cause_words).unwrap_or_default();
+        let rule = intent.state.exhausted_reason().map(|reason| cause_words(reason.as_str())).unwrap_or_default();
+        Self {
+            rule: if rule == cause { "" } else { rule },
+            cause: cause.to_owned(),
+            cause_href: cause_href.unwrap_or_default(),
+            href: intent_href(&intent.id),
+            selectable: intent.state.status() != Status::Accepted,
+            intent,
+        }
     }
 }

@@ -32,6 +32,8 @@ pub struct Conditions {
     pub target: Option<TargetName>,
     /// The `rejectedReason` or `exhaustedReason`.
     pub reason: Option<String>,
+    /// The cause: see [`cause_of_failure`](crate::domain::failure::cause_of_failure).
+    pub cause: Option<String>,
     pub created_after: Option<Timestamp>,
     pub created_before: Option<Timestamp>,
     pub completed_after: Option<Timestamp>,
@@ -46,7 +48,7 @@ impl Conditions {
 }
 
 /// A status of intents that can be redriven.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FailedStatus {
     Rejected,
     Exhausted,

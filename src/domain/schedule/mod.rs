@@ -472,9 +472,10 @@ impl Schedule {
         self.known.len() + self.held_back.len()
     }
 
-    /// The number of gateways that are on hold because of their `Retry-After`.
-    pub fn gateways_on_hold(&self, now: Timestamp) -> usize {
-        self.gateways.values().filter(|gateway| gateway.not_before().is_some_and(|moment| moment > now)).count()
+    /// The gateways that are on hold because of their `Retry-After`, and until when.
+    pub fn gateways_on_hold(&self, now: Timestamp) -> Vec<(GatewayId, Timestamp)> {
+        let until = |gateway: &GatewayBounds| gateway.not_before().filter(|moment| *moment > now);
+        self.gateways.iter().filter_map(|(id, gateway)| Some((*id, until(gateway)?))).collect()
     }
 
     /// How many intents each lane may have in memory.

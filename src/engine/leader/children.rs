@@ -105,6 +105,7 @@ impl Children {
             limits,
             refresh_interval: deps.settings.refresh_interval,
             progress: leadership.progress.schedule.clone(),
+            board: deps.board.clone(),
         };
         let scheduler =
             deps.scheduler_thread.start(move |_| SchedulerActor::new(scheduler_deps, snapshot, scheduler_alive));

@@ -266,7 +266,7 @@ pub async fn the_overview_shows_who_leads_and_what_waits(fixture: Fixture) {
     assert!(leader.acquired_at <= seen.now && leader.expires_at > seen.now);
     assert_eq!((seen.waiting, seen.in_flight, seen.webhooks), (2, 1, 0));
     assert_eq!(seen.oldest_pending, Some((intent_id("first"), first.created_at)));
-    assert!(seen.ended.is_empty() && seen.failing.is_empty());
+    assert!(seen.recent.is_empty() && seen.failing.is_empty());
     fixture.finish(&term, &attempt, accepted()).await;
     assert_eq!(overview().await.oldest_pending.unwrap().0, intent_id("second"));
 }
@@ -293,9 +293,15 @@ pub async fn the_results_of_attempts_are_counted(fixture: Fixture) {
     assert!(fixture.intent("overdue").await.state.is_terminal(), "{overdue:?}");
 
     let overview = fixture.store.overview().await.unwrap();
-    let ended = |status| overview.ended.iter().filter(|e| e.status == status).map(|e| e.intents).sum::<u64>();
+    let all_ended = fixture.store.activity(60).await.unwrap().ended;
+    let ended = |status| all_ended.iter().filter(|e| e.status == status).map(|e| e.intents).sum::<u64>();
     let ends = [Status::Accepted, Status::Rejected, Status::Exhausted, Status::Pending].map(ended);
-    assert_eq!(ends, [2, 1, 2, 0], "{:?}", overview.ended);
+    assert_eq!(ends, [2, 1, 2, 0], "{all_ended:?}");
+    let recent: Vec<_> =
+        overview.recent.iter().map(|h| (h.target.as_str(), h.accepted, h.rejected, h.errors)).collect();
+    assert_eq!(recent, [("sms.deadline", 0, 0, 0), ("sms.max_attempts", 0, 1, 1), ("sms.one_shot", 2, 0, 1)]);
+    let (target, due) = overview.first_due.clone().unwrap();
+    assert!(target == one_shot().target && due <= overview.now, "{target} at {due}");
     let failing: Vec<_> = overview
         .failing
         .iter()

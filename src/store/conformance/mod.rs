@@ -7,6 +7,8 @@ pub mod attempts;
 pub mod audit;
 pub mod contacts;
 pub mod events;
+pub mod failures;
+pub mod fleet;
 pub mod inbox;
 pub mod jobs;
 pub mod leases;
@@ -79,6 +81,17 @@ macro_rules! for_store {
                 a_postponed_attempt_uses_up_no_number_and_waits_until_it_is_due,
                 an_invalid_item_fails_alone,
             }
+            failures {
+                failures_are_counted_by_target_and_cause,
+                a_list_has_the_intents_of_one_cause,
+                causes_of_failed_intents_are_found,
+            }
+            fleet {
+                instances_report_themselves_until_they_stop,
+                what_instances_take_in_is_counted_once,
+                gateways_are_on_hold_until_their_time,
+                times_to_the_end_are_those_of_recent_intents,
+            }
             leases {
                 one_holder_at_a_time,
                 a_renewed_lease_lasts_longer,
@@ -129,6 +142,7 @@ macro_rules! for_store {
                 no_attempt_of_a_paused_target_starts,
                 deadlines_of_a_paused_target_keep_running,
                 snapshots_and_refreshes_show_paused_targets,
+                the_activity_of_a_target_has_its_attempts_and_contracts,
             }
             lookups {
                 unknown_ids_are_not_found,

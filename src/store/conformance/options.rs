@@ -53,7 +53,7 @@ pub async fn a_waiting_intent_can_be_cancelled(fixture: Fixture) {
         );
     }
     assert_eq!(pending_events(&fixture).await, 1);
-    let ended = fixture.store.overview().await.unwrap().ended;
+    let ended = fixture.store.activity(60).await.unwrap().ended;
     assert_eq!(ended.iter().map(|ended| (ended.status, ended.intents)).collect::<Vec<_>>(), [(Status::Exhausted, 1)]);
     assert_eq!(cancel(&fixture, "b", false).await, Cancellation::NotFound);
 }
@@ -92,7 +92,7 @@ pub async fn an_open_attempt_can_be_the_last_one(fixture: Fixture) {
     assert_eq!(pending_events(&fixture).await, 2);
     let mut ended: Vec<_> = fixture
         .store
-        .overview()
+        .activity(60)
         .await
         .unwrap()
         .ended

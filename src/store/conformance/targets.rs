@@ -82,7 +82,8 @@ pub async fn snapshots_and_refreshes_show_paused_targets(fixture: Fixture) {
     let paused = BTreeSet::from([odd.target.clone(), name("never used")]);
     assert_eq!(fixture.refresh(&snapshot.cursor, 10).await.paused, paused);
     assert_eq!(fixture.other.schedule_snapshot(1).await.unwrap().paused, paused);
-    assert_eq!(fixture.store.overview().await.unwrap().paused, paused.iter().cloned().collect::<Vec<_>>());
+    let due = fixture.store.overview().await.unwrap().first_due.map(|(target, _)| target);
+    assert_eq!(due, Some(one.target), "intents of paused targets are not late");
     let known = fixture.store.targets().await.unwrap();
     let shown: Vec<_> = known.iter().map(|StoredTarget { name, pause }| (name.as_str(), pause.is_some())).collect();
     assert_eq!(shown, [("Sms \"~1\" é", true), ("never used", true), ("sms.one_shot", false)]);
@@ -91,4 +92,32 @@ pub async fn snapshots_and_refreshes_show_paused_targets(fixture: Fixture) {
     assert_eq!(detail("a").await.unwrap().unwrap().paused_at, None);
     let term = fixture.lead("me").await;
     fixture.attempt(&term, &attempted, accepted()).await;
+}
+
+pub async fn the_activity_of_a_target_has_its_attempts_and_contracts(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    let (first, second) = (max_attempts(3), Contract { target: max_attempts(3).target, ..one_shot() });
+    let before = fixture.now().await;
+    for (id, contract, outcome) in [
+        ("a", &first, accepted()),
+        ("b", &second, Outcome::error("x")),
+        ("c", &first, Outcome::error("x")),
+        ("of another", &one_shot(), accepted()),
+    ] {
+        let intent = fixture.submit(id, contract).await;
+        fixture.attempt(&term, &intent, outcome).await;
+    }
+    let waits = fixture.submit("waits", &second).await;
+    let found = fixture.other.target_activity(first.target.clone(), 60).await.unwrap();
+    let attempts = |outcome: &str| {
+        let minutes = found.minutes.iter().filter(|minute| minute.outcome == outcome);
+        minutes.map(|minute| minute.attempts).sum::<u64>()
+    };
+    assert_eq!((attempts("accepted"), attempts("error"), attempts("rejected")), (1, 2, 0), "{:?}", found.minutes);
+    assert_eq!((found.waiting, found.first_due), (2, Some(waits.created_at)), "one waits for a retry");
+    let contracts: Vec<_> = found.contracts.iter().map(|seen| (seen.contract.policy, seen.waiting)).collect();
+    assert_eq!(contracts, [(second.policy, 1), (first.policy, 1)], "the newest first");
+    assert!(found.contracts.iter().all(|seen| seen.first_used_at.is_some_and(|at| at >= before && at <= found.now)));
+    let nothing = fixture.store.target_activity(name("never used"), 60).await.unwrap();
+    assert_eq!((nothing.waiting, nothing.minutes.len(), nothing.contracts.len()), (0, 0, 0));
 }

@@ -6,15 +6,14 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::connection::read_now;
+use super::jobs;
 use super::read::{self, parsed};
 use super::schedule::as_limit;
-use super::targets;
 use crate::domain::intent::{IntentId, Status, TargetName};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::store::{
-    CHART_MINUTES, EndedInMinute, Failing, IntentDetail, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES,
-    TargetHealth, minute_of,
+    EndedInMinute, Failing, IntentDetail, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES, TargetHealth, minute_of,
 };
 
 /// Reads one intent with everything that the console shows about it.
@@ -27,9 +26,10 @@ pub(super) fn detail(
     let now = read_now(&snapshot, clock)?;
     let Some(history) = read::history_in(&snapshot, id)? else { return Ok(None) };
     let mut statement = snapshot.prepare_cached(
-        "SELECT c.snapshot, i.next_attempt_at, i.open_started_at, p.paused_at
+        "SELECT c.snapshot, i.next_attempt_at, i.open_started_at, p.paused_at, t.traceparent
          FROM submission_intents i JOIN submission_contracts c USING (contract_id)
-             LEFT JOIN submission_target_pauses p USING (submission_target) WHERE i.intent_seq = ?1",
+             LEFT JOIN submission_target_pauses p USING (submission_target)
+             LEFT JOIN submission_traces t USING (intent_seq) WHERE i.intent_seq = ?1",
     )?;
     statement.query_row([history.intent.seq.0], |row| {
         let moment = |column| row.get::<_, Option<i64>>(column).map(|micros| micros.map(Timestamp::from_micros));
@@ -39,6 +39,7 @@ pub(super) fn detail(
             next_attempt_at: moment(1)?,
             open_since: moment(2)?,
             paused_at: moment(3)?,
+            trace: jobs::trace_of(row, 4)?,
             history,
         }))
     })
@@ -98,20 +99,38 @@ pub(super) fn overview(connection: &mut Connection, clock: &WallClock) -> Result
         oldest_pending,
         webhooks: backlog.webhooks,
         oldest_webhook: backlog.oldest_webhook,
-        ended: ended(&snapshot, now)?,
-        paused: targets::paused(&snapshot)?.into_iter().collect(),
+        first_due: first_due(&snapshot)?,
+        recent: recent(&snapshot, now)?.into_values().collect(),
         failing: failing(&snapshot, now)?,
     })
 }
 
-/// Counts the intents that ended with each status in each minute.
-fn ended(connection: &Connection, now: Timestamp) -> Result<Vec<EndedInMinute>, rusqlite::Error> {
+/// Returns the earliest due time of an intent that waits and whose target is not paused. The index of pending intents has them
+/// by contract and due time.
+fn first_due(connection: &Connection) -> Result<Option<(TargetName, Timestamp)>, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT c.submission_target, (SELECT min(i.next_attempt_at)
+                 FROM submission_intents i INDEXED BY submission_intents_pending
+                 WHERE i.contract_id = c.contract_id AND i.status = 'pending') AS due
+             FROM submission_contracts c
+             WHERE due IS NOT NULL AND c.submission_target NOT IN (SELECT submission_target FROM submission_target_pauses)
+             ORDER BY due LIMIT 1",
+        )?
+        .query_row([], |row| {
+            Ok((parsed(row, 0, |text| TargetName::parse(text).ok())?, Timestamp::from_micros(row.get(1)?)))
+        })
+        .optional()
+}
+
+/// Counts the intents that ended with each status in each minute from `first` on.
+pub(super) fn ended(connection: &Connection, first: i64) -> Result<Vec<EndedInMinute>, rusqlite::Error> {
     connection
         .prepare_cached(
             "SELECT minute, status, sum(attempts) FROM submission_minutes
-             WHERE minute > ?1 AND status <> 'pending' GROUP BY 1, 2 ORDER BY 1, 2",
+             WHERE minute >= ?1 AND status <> 'pending' GROUP BY 1, 2 ORDER BY 1, 2",
         )?
-        .query_map([minute_of(now) - CHART_MINUTES], |row| {
+        .query_map([first], |row| {
             Ok(EndedInMinute {
                 minute: row.get(0)?,
                 status: parsed(row, 1, Status::parse)?,
@@ -148,7 +167,7 @@ pub(super) fn target_health(
 ) -> Result<Vec<TargetHealth>, rusqlite::Error> {
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
-    let mut all: BTreeMap<TargetName, TargetHealth> = BTreeMap::new();
+    let mut all = recent(&snapshot, now)?;
     let mut waiting = snapshot.prepare_cached(
         "SELECT c.submission_target, count(*)
          FROM submission_intents i JOIN submission_contracts c USING (contract_id)
@@ -160,7 +179,13 @@ pub(super) fn target_health(
         let health = all.entry(target.clone()).or_insert_with(|| TargetHealth::of(target));
         health.waiting = row.get::<_, i64>(1)?.unsigned_abs();
     }
-    let mut recent = snapshot.prepare_cached(
+    Ok(all.into_values().collect())
+}
+
+/// Reads the results of every target in the last [`RECENT_MINUTES`].
+fn recent(connection: &Connection, now: Timestamp) -> Result<BTreeMap<TargetName, TargetHealth>, rusqlite::Error> {
+    let mut all: BTreeMap<TargetName, TargetHealth> = BTreeMap::new();
+    let mut recent = connection.prepare_cached(
         "SELECT c.submission_target, m.outcome, sum(m.attempts), sum(m.micros)
          FROM submission_minutes m JOIN submission_contracts c USING (contract_id) WHERE m.minute > ?1 GROUP BY 1, 2",
     )?;
@@ -171,5 +196,5 @@ pub(super) fn target_health(
         let outcome: String = row.get(1)?;
         health.add(&outcome, row.get::<_, i64>(2)?.unsigned_abs(), row.get::<_, i64>(3)?.unsigned_abs());
     }
-    Ok(all.into_values().collect())
+    Ok(all)
 }

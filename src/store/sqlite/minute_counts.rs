@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rusqlite::{Transaction, params};
 
 use crate::domain::contract::Contract;
-use crate::domain::intent::Intent;
+use crate::domain::intent::{ExhaustedReason, Intent};
 use crate::domain::policy::Decision;
 use crate::domain::time::Timestamp;
 use crate::store::{FinishAttempt, KEPT_MINUTES, minute_of};
@@ -82,7 +82,9 @@ impl MinuteCounts {
     /// Counts an intent that ended without an attempt.
     pub(super) fn add_ended(&mut self, contract_id: i64, intent: &Intent, now: Timestamp) {
         let status = intent.state.status().as_str();
-        let key = Key { minute: minute_of(now), contract_id, outcome: "none", cause: String::new(), status };
+        // The cause of an intent that no attempt ended: see `cause_of_failure`.
+        let cause = intent.state.exhausted_reason().map_or("", ExhaustedReason::as_str).to_owned();
+        let key = Key { minute: minute_of(now), contract_id, outcome: "none", cause, status };
         self.sums.entry(key).or_default().attempts += 1;
     }
 

@@ -11,6 +11,8 @@ mod checkpoint;
 mod connection;
 mod console;
 mod events;
+mod failures;
+mod fleet;
 mod inbox;
 #[cfg(test)]
 pub mod inline;
@@ -30,6 +32,7 @@ mod targets;
 mod webhooks;
 mod write;
 
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,14 +51,15 @@ use self::jobs::Reach;
 use self::write::ContractCache;
 use super::error::fenced;
 use super::{
-    AuditChain, AuditPage, AuditPurge, AuditPurged, AuditQuery, AuditStore, Backlog, BatchResults, Cancellation,
-    ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery, EventRead, EventStore, FencedFuture,
-    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission,
-    IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery,
-    NewRedrive, OpenAttempt, OpenWebhookTry, Overview, PROBE_BUDGET, Planning, ProcessedInboxSubmission, PurgeRequest,
-    Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore, RedriveWork, RedriveWorked, Refresh,
-    RefreshRequest, Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent,
-    StoredTarget, TargetHealth, TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
+    Activity, AuditChain, AuditPage, AuditPurge, AuditPurged, AuditQuery, AuditStore, Backlog, BatchResults,
+    Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery, EventRead, EventStore,
+    FailureQuery, FailureReport, FencedFuture, FinishWebhookTry, FleetStore, FoundJob, History, InboxMessage,
+    InboxPage, InboxQuery, InboxStore, InboxSubmission, InstanceReport, IntentDetail, IntentPage, IntentStore,
+    JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry,
+    Overview, PROBE_BUDGET, Planning, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage,
+    RedriveSource, RedriveStore, RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive,
+    ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetActivity, TargetHealth,
+    TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
 };
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
@@ -403,6 +407,14 @@ impl IntentStore for SqliteStore {
         self.read(console::overview)
     }
 
+    fn failures(&self, query: FailureQuery) -> StoreFuture<FailureReport> {
+        self.read(move |connection, clock| failures::report(connection, clock, &query))
+    }
+
+    fn causes(&self, intents: Vec<IntentSeq>) -> StoreFuture<HashMap<IntentSeq, String>> {
+        self.read(move |connection, _| failures::causes(connection, &intents))
+    }
+
     fn cancel(&self, id: IntentId, after_attempt: bool, by: Actor) -> StoreFuture<Cancellation> {
         self.write(move |writer, clock| attempts::cancel(&mut writer.connection, clock, &id, after_attempt, &by))
     }
@@ -423,12 +435,30 @@ impl TargetStore for SqliteStore {
         self.read(|connection, _| targets::all(connection))
     }
 
+    fn target_activity(&self, target: TargetName, minutes: i64) -> StoreFuture<TargetActivity> {
+        self.read(move |connection, clock| targets::activity(connection, clock, &target, minutes))
+    }
+
     fn pause_target(&self, target: TargetName, reason: Option<PauseReason>, by: Actor) -> StoreFuture<TargetPause> {
         self.write(move |writer, clock| targets::pause(&mut writer.connection, clock, &target, reason.as_ref(), &by))
     }
 
     fn resume_target(&self, target: TargetName, by: Actor) -> StoreFuture<()> {
         self.write(move |writer, clock| targets::resume(&mut writer.connection, clock, &target, &by))
+    }
+}
+
+impl FleetStore for SqliteStore {
+    fn record_instance(&self, report: InstanceReport) -> StoreFuture<()> {
+        self.write(move |writer, clock| fleet::record(&mut writer.connection, clock, &report))
+    }
+
+    fn forget_instance(&self, instance_id: String) -> StoreFuture<()> {
+        self.write(move |writer, _| fleet::forget(&writer.connection, &instance_id))
+    }
+
+    fn activity(&self, minutes: i64) -> StoreFuture<Activity> {
+        self.read(move |connection, clock| fleet::activity(connection, clock, minutes))
     }
 }
 

@@ -4,7 +4,7 @@ use rusqlite::types::{Type, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::schedule::as_limit;
-use super::{messages, options, webhooks};
+use super::{failures, messages, options, webhooks};
 use crate::domain::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
 use crate::domain::time::Timestamp;
 use crate::store::{Attempt, History, IdRange, IntentPage, ListQuery, PageCursor, StoredIntent, column_values};
@@ -58,6 +58,9 @@ pub(super) fn list(connection: &mut Connection, query: &ListQuery) -> Result<Int
     let snapshot = connection.transaction()?;
     let filters = Filters::of(&snapshot, query)?;
     let Some(text) = &query.prefix else {
+        if !query.examined.is_empty() {
+            return failures::examine(&snapshot, query);
+        }
         return Ok(IntentPage::of_newest(query, newest(&snapshot, query, filters)?));
     };
     let wanted = query.page_size().saturating_add(1);
@@ -96,7 +99,7 @@ pub(super) struct Filters {
 
 impl Filters {
     /// Makes the filters of a query, without those for ids.
-    fn of(snapshot: &Connection, query: &ListQuery) -> Result<Self, rusqlite::Error> {
+    pub(super) fn of(snapshot: &Connection, query: &ListQuery) -> Result<Self, rusqlite::Error> {
         let mut filters = Self::default();
         // Intents of jobs have numbers below zero.
         filters.conditions.push("i.intent_seq >= 0");
@@ -145,11 +148,25 @@ pub(super) fn next_moment(moment: Timestamp) -> Timestamp {
     Timestamp::from_micros(moment.micros().saturating_add(1))
 }
 
-/// Returns the newest intents, one more than the page has.
-fn newest(snapshot: &Connection, query: &ListQuery, mut filters: Filters) -> Result<Vec<Intent>, rusqlite::Error> {
+/// Adds the condition that a page continues after the last intent of the page before.
+pub(super) fn add_position(
+    snapshot: &Connection,
+    query: &ListQuery,
+    filters: &mut Filters,
+) -> Result<(), rusqlite::Error> {
     if let Some(PageCursor::Newer { created_at, id }) = &query.after {
         filters.add("i.intent_seq < ?", Value::Integer(seq_of(snapshot, *created_at, id)?));
     }
+    Ok(())
+}
+
+/// Returns the newest intents, one more than the page has.
+pub(super) fn newest(
+    snapshot: &Connection,
+    query: &ListQuery,
+    mut filters: Filters,
+) -> Result<Vec<Intent>, rusqlite::Error> {
+    add_position(snapshot, query, &mut filters)?;
     // Intents with a rare status are found by the index of that status and then sorted, even if the query has a target too.
     // Pending intents may be few and old or very many; all of them are in one index.
     let by_status = match query.status {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use rusqlite::{Connection, Row, params};
 
 use super::audit;
-use super::connection::begin_transaction;
+use super::connection::{begin_transaction, read_now};
 use super::read::parsed;
+use super::schedule::as_limit;
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::TargetName;
@@ -15,7 +16,7 @@ use crate::domain::pause::PauseReason;
 use crate::domain::schedule::{GatewayId, Lane, LaneId};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
-use crate::store::{StoredTarget, TargetPause};
+use crate::store::{MOST_CONTRACTS, SeenContract, StoredTarget, TargetActivity, TargetMinute, TargetPause, minute_of};
 
 /// Returns the targets of which no attempt may start, as of this transaction.
 pub(super) fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, rusqlite::Error> {
@@ -23,6 +24,61 @@ pub(super) fn paused(connection: &Connection) -> Result<BTreeSet<TargetName>, ru
         .prepare_cached("SELECT submission_target FROM submission_target_pauses")?
         .query_map([], |row| parsed(row, 0, |text| TargetName::parse(text).ok()))?
         .collect()
+}
+
+/// Reads what a target did in the last minutes, what waits for it, and the contracts that its intents had.
+pub(super) fn activity(
+    connection: &mut Connection,
+    clock: &WallClock,
+    target: &TargetName,
+    minutes: i64,
+) -> Result<TargetActivity, rusqlite::Error> {
+    let snapshot = connection.transaction()?;
+    let now = read_now(&snapshot, clock)?;
+    let (waiting, first_due): (i64, Option<i64>) = snapshot
+        .prepare_cached(
+            "SELECT count(next_attempt_at), min(next_attempt_at)
+             FROM submission_intents INDEXED BY submission_intents_pending WHERE status = 'pending'
+                 AND contract_id IN (SELECT contract_id FROM submission_contracts WHERE submission_target = ?1)",
+        )?
+        .query_row([target.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let counts = snapshot
+        .prepare_cached(
+            "SELECT minute, outcome, sum(attempts), sum(micros) FROM submission_minutes
+             WHERE minute > ?2 AND contract_id IN (SELECT contract_id FROM submission_contracts WHERE submission_target = ?1)
+             GROUP BY 1, 2 ORDER BY 1, 2",
+        )?
+        .query_map(params![target.as_str(), minute_of(now) - minutes], |row| {
+            Ok(TargetMinute {
+                minute: row.get(0)?,
+                outcome: row.get(1)?,
+                attempts: row.get::<_, i64>(2)?.unsigned_abs(),
+                micros: row.get::<_, i64>(3)?.unsigned_abs(),
+            })
+        })?
+        .collect::<Result<_, _>>()?;
+    let contracts = snapshot
+        .prepare_cached(
+            "SELECT c.snapshot, c.first_used_at, (SELECT count(i.next_attempt_at)
+                 FROM submission_intents i INDEXED BY submission_intents_pending
+                 WHERE i.contract_id = c.contract_id AND i.status = 'pending')
+             FROM submission_contracts c WHERE c.submission_target = ?1 ORDER BY c.contract_id DESC LIMIT ?2",
+        )?
+        .query_map(params![target.as_str(), as_limit(MOST_CONTRACTS)], |row| {
+            Ok(SeenContract {
+                contract: parsed(row, 0, |text| serde_json::from_str(text).ok())?,
+                first_used_at: row.get::<_, Option<i64>>(1)?.map(Timestamp::from_micros),
+                waiting: row.get::<_, i64>(2)?.unsigned_abs(),
+            })
+        })?
+        .collect::<Result<_, _>>()?;
+    Ok(TargetActivity {
+        now,
+        waiting: waiting.unsigned_abs(),
+        first_due: first_due.map(Timestamp::from_micros),
+        minutes: counts,
+        contracts,
+    })
 }
 
 /// Pauses a target, and returns since when it is paused.

@@ -280,8 +280,8 @@ pub(super) fn lane_of(
     let url = snapshot.contract.gateway_url.as_str();
     transaction.execute("INSERT OR IGNORE INTO submission_gateways (gateway_url) VALUES (?1)", [url])?;
     transaction.execute(
-        "INSERT OR IGNORE INTO submission_contracts (gateway_id, submission_target, snapshot)
-         SELECT gateway_id, ?2, ?3 FROM submission_gateways WHERE gateway_url = ?1",
+        "INSERT OR IGNORE INTO submission_contracts (gateway_id, submission_target, snapshot, first_used_at)
+         SELECT gateway_id, ?2, ?3, (SELECT last_at FROM submission_clock) FROM submission_gateways WHERE gateway_url = ?1",
         params![url, snapshot.contract.target.as_str(), snapshot.json],
     )?;
     let contract_id = transaction.query_row(

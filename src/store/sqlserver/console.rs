@@ -9,12 +9,10 @@ use super::counts::THIS_MINUTE;
 use super::database::{Batch, Database};
 use super::read::{all, first, need_first, set};
 use super::script::Values;
-use super::targets::{self, PAUSED};
 use super::{read, rows, statements};
-use crate::domain::intent::{IntentId, Status, TargetName};
+use crate::domain::intent::{IntentId, TargetName};
 use crate::store::{
-    CHART_MINUTES, EndedInMinute, Failing, IntentDetail, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES, StoreError,
-    TargetHealth,
+    Failing, IntentDetail, LeaderRow, MOST_FAILING, Overview, RECENT_MINUTES, StoreError, TargetHealth,
 };
 
 /// Builds the query for everything about an intent: the five result sets of its history, then one with its contract and
@@ -24,9 +22,10 @@ pub(super) fn detail_batch(id: &IntentId) -> Batch {
     let id = values.text(id.as_str());
     values.batch(format!(
         "{}
-SELECT c.snapshot, i.next_attempt_at, i.open_started_at, p.paused_at, SYSUTCDATETIME() AS now_at
+SELECT c.snapshot, i.next_attempt_at, i.open_started_at, p.paused_at, t.traceparent, SYSUTCDATETIME() AS now_at
 FROM submission_intents AS i JOIN submission_contracts AS c ON c.contract_id = i.contract_id
-LEFT JOIN submission_target_pauses AS p ON p.submission_target = c.submission_target WHERE i.intent_id = {id};",
+LEFT JOIN submission_target_pauses AS p ON p.submission_target = c.submission_target
+LEFT JOIN submission_traces AS t ON t.intent_seq = i.intent_seq WHERE i.intent_id = {id};",
         statements::history_sql(&id)
     ))
 }
@@ -43,13 +42,17 @@ pub(super) fn overview_batch() -> Batch {
 SELECT TOP (1) holder_id, lease_epoch, acquired_at, expires_at FROM submission_manager_leases ORDER BY lease_epoch DESC;
 SELECT COUNT_BIG(*) AS in_flight, SYSUTCDATETIME() AS now_at FROM submission_intents WHERE open_lease_epoch IS NOT NULL;
 SELECT TOP (1) intent_id, created_at FROM submission_intents WHERE status = 'pending' ORDER BY intent_seq;
-SELECT minute, status, CAST(SUM(attempts) AS BIGINT) AS intents FROM submission_minutes
-WHERE minute > {THIS_MINUTE} - {CHART_MINUTES} AND status <> 'pending' GROUP BY minute, status ORDER BY minute, status;
+SELECT TOP (1) c.submission_target, w.due FROM (SELECT contract_id, MIN(next_attempt_at) AS due FROM submission_intents
+    WHERE next_attempt_at IS NOT NULL GROUP BY contract_id) AS w
+JOIN submission_contracts AS c ON c.contract_id = w.contract_id
+WHERE NOT EXISTS (SELECT 1 FROM submission_target_pauses AS p WHERE p.submission_target = c.submission_target)
+ORDER BY w.due;
 SELECT TOP ({MOST_FAILING}) c.submission_target, m.outcome, m.cause, CAST(SUM(m.attempts) AS BIGINT) AS attempts
 FROM submission_minutes AS m JOIN submission_contracts AS c ON c.contract_id = m.contract_id
 WHERE m.minute > {THIS_MINUTE} - {RECENT_MINUTES} AND m.outcome IN ('rejected', 'error')
 GROUP BY c.submission_target, m.outcome, m.cause
-ORDER BY SUM(m.attempts) DESC, c.submission_target, m.outcome, m.cause;{PAUSED}"
+ORDER BY SUM(m.attempts) DESC, c.submission_target, m.outcome, m.cause;{}",
+        recent_sql()
     );
     Batch::new(sql, Vec::new())
 }
@@ -59,12 +62,30 @@ pub(super) fn health_batch() -> Batch {
         "
 SELECT c.submission_target, COUNT_BIG(*) AS waiting FROM submission_intents AS i
 JOIN submission_contracts AS c ON c.contract_id = i.contract_id
-WHERE i.next_attempt_at IS NOT NULL GROUP BY c.submission_target;
+WHERE i.next_attempt_at IS NOT NULL GROUP BY c.submission_target;{}",
+        recent_sql()
+    );
+    Batch::new(sql, Vec::new())
+}
+
+/// The results of every target in the last minutes.
+fn recent_sql() -> String {
+    format!(
+        "
 SELECT c.submission_target, m.outcome, CAST(SUM(m.attempts) AS BIGINT) AS attempts, CAST(SUM(m.micros) AS BIGINT) AS micros
 FROM submission_minutes AS m JOIN submission_contracts AS c ON c.contract_id = m.contract_id
 WHERE m.minute > {THIS_MINUTE} - {RECENT_MINUTES} GROUP BY c.submission_target, m.outcome;"
-    );
-    Batch::new(sql, Vec::new())
+    )
+}
+
+/// Adds the rows of [`recent_sql`].
+fn add_recent(targets: &mut BTreeMap<TargetName, TargetHealth>, rows: &[Row]) -> Result<(), StoreError> {
+    for row in rows {
+        let target = target_of(row)?;
+        let health = targets.entry(target.clone()).or_insert_with(|| TargetHealth::of(target));
+        health.add(rows::need(row, "outcome")?, sum(row, "attempts")?, sum(row, "micros")?);
+    }
+    Ok(())
 }
 
 pub(super) async fn detail(database: &Database, id: IntentId) -> Result<Option<IntentDetail>, StoreError> {
@@ -78,6 +99,7 @@ pub(super) async fn detail(database: &Database, id: IntentId) -> Result<Option<I
         contract: rows::contract(row)?,
         next_attempt_at: rows::moment(row, "next_attempt_at")?,
         paused_at: rows::moment(row, "paused_at")?,
+        trace: rows::trace(row)?,
         open_since: rows::moment(row, "open_started_at")?,
     }))
 }
@@ -103,6 +125,10 @@ pub(super) async fn overview(database: &Database) -> Result<Overview, StoreError
         let id = rows::parsed(row, "intent_id", |text| IntentId::parse(text).ok())?;
         Ok::<_, StoreError>((id, rows::need_moment(row, "created_at")?))
     });
+    let first_due =
+        set(&results, 3).first().map(|row| Ok::<_, StoreError>((target_of(row)?, rows::need_moment(row, "due")?)));
+    let mut recent = BTreeMap::new();
+    add_recent(&mut recent, set(&results, 5))?;
     Ok(Overview {
         now: rows::need_moment(counted, "now_at")?,
         leader: leader.transpose()?,
@@ -111,14 +137,8 @@ pub(super) async fn overview(database: &Database) -> Result<Overview, StoreError
         oldest_pending: oldest_pending.transpose()?,
         webhooks: backlog.webhooks,
         oldest_webhook: backlog.oldest_webhook,
-        paused: targets::paused(set(&results, 5))?.into_iter().collect(),
-        ended: all(set(&results, 3), |row| {
-            Ok(EndedInMinute {
-                minute: rows::need(row, "minute")?,
-                status: rows::parsed(row, "status", Status::parse)?,
-                intents: sum(row, "intents")?,
-            })
-        })?,
+        first_due: first_due.transpose()?,
+        recent: recent.into_values().collect(),
         failing: all(set(&results, 4), |row| {
             Ok(Failing {
                 target: target_of(row)?,
@@ -138,11 +158,7 @@ pub(super) async fn target_health(database: &Database) -> Result<Vec<TargetHealt
         let health = targets.entry(target.clone()).or_insert_with(|| TargetHealth::of(target));
         health.waiting = rows::need::<i64>(row, "waiting")?.unsigned_abs();
     }
-    for row in set(&results, 1) {
-        let target = target_of(row)?;
-        let health = targets.entry(target.clone()).or_insert_with(|| TargetHealth::of(target));
-        health.add(rows::need(row, "outcome")?, sum(row, "attempts")?, sum(row, "micros")?);
-    }
+    add_recent(&mut targets, set(&results, 1))?;
     Ok(targets.into_values().collect())
 }
 
@@ -150,6 +166,6 @@ fn target_of(row: &Row) -> Result<TargetName, StoreError> {
     rows::parsed(row, "submission_target", |text| TargetName::parse(text).ok())
 }
 
-fn sum(row: &Row, column: &'static str) -> Result<u64, StoreError> {
+pub(super) fn sum(row: &Row, column: &'static str) -> Result<u64, StoreError> {
     rows::need::<i64>(row, column).map(i64::unsigned_abs)
 }

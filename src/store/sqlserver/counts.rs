@@ -42,16 +42,18 @@ pub(super) fn count(ended: Ended<'_>) -> String {
             "g.minute, g.contract_id, g.outcome, g.cause, g.status, g.attempts, g.micros",
         ),
         // The literals are in the comparisons: as columns of a derived table they would have the collation of the
-        // database.
+        // database. The cause is that of an intent that no attempt ended: see `cause_of_failure`.
         Ended::WithoutAttempt(intents) => (
             format!(
-                "SELECT CAST({THIS_MINUTE} AS BIGINT) AS minute, i.contract_id, COUNT_BIG(*) AS attempts,
-        CAST(0 AS BIGINT) AS micros
-    FROM {intents} GROUP BY i.contract_id"
+                "SELECT CAST({THIS_MINUTE} AS BIGINT) AS minute, i.contract_id,
+        CAST(i.exhausted_reason AS NVARCHAR(120)) COLLATE Latin1_General_100_BIN2 AS cause,
+        COUNT_BIG(*) AS attempts, CAST(0 AS BIGINT) AS micros
+    FROM {intents}
+    GROUP BY i.contract_id, CAST(i.exhausted_reason AS NVARCHAR(120)) COLLATE Latin1_General_100_BIN2"
             ),
-            "m.minute = g.minute AND m.contract_id = g.contract_id AND m.outcome = 'none' AND m.cause = N''
+            "m.minute = g.minute AND m.contract_id = g.contract_id AND m.outcome = 'none' AND m.cause = g.cause
     AND m.status = 'exhausted'",
-            "g.minute, g.contract_id, 'none', N'', 'exhausted', g.attempts, g.micros",
+            "g.minute, g.contract_id, 'none', g.cause, 'exhausted', g.attempts, g.micros",
         ),
     };
     format!(

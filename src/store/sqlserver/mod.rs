@@ -13,6 +13,8 @@ mod contracts;
 mod counts;
 mod database;
 mod events;
+mod failures;
+mod fleet;
 mod inbox;
 mod jobs;
 mod leases;
@@ -30,6 +32,7 @@ mod targets;
 mod webhooks;
 mod write;
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,14 +50,15 @@ use self::migrate::SchemaState;
 use self::write::Writer;
 use super::error::fenced;
 use super::{
-    AuditChain, AuditPage, AuditPurge, AuditPurged, AuditQuery, AuditStore, Backlog, BatchResults, Cancellation,
-    ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery, EventRead, EventStore, FencedFuture,
-    FinishWebhookTry, FoundJob, History, InboxMessage, InboxPage, InboxQuery, InboxStore, InboxSubmission,
-    IntentDetail, IntentPage, IntentStore, JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery,
-    NewRedrive, OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission, PurgeRequest, Purged,
-    Redelivery, Redrive, RedrivePage, RedriveSource, RedriveStore, RedriveWork, RedriveWorked, Refresh, RefreshRequest,
-    Reprocess, RunningRedrive, ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget,
-    TargetHealth, TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
+    Activity, AuditChain, AuditPage, AuditPurge, AuditPurged, AuditQuery, AuditStore, Backlog, BatchResults,
+    Cancellation, ChangedRedrive, Contact, DueInbox, DueWebhooks, DueWebhooksQuery, EventQuery, EventRead, EventStore,
+    FailureQuery, FailureReport, FencedFuture, FinishWebhookTry, FleetStore, FoundJob, History, InboxMessage,
+    InboxPage, InboxQuery, InboxStore, InboxSubmission, InstanceReport, IntentDetail, IntentPage, IntentStore,
+    JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry,
+    Overview, Planning, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage,
+    RedriveSource, RedriveStore, RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive,
+    ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetActivity, TargetHealth,
+    TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
 };
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
@@ -267,6 +271,14 @@ impl IntentStore for SqlServerStore {
         self.call(|store| async move { console::overview(&store.readers).await })
     }
 
+    fn failures(&self, query: FailureQuery) -> StoreFuture<FailureReport> {
+        self.call(move |store| async move { failures::report(&store.readers, query).await })
+    }
+
+    fn causes(&self, intents: Vec<IntentSeq>) -> StoreFuture<HashMap<IntentSeq, String>> {
+        self.call(move |store| async move { failures::causes(&store.readers, &intents).await })
+    }
+
     fn cancel(&self, id: IntentId, after_attempt: bool, by: Actor) -> StoreFuture<Cancellation> {
         self.call(move |store| async move { options::cancel(&store.readers, id, after_attempt, &by).await })
     }
@@ -287,12 +299,30 @@ impl TargetStore for SqlServerStore {
         self.call(|store| async move { targets::all(&store.readers).await })
     }
 
+    fn target_activity(&self, target: TargetName, minutes: i64) -> StoreFuture<TargetActivity> {
+        self.call(move |store| async move { targets::activity(&store.readers, target, minutes).await })
+    }
+
     fn pause_target(&self, target: TargetName, reason: Option<PauseReason>, by: Actor) -> StoreFuture<TargetPause> {
         self.call(move |store| async move { targets::pause(&store.readers, target, reason, by).await })
     }
 
     fn resume_target(&self, target: TargetName, by: Actor) -> StoreFuture<()> {
         self.call(move |store| async move { targets::resume(&store.readers, &target, &by).await })
+    }
+}
+
+impl FleetStore for SqlServerStore {
+    fn record_instance(&self, report: InstanceReport) -> StoreFuture<()> {
+        self.call(move |store| async move { fleet::record(&store.database, report).await })
+    }
+
+    fn forget_instance(&self, instance_id: String) -> StoreFuture<()> {
+        self.call(move |store| async move { fleet::forget(&store.database, instance_id).await })
+    }
+
+    fn activity(&self, minutes: i64) -> StoreFuture<Activity> {
+        self.call(move |store| async move { fleet::activity(&store.readers, minutes).await })
     }
 }
 

@@ -8,7 +8,7 @@ use tiberius::Row;
 use super::database::Database;
 use super::rows;
 use super::statements::{self, Part};
-use super::{targets, webhooks};
+use super::{failures, targets, webhooks};
 use crate::domain::intent::{Intent, IntentId, TargetName};
 use crate::domain::schedule::{LaneId, LanePage, LanePosition, LoadedPage, Waiting};
 use crate::store::{
@@ -139,6 +139,9 @@ pub(super) fn history_of(results: &[Vec<Row>]) -> Result<Option<History>, StoreE
 pub(super) async fn list(database: &Database, query: ListQuery) -> Result<IntentPage, StoreError> {
     let wanted = query.page_size().saturating_add(1);
     let Some(text) = &query.prefix else {
+        if !query.examined.is_empty() {
+            return failures::examine(database, &query).await;
+        }
         let intents = list_part(database, &query, Part::All, wanted).await?;
         return Ok(IntentPage::of_newest(&query, intents));
     };
@@ -158,7 +161,7 @@ pub(super) async fn list(database: &Database, query: ListQuery) -> Result<Intent
 }
 
 /// Reads the intents of one part that pass the filters of the query.
-async fn list_part(
+pub(super) async fn list_part(
     database: &Database,
     query: &ListQuery,
     part: Part<'_>,

@@ -162,6 +162,19 @@ pub(super) enum Part<'a> {
 pub(super) fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
     let mut values = Values::default();
     let limit = values.count(limit);
+    let (from, conditions, order) = selection(&mut values, query, part);
+    values.batch(format!(
+        "SELECT TOP ({limit}) {INTENT_COLUMNS} FROM {from}
+JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE {conditions} ORDER BY {order};"
+    ))
+}
+
+/// Returns the tables, the conditions and the order of the intents of one part that pass the filters of `query`.
+pub(super) fn selection(
+    values: &mut Values,
+    query: &ListQuery,
+    part: &Part<'_>,
+) -> (&'static str, String, &'static str) {
     let mut conditions = Vec::new();
     if let Some(status) = query.status {
         conditions.push(format!("i.status = {}", values.code(status.as_str(), 10)));
@@ -222,11 +235,7 @@ pub(super) fn list(query: &ListQuery, part: &Part<'_>, limit: usize) -> Batch {
         }
     };
     conditions.push(format!("i.intent_id NOT LIKE '{}%'", IntentId::OF_JOBS));
-    let conditions = conditions.join(" AND ");
-    values.batch(format!(
-        "SELECT TOP ({limit}) {INTENT_COLUMNS} FROM {from}
-JOIN submission_contracts AS c ON c.contract_id = i.contract_id WHERE {conditions} ORDER BY {order};"
-    ))
+    (from, conditions.join(" AND "), order)
 }
 
 /// Builds the batch that advances the clock, as every transaction that writes does.

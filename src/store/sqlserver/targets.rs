@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use tiberius::Row;
 
 use super::audit::{VARIABLES, append};
+use super::console::sum;
+use super::counts::THIS_MINUTE;
 use super::database::{Batch, Database};
 use super::read::{all as read_all, need_first, set};
 use super::rows;
@@ -14,7 +16,7 @@ use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::TargetName;
 use crate::domain::pause::PauseReason;
-use crate::store::{StoreError, StoredTarget, TargetPause};
+use crate::store::{MOST_CONTRACTS, SeenContract, StoreError, StoredTarget, TargetActivity, TargetMinute, TargetPause};
 
 /// Returns the paused targets. Every refresh of the schedule reads them.
 pub(super) const PAUSED: &str = "
@@ -31,6 +33,54 @@ WHERE NOT EXISTS (SELECT 1 FROM submission_target_pauses AS p WHERE p.submission
 ORDER BY submission_target;",
         Vec::new(),
     )
+}
+
+/// Builds the query for what a target did in the last minutes, what waits for it, and the contracts that its intents had.
+pub(super) fn activity_batch(target: &TargetName, minutes: i64) -> Batch {
+    let mut values = Values::default();
+    let (target, minutes) = (values.text(target.as_str()), values.number(minutes));
+    values.batch(format!(
+        "
+SELECT COUNT_BIG(i.next_attempt_at) AS waiting, MIN(i.next_attempt_at) AS first_due, SYSUTCDATETIME() AS now_at
+FROM submission_contracts AS c JOIN submission_intents AS i ON i.contract_id = c.contract_id
+WHERE c.submission_target = {target} AND i.next_attempt_at IS NOT NULL;
+SELECT m.minute, m.outcome, CAST(SUM(m.attempts) AS BIGINT) AS attempts, CAST(SUM(m.micros) AS BIGINT) AS micros
+FROM submission_minutes AS m JOIN submission_contracts AS c ON c.contract_id = m.contract_id
+WHERE c.submission_target = {target} AND m.minute > {THIS_MINUTE} - {minutes}
+GROUP BY m.minute, m.outcome ORDER BY m.minute, m.outcome;
+SELECT TOP ({MOST_CONTRACTS}) c.snapshot, c.first_used_at, (SELECT COUNT_BIG(*) FROM submission_intents AS i
+    WHERE i.contract_id = c.contract_id AND i.next_attempt_at IS NOT NULL) AS waiting
+FROM submission_contracts AS c WHERE c.submission_target = {target} ORDER BY c.contract_id DESC;"
+    ))
+}
+
+pub(super) async fn activity(
+    database: &Database,
+    target: TargetName,
+    minutes: i64,
+) -> Result<TargetActivity, StoreError> {
+    let results = database.run(activity_batch(&target, minutes)).await?;
+    let waits = need_first(&results)?;
+    Ok(TargetActivity {
+        now: rows::need_moment(waits, "now_at")?,
+        waiting: sum(waits, "waiting")?,
+        first_due: rows::moment(waits, "first_due")?,
+        minutes: read_all(set(&results, 1), |row| {
+            Ok(TargetMinute {
+                minute: rows::need(row, "minute")?,
+                outcome: rows::need::<&str>(row, "outcome")?.to_owned(),
+                attempts: sum(row, "attempts")?,
+                micros: sum(row, "micros")?,
+            })
+        })?,
+        contracts: read_all(set(&results, 2), |row| {
+            Ok(SeenContract {
+                contract: rows::contract(row)?,
+                first_used_at: rows::moment(row, "first_used_at")?,
+                waiting: sum(row, "waiting")?,
+            })
+        })?,
+    })
 }
 
 /// Builds the batch that pauses a target. It locks the clock's row, as starts do, so every start is either before the

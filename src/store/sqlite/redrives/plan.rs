@@ -11,8 +11,10 @@ use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
 use super::super::audit;
 use super::super::connection::{self, begin_transaction};
+use super::super::failures;
 use super::super::read::{first_seq_from, next_moment, parsed};
 use super::super::{SqliteStore, Writer};
+use crate::domain::failure::failure_cause;
 use crate::domain::intent::{IntentSeq, TargetName};
 use crate::domain::redrive::{
     Candidate, Conditions, FailedStatus, PlannedItem, PlannedSet, Planner, RedriveFilter, TooMany,
@@ -128,7 +130,7 @@ fn select(
                 let values = vec![Value::Text(id.to_string())];
                 let by_id = "i.intent_id = ? AND i.intent_seq >= 0";
                 for status in FailedStatus::ALL {
-                    if reader.read(status, "", by_id, values.clone(), &mut planner)?.is_err() {
+                    if reader.read(status, "", by_id, values.clone(), None, &mut planner)?.is_err() {
                         return Ok(Err(TooMany));
                     }
                 }
@@ -137,7 +139,8 @@ fn select(
         RedriveFilter::Matching(conditions) => {
             for status in FailedStatus::ALL.into_iter().filter(|status| conditions.wants(*status)) {
                 let (sql, values) = matching(&snapshot, status, conditions)?;
-                if reader.read(status, index_of(status), &sql, values, &mut planner)?.is_err() {
+                let cause = conditions.cause.as_deref();
+                if reader.read(status, index_of(status), &sql, values, cause, &mut planner)?.is_err() {
                     return Ok(Err(TooMany));
                 }
             }
@@ -220,13 +223,14 @@ impl<'a> Reader<'a> {
         Ok(Self { snapshot, targets })
     }
 
-    /// Passes the intents with this status that meet the conditions to the planner.
+    /// Passes the intents with this status that meet the conditions, and have this cause if there is one, to the planner.
     fn read(
         &mut self,
         status: FailedStatus,
         index: &str,
         conditions: &str,
         values: Vec<Value>,
+        cause: Option<&str>,
         planner: &mut Planner,
     ) -> Result<Result<(), TooMany>, rusqlite::Error> {
         // The status is a constant and not a parameter, because SQLite uses a partial index only for a constant.
@@ -244,6 +248,13 @@ impl<'a> Reader<'a> {
         let mut rows = statement.query(params_from_iter(values))?;
         while let Some(row) = rows.next()? {
             let seq: i64 = row.get(0)?;
+            if let Some(cause) = cause {
+                let ending = failures::ending_of(self.snapshot, IntentSeq(seq))?;
+                let reason = row.get_ref(3)?.as_str().unwrap_or_default();
+                if failure_cause(status, reason, ending.as_ref()) != cause {
+                    continue;
+                }
+            }
             let target = self.targets.get(&row.get(1)?).ok_or(rusqlite::Error::QueryReturnedNoRows)?;
             let candidate = Candidate {
                 seq: IntentSeq(seq),

@@ -9,11 +9,13 @@ use tiberius::Row;
 
 use super::super::audit::{VARIABLES, append};
 use super::super::database::{Batch, Database};
+use super::super::failures;
 use super::super::read::{need_first, set};
 use super::super::rows;
 use super::super::script::{Values, json_text, plain_text};
 use super::super::statements::TICK;
 use crate::domain::audit::NewAuditEntry;
+use crate::domain::failure::failure_cause;
 use crate::domain::intent::{IntentId, IntentSeq, TargetName};
 use crate::domain::outcome::Contact;
 use crate::domain::redrive::{
@@ -60,6 +62,7 @@ pub(in crate::store::sqlserver) enum Page<'a> {
 /// unknown.
 pub(in crate::store::sqlserver) fn page_batch(page: &Page<'_>) -> Batch {
     let mut values = Values::default();
+    let mut ending = String::new();
     let (from, conditions) = match page {
         Page::Ids(ids) => {
             let ids = values.json(ids.iter().map(|id| json!({ "id": json_text(id.as_str()) })).collect());
@@ -95,13 +98,19 @@ pub(in crate::store::sqlserver) fn page_batch(page: &Page<'_>) -> Batch {
                     FailedStatus::Exhausted => format!(" AND i.exhausted_reason = {}", values.code(reason, 20)),
                 };
             }
-            ("submission_intents AS i".to_owned(), sql)
+            if let Some(cause) = &conditions.cause {
+                ending = failures::ENDING_COLUMNS.to_owned();
+                sql += &format!(" AND {}", failures::may_have_cause(&mut values, cause));
+                (format!("submission_intents AS i {}", failures::ENDING), sql)
+            } else {
+                ("submission_intents AS i".to_owned(), sql)
+            }
         }
     };
     let limit = values.count(PAGE);
     values.batch(format!(
         "
-SELECT TOP ({limit}) i.intent_seq, c.submission_target, i.status, i.completed_at, i.rejected_reason, i.exhausted_reason,
+SELECT TOP ({limit}) i.intent_seq, c.submission_target, i.status, i.completed_at, i.rejected_reason, i.exhausted_reason{ending},
     CASE WHEN EXISTS (SELECT 1 FROM submission_intent_options AS o WHERE o.redrive_of = i.intent_id)
         THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS redriven,
     COALESCE((SELECT TOP (1) CASE WHEN a.error IS NULL OR {} THEN CAST(0 AS BIGINT) ELSE CAST(1 AS BIGINT) END
@@ -131,7 +140,7 @@ async fn select(
     match filter {
         RedriveFilter::Ids(ids) => {
             let results = readers.run(page_batch(&Page::Ids(ids))).await?;
-            if add(&mut planner, set(&results, 0))?.is_err() {
+            if add(&mut planner, set(&results, 0), None)?.is_err() {
                 return Ok(Err(TooMany));
             }
         }
@@ -141,7 +150,7 @@ async fn select(
                 loop {
                     let results = readers.run(page_batch(&Page::Matching(status, conditions, after))).await?;
                     let page = set(&results, 0);
-                    if add(&mut planner, page)?.is_err() {
+                    if add(&mut planner, page, conditions.cause.as_deref())?.is_err() {
                         return Ok(Err(TooMany));
                     }
                     match page.last().filter(|_| page.len() >= PAGE) {
@@ -155,8 +164,8 @@ async fn select(
     Ok(Ok(planner.finish()))
 }
 
-/// Passes the intents of a page to the planner.
-fn add(planner: &mut Planner, page: &[Row]) -> Result<Result<(), TooMany>, StoreError> {
+/// Passes the intents of a page, and of these only those with this cause if there is one, to the planner.
+fn add(planner: &mut Planner, page: &[Row], cause: Option<&str>) -> Result<Result<(), TooMany>, StoreError> {
     for row in page {
         let target = rows::parsed(row, "submission_target", |text| TargetName::parse(text).ok())?;
         let status = rows::parsed(row, "status", FailedStatus::parse)?;
@@ -164,11 +173,17 @@ fn add(planner: &mut Planner, page: &[Row]) -> Result<Result<(), TooMany>, Store
             FailedStatus::Rejected => rows::get(row, "rejected_reason")?,
             FailedStatus::Exhausted => rows::get(row, "exhausted_reason")?,
         };
+        let reason: &str = reason.unwrap_or_default();
+        if let Some(cause) = cause
+            && failure_cause(status, reason, failures::ending(row)?.as_ref()) != cause
+        {
+            continue;
+        }
         let candidate = Candidate {
             seq: rows::seq(row)?,
             target: &target,
             status,
-            reason: reason.unwrap_or_default(),
+            reason,
             completed_at: rows::need_moment(row, "completed_at")?,
             redriven: rows::need::<i64>(row, "redriven")? == 1,
         };

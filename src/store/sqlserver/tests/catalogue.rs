@@ -19,7 +19,8 @@ use super::super::redrives::{self, plan, work};
 use super::super::statements::{self, Part};
 use super::super::submit::Submits;
 use super::super::{
-    audit, checks, console, events, inbox, jobs, leases, migrate, options, purge, targets, webhooks, write,
+    audit, checks, console, events, failures, fleet, inbox, jobs, leases, migrate, options, purge, targets, webhooks,
+    write,
 };
 use super::{metrics, settings};
 use crate::domain::actor::fixtures::somebody;
@@ -39,10 +40,11 @@ use crate::store::conformance::attempts::OneSlot;
 use crate::store::conformance::{accepted, finished, intent_id, new_intent};
 use crate::store::{
     AuditActor, AuditQuery, ChangeCursor, DueWebhooksQuery, EventFilter, EventPosition, EventQuery, EventsAfter,
-    FailedInboxTry, FencedWrites, IdRange, InboxQuery, InboxSubmissionSeq, InboxSubmissionState, JobCursor, JobFacts,
-    JobLookup, JobQuery, ListQuery, NewInboxSubmission, NewIntent, NewJob, NewRedrive, OpenAttempt, PageCursor,
-    PostponeAttempt, ProcessedInboxSubmission, PurgeRequest, RedriveAdmission, RedriveLink, RedriveSeq, RedriveWork,
-    RefreshRequest, Reprocess, StartOnInsert, WriteBatch,
+    Examined, FailedInboxTry, FailureQuery, FencedWrites, IdRange, InboxQuery, InboxSubmissionSeq,
+    InboxSubmissionState, InstanceReport, JobCursor, JobFacts, JobLookup, JobQuery, LeaderReport, ListQuery,
+    NewInboxSubmission, NewIntent, NewJob, NewRedrive, OpenAttempt, PageCursor, PostponeAttempt,
+    ProcessedInboxSubmission, PurgeRequest, RedriveAdmission, RedriveLink, RedriveSeq, RedriveWork, RefreshRequest,
+    Reprocess, StartOnInsert, WriteBatch,
 };
 
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
@@ -207,7 +209,22 @@ fn lists() -> Vec<Batch> {
         let newer = Some(PageCursor::Newer { created_at, id: id.clone() });
         let message = Some(PageCursor::Message { created_at, id });
         batches.extend(parts.iter().map(|part| statements::list(&query, part, 10)));
-        batches.push(statements::list(&ListQuery { after: newer, ..query.clone() }, &Part::All, 10));
+        batches.push(statements::list(&ListQuery { after: newer.clone(), ..query.clone() }, &Part::All, 10));
+        for examined in choices(4).filter(|examined| examined.contains(&true)) {
+            let examined = Examined {
+                cause: examined[0].then(|| "x".to_owned()),
+                min_attempts: examined[1].then_some(2),
+                ended_since: examined[2].then_some(NOW),
+                ended_before: examined[3].then_some(NOW),
+            };
+            for after in [None, newer.clone()] {
+                batches.push(failures::examine_batch(&ListQuery {
+                    after,
+                    examined: examined.clone(),
+                    ..query.clone()
+                }));
+            }
+        }
         batches.push(statements::list(&ListQuery { after: message, ..query }, &Part::ByMessage("m"), 10));
     }
     for wanted in choices(5) {
@@ -314,11 +331,12 @@ fn redrives() -> Vec<Batch> {
         work::next_batch(seq, std::iter::empty(), 1),
         work::create_batch(&term(), &work, std::iter::empty()),
     ];
-    for wanted in choices(6) {
+    for wanted in choices(7) {
         let conditions = Conditions {
             statuses: Vec::new(),
             target: wanted[0].then(target),
             reason: wanted[1].then(|| "r".to_owned()),
+            cause: wanted[6].then(|| "c".to_owned()),
             created_after: wanted[2].then_some(NOW),
             created_before: wanted[3].then_some(NOW),
             completed_after: wanted[4].then_some(NOW),
@@ -348,6 +366,16 @@ fn audit_log() -> Vec<Batch> {
         }));
     }
     batches
+}
+
+fn report() -> InstanceReport {
+    InstanceReport {
+        instance_id: "i".to_owned(),
+        holder_id: "me".to_owned(),
+        version: "1".to_owned(),
+        submitted: 1,
+        leading: Some(LeaderReport::default()),
+    }
 }
 
 pub(crate) fn all() -> Vec<Batch> {
@@ -387,6 +415,14 @@ pub(crate) fn all() -> Vec<Batch> {
         console::payload_batch(id),
         console::overview_batch(),
         console::health_batch(),
+        failures::report_batch(&FailureQuery { minutes: 60, target: None }),
+        failures::report_batch(&FailureQuery { minutes: 60, target: Some(target()) }),
+        failures::newest_batch(FailedStatus::Rejected),
+        failures::causes_batch(&seqs),
+        fleet::record_batch(&InstanceReport { leading: None, ..report() }),
+        fleet::record_batch(&report()),
+        fleet::forget_batch("i"),
+        fleet::activity_batch(60),
         webhooks::due_batch(&DueWebhooksQuery { limit: 10, per_receiver: 10, except: Vec::new() }),
         webhooks::begin_batch(term, &seqs),
         webhooks::finish_batch(term, &[]),
@@ -394,6 +430,7 @@ pub(crate) fn all() -> Vec<Batch> {
         webhooks::put_off_batch(term, &seqs),
         webhooks::redeliver_batch(id, &somebody()),
         targets::all_batch(),
+        targets::activity_batch(&target(), 60),
         targets::pause_batch(&target(), None, &somebody()),
         targets::resume_batch(&target(), &somebody()),
         jobs::find_batch(&JobLookup::Key(command("acme", "w", "k").key())),
