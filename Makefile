@@ -56,8 +56,8 @@ simulate-bugs: ## Report how many seeds the simulation needs to find each delibe
 	cargo test --locked --profile simulate --lib simulation::tests::how_many -- --ignored --nocapture
 
 accessibility: ## Check every console page with axe-core (fetches it with npm)
-	cd target && npm pack --silent axe-core@4 && tar -xzf axe-core-4*.tgz package/axe.min.js
-	SM_AXE=$(CURDIR)/target/package/axe.min.js cargo test --locked --test service browser
+	mkdir -p target/axe && cd target/axe && npm pack --silent axe-core@4 && tar -xzf axe-core-4*.tgz package/axe.min.js
+	SM_AXE=$(CURDIR)/target/axe/package/axe.min.js cargo test --locked --test service browser
 
 conformance: ## Test a running service against its OpenAPI document (fetches schemathesis with pip): EXAMPLES=100
 	tests/conformance/run.sh

@@ -52,12 +52,24 @@ while read -r program _ tests; do
   done
 done <<<"$missing"
 
+# The tests in the browser also check every page with axe-core, which comes from npm. Without the network they run without it.
+if [ -z "${SM_AXE:-}" ] && command -v npm >/dev/null; then
+  mkdir -p target/axe
+  [ -f target/axe/package/axe.min.js ] ||
+    (cd target/axe && npm pack --silent axe-core@4 >/dev/null && tar -xzf axe-core-4*.tgz package/axe.min.js) || true
+  if [ -f target/axe/package/axe.min.js ]; then export SM_AXE=$PWD/target/axe/package/axe.min.js; fi
+fi
+
 # The library's tests come first: they are quick and find most errors.
 cargo test --locked --lib --bins
 cargo test --locked --test layers --test fuzz
 cargo test --locked --doc
 cargo test --locked --test service -- ${skips[@]+"${skips[@]}"}
 
+if [ -z "${SM_AXE:-}" ]; then
+  echo 'not run: the check of every page with axe-core, which could not be fetched with npm'
+  [ "${CI:-}" != true ] || exit 1
+fi
 [ -n "$missing" ] || exit 0
 echo 'not run:'
 while read -r program packages tests; do

@@ -35,6 +35,15 @@ impl Level {
             Self::Stopped => "stopped",
         }
     }
+
+    /// The word at the beginning of a line.
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::Healthy => "Healthy",
+            Self::Degraded => "Degraded",
+            Self::Stopped => "Stopped",
+        }
+    }
 }
 
 /// Something that is wrong, with the page that shows it.

@@ -30,7 +30,8 @@ struct IntentPage<'a> {
     href: String,
     intent: &'a Intent,
     sentence: String,
-    why_pending: Option<String>,
+    /// Why it is still pending, or what ended it.
+    why: Option<String>,
     contract: String,
     duration: String,
     target_href: String,
@@ -125,7 +126,7 @@ pub(super) async fn show(
         gateway: detail.contract.gateway_url.to_string(),
         href: intent_href(&intent.id),
         sentence: wording::status_sentence(&detail),
-        why_pending: wording::why_pending(&detail),
+        why: wording::why_pending(&detail).or(wording::why_exhausted(&detail)),
         contract: wording::contract(&detail.contract),
         duration: completed_at.map(|at| duration_text(at.since(intent.created_at))).unwrap_or_default(),
         payloads: console.payloads && nav.may_act(),

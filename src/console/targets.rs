@@ -36,9 +36,6 @@ struct Row {
     /// The path that the button posts to.
     switch: String,
     gateway: String,
-    /// The rejection reasons that end an intent.
-    terminal: String,
-    webhook: Option<String>,
     /// The outcomes of recent attempts.
     recent: String,
     mean_duration: String,
@@ -114,8 +111,6 @@ impl Row {
             switch: format!("{}/{switch}", wording::target_href(name)),
             contract: contract.map_or_else(|| "no longer in the registry".to_owned(), |c| wording::contract(c)),
             gateway: contract.map(|c| c.gateway_url.to_string()).unwrap_or_default(),
-            terminal: contract.map(|c| c.terminal_outcomes.names().collect::<Vec<_>>().join(", ")).unwrap_or_default(),
-            webhook: contract.and_then(|c| c.webhook.as_ref()).map(|webhook| webhook.url.origin().to_owned()),
             recent: health.map(wording::health).unwrap_or_default(),
             mean_duration: health.and_then(|health| health.mean).map(wording::duration_text).unwrap_or_default(),
             waiting: health.map_or(0, |health| health.waiting),

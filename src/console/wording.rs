@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::domain::contract::{Contract, Policy};
 use crate::domain::intent::{ExhaustedReason, IntentId, State, TargetName};
@@ -58,6 +58,9 @@ pub(super) fn health(health: &TargetHealth) -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
+/// What is encoded in a segment of a path: everything but the characters that RFC 3986 calls unreserved.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// The path of the page of an intent.
 pub(super) fn intent_href(id: &IntentId) -> String {
     href_of(id.as_str())
@@ -65,12 +68,12 @@ pub(super) fn intent_href(id: &IntentId) -> String {
 
 /// The path of the page of a target.
 pub(super) fn target_href(target: &TargetName) -> String {
-    format!("/ui/targets/{}", utf8_percent_encode(target.as_str(), NON_ALPHANUMERIC))
+    format!("/ui/targets/{}", utf8_percent_encode(target.as_str(), SEGMENT))
 }
 
 /// The path of the page of the intent with this id.
 pub(super) fn href_of(id: &str) -> String {
-    format!("/ui/intents/{}", utf8_percent_encode(id, NON_ALPHANUMERIC))
+    format!("/ui/intents/{}", utf8_percent_encode(id, SEGMENT))
 }
 
 /// A cause of failures in words: exhausted reasons are put into words, and reasons of gateways and errors stay as they are.
@@ -128,6 +131,15 @@ pub(super) fn status_sentence(detail: &IntentDetail) -> String {
             (None, _) => format!("Waiting for attempt {}: it is due and starts as soon as a slot is free.", count + 1),
         },
     }
+}
+
+/// What happened in the attempt that ended an exhausted intent. `None` if no attempt ended it.
+pub(super) fn why_exhausted(detail: &IntentDetail) -> Option<String> {
+    let history = &detail.history;
+    history.intent.state.exhausted_reason()?;
+    let last = history.attempts.last().filter(|last| Some(last.finished_at) == history.intent.state.completed_at())?;
+    let reason = last.outcome.reason().or(last.outcome.error_text()).unwrap_or("no reason");
+    Some(format!("Attempt {} ended with {}: {reason}.", last.attempt_number, last.outcome.kind()))
 }
 
 /// Why an intent is still pending after an attempt. `None` if it has ended, or no attempt has finished.
@@ -189,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_path_of_an_intent_encodes_every_special_character() {
-        let id = IntentId::parse("a/b?c=<é>").unwrap();
-        assert_eq!(intent_href(&id), "/ui/intents/a%2Fb%3Fc%3D%3C%C3%A9%3E");
+        let id = IntentId::parse("order-1.x_y~z/b?c=<é>").unwrap();
+        assert_eq!(intent_href(&id), "/ui/intents/order-1.x_y~z%2Fb%3Fc%3D%3C%C3%A9%3E");
     }
 }

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::support::{Killed, PATIENCE};
 
 mod actions;
+mod failures;
 mod frame;
 mod pages;
 

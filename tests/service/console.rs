@@ -50,7 +50,10 @@ async fn pages_show_what_happened_and_hostile_text_as_text() {
     assert_eq!((page.header("referrer-policy"), page.header("cache-control")), (Some("no-referrer"), Some("no-store")));
 
     let payload = get(&instance, &format!("/ui/intents/{}/payload", encoded(HOSTILE)), &[]).await.text();
-    assert!(payload.starts_with("<pre>") && !payload.contains("<script>"), "{payload}");
+    assert!(
+        payload.contains("<pre id=\"payload-stored\">") && payload.contains("SHA-256") && !payload.contains("<script>"),
+        "{payload}"
+    );
     let plain = get(&instance, "/ui/intents/plain", &[]).await.text();
     assert!(plain.contains("Rejected by the gateway on attempt 1: invalid_recipient"), "{plain}");
     assert!(plain.contains("<svg class=\"timeline\"") && !plain.contains("data-every"), "it is over: {plain}");
@@ -75,7 +78,7 @@ async fn pages_show_what_happened_and_hostile_text_as_text() {
         }
     }
     let overview = get(&instance, "/ui", &[]).await.text();
-    assert!(overview.contains("(this instance), since"), "{overview}");
+    assert!(overview.contains("Leader: <code>") && overview.contains("(this one)"), "{overview}");
     let targets = get(&instance, "/ui/targets", &[]).await.text();
     assert!(targets.contains("up to 10 attempts") && targets.contains("accepted within 1 min"), "{targets}");
     for (path, status) in [
@@ -87,6 +90,13 @@ async fn pages_show_what_happened_and_hostile_text_as_text() {
     ] {
         assert_eq!(get(&instance, path, &[]).await.status, status, "{path}");
     }
+    // Failures by cause, with links to exactly these intents.
+    let failures = get(&instance, "/ui/failures", &[]).await.text();
+    assert!(failures.contains("invalid_recipient") && !failures.contains("<img"), "{failures}");
+    let list = get(&instance, "/ui/intents?status=rejected&cause=invalid_recipient&endedSince=10m", &[]).await.text();
+    assert!(list.contains("/ui/intents/plain") && !list.contains("onerror=alert(1)&gt;</code>"), "{list}");
+    let other = get(&instance, "/ui/intents?cause=provider_failure", &[]).await.text();
+    assert!(!other.contains("/ui/intents/plain\""), "{other}");
     let json = api.get("/v1/intents?q=pla").await.json();
     assert_eq!(json["intents"][0]["intentId"], "plain");
 }

@@ -178,7 +178,7 @@ async fn a_job_is_sent_to_its_node_and_shown_to_its_tenant() {
     assert_eq!(send(&api, "acme", "POST", "/v1/intents", &taken).await.status, StatusCode::BAD_REQUEST);
 
     let page = get(&api, "", "/ui/jobs?tenant_id=acme").await.text();
-    assert!(page.contains("job-1") && page.contains("/ui/intents/sm%2Djob%3A"), "{page}");
+    assert!(page.contains("job-1") && page.contains("/ui/intents/sm-job%3A"), "{page}");
     assert!(get(&api, "", "/ui/jobs?tenant_id=globex").await.text().contains("No jobs found."));
     let page = get(&api, "", &format!("/ui/intents/sm%2Djob%3A{id}")).await.text();
     assert!(page.contains("of tenant acme, workspace w1") && page.contains(TRACE), "{page}");

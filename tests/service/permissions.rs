@@ -365,6 +365,9 @@ async fn a_role_sees_only_the_buttons_that_it_may_use() {
     let write = [("Authorization", "Bearer intents:write")];
     let intent = r#"{"intentId":"a","submissionTarget":"once","payload":{"secret":"of the payload"}}"#;
     api.call_with("POST", "/v1/intents?waitSeconds=30", &write, intent).await;
+    let failing =
+        r#"{"intentId":"failed","submissionTarget":"attempts","payload":{"simulate":"reject:invalid_recipient"}}"#;
+    api.call_with("POST", "/v1/intents?waitSeconds=30", &write, failing).await;
     api.call_with("POST", "/v1/targets/attempts/pause", &[("Authorization", "Bearer admin")], "").await;
     api.call_with("POST", "/v1/intents", &write, r#"{"intentId":"b","submissionTarget":"attempts"}"#).await;
     let inbox = [("Authorization", "Bearer inbox:write")];
@@ -381,6 +384,10 @@ async fn a_role_sees_only_the_buttons_that_it_may_use() {
     }
     for (path, always, button) in [
         ("/ui/targets".to_owned(), "one attempt", "Pause once"),
+        ("/ui/targets/once".to_owned(), "Contracts over time", "Pause once"),
+        ("/ui/targets/attempts".to_owned(), "Paused since", "Resume attempts"),
+        ("/ui/failures".to_owned(), "invalid_recipient", "Plan redrive"),
+        ("/ui/intents/failed".to_owned(), "Rejected by the gateway", "Edit and redrive"),
         ("/ui/intents/a".to_owned(), "Accepted by the gateway", "Show payload"),
         ("/ui/intents/b".to_owned(), "Submitted", "Cancel intent"),
         (format!("/ui/inbox/submissions/{failed}"), "Client", "<button>Reprocess</button>"),

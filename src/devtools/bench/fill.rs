@@ -7,6 +7,7 @@ use rusqlite::{Connection, params};
 
 use super::service::Fill;
 use crate::domain::contract::ContractSnapshot;
+use crate::domain::outcome::cause_of_error;
 use crate::platform::clock::WallClock;
 use crate::store::sqlite::SqliteStore;
 
@@ -79,11 +80,45 @@ pub(super) fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Res
             .map_err(text)?;
         from = to;
     }
+    if fill.failed > 0 {
+        count_failures(&connection, fill.failed, now).map_err(text)?;
+    }
     connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE);").map_err(text)?;
     // Everything is on disk before anything is measured.
     std::fs::File::open(path).and_then(|file| file.sync_all()).map_err(|error| error.to_string())?;
     let Fill { finished, failed, waiting, .. } = fill;
     eprintln!("\r\x1b[K  the store has {finished} finished, {failed} failed and {waiting} waiting intents");
+    Ok(())
+}
+
+/// Causes of the failed intents, as errors of their attempts. The gateway is known not to have accepted any of them, so that
+/// redrives leave none out.
+const FAILED: [&str; 5] = [
+    "gateway answered HTTP 503: try later",
+    "gateway answered HTTP 500: <html>",
+    "not sent: cannot connect to the gateway: Connection refused",
+    "gateway answered HTTP 429",
+    "gateway answered with unknown status \"queued\"",
+];
+
+/// Gives the failed intents several causes, and counts them in the minutes of the last day.
+fn count_failures(connection: &Connection, failed: u64, now: i64) -> Result<(), rusqlite::Error> {
+    let failed = i64::try_from(failed).unwrap_or(i64::MAX);
+    for (number, error) in FAILED.iter().enumerate() {
+        let number = i64::try_from(number).unwrap_or(0);
+        let kinds = i64::try_from(FAILED.len()).unwrap_or(1);
+        // The failed intents have the first numbers.
+        connection.execute(
+            "UPDATE submission_attempts SET error = ?1 WHERE intent_seq <= ?2 AND intent_seq % ?3 = ?4",
+            params![error, failed, kinds, number],
+        )?;
+        connection.execute(
+            "WITH RECURSIVE m (back) AS (SELECT 0 UNION ALL SELECT back + 1 FROM m WHERE back < 1439)
+             INSERT INTO submission_minutes (minute, contract_id, outcome, cause, status, attempts, micros)
+             SELECT ?1 - back, 1, 'error', ?2, 'exhausted', max(?3 / 1440 / ?4, 1), 1000 FROM m",
+            params![now / 60_000_000, cause_of_error(error), failed, kinds],
+        )?;
+    }
     Ok(())
 }
 

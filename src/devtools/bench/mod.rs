@@ -90,6 +90,9 @@ pub struct BenchArgs {
     /// Number of finished intents in the store at the start
     #[arg(long, default_value = "0", value_parser = whole(0, MOST_INTENTS), value_name = "INTENTS")]
     finished: u64,
+    /// Number of failed intents in the store at the start
+    #[arg(long, default_value = "0", value_parser = whole(0, MOST_INTENTS), value_name = "INTENTS")]
+    failed: u64,
     /// Number of waiting intents in the store at the start, which are due a day later
     #[arg(long, default_value = "0", value_parser = whole(0, MOST_INTENTS), value_name = "INTENTS")]
     waiting: u64,
@@ -205,7 +208,7 @@ impl Case {
             retried: args.retried,
             webhook: args.webhook,
             hung: 0,
-            fill: Fill { finished: args.finished, failed: 0, waiting: args.waiting, targets: args.targets },
+            fill: Fill { finished: args.finished, failed: args.failed, waiting: args.waiting, targets: args.targets },
         }
     }
 }

@@ -6,9 +6,16 @@ use super::service::Deployment;
 use crate::platform::clock::monotonic;
 
 /// The pages to measure, each with a name for the report.
-const PAGES: [(&str, &str); 13] = [
+const PAGES: [(&str, &str); 21] = [
     ("overview", "/ui"),
+    ("overview of a day", "/ui?range=day"),
+    ("failures of an hour", "/ui/failures?period=1h"),
+    ("failures of a day", "/ui/failures?period=24h"),
+    ("failures of a day, one target", "/ui/failures?period=24h&submissionTarget=bench.0"),
     ("intents, newest", "/ui/intents"),
+    ("exhausted", "/ui/intents?status=exhausted"),
+    ("one cause", "/ui/intents?status=exhausted&cause=gateway+answered+HTTP+503"),
+    ("one cause that is rare", "/ui/intents?cause=no+such+cause"),
     ("accepted", "/ui/intents?status=accepted"),
     ("rejected", "/ui/intents?status=rejected"),
     ("pending", "/ui/intents?status=pending"),
@@ -20,6 +27,7 @@ const PAGES: [(&str, &str); 13] = [
     ("id prefix, rejected", "/ui/intents?q=0&status=rejected"),
     ("unknown gateway message id", "/ui/intents?q=no-such-message"),
     ("targets", "/ui/targets"),
+    ("one target's page", "/ui/targets/bench.0"),
 ];
 const TIMES: usize = 20;
 

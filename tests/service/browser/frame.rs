@@ -117,6 +117,9 @@ async fn pages_can_be_read_without_scripting() {
         ("/ui/intents/plain-1", "Accepted by the gateway on attempt 1."),
         ("/ui/search?q=plain-1", "Accepted by the gateway on attempt 1."),
         ("/ui/targets", "sms.realtime"),
+        ("/ui/targets/sms.otp", "Contracts over time"),
+        ("/ui/failures", "Failures"),
+        ("/ui/intents/plain-1/payload", "SHA-256"),
         ("/ui/redrives", "There are no redrives."),
     ] {
         browser.go(&format!("{url}{path}")).await;

@@ -14,11 +14,11 @@ async fn an_operator_finds_intents_and_manages_targets() {
 
     browser.go(&format!("{url}/ui")).await;
     browser.until_text("Leader:").await;
-    browser.until("return document.querySelectorAll('svg.chart rect').length > 0").await;
+    browser.until("return document.querySelectorAll('figure.chart rect').length > 0").await;
     let hostile = "<img src=x onerror=\"window.pwned=1\">";
     let wish = json!({ "simulate": format!("reject:{hostile}"), "note": "</pre><script>window.pwned=1</script>" });
     api.submit(hostile, "sms.otp", wish, "?waitSeconds=30").await;
-    browser.until_text("Recent failures").await;
+    browser.until_text("Attempts that failed").await;
     browser.until("return document.querySelectorAll('main table td').length > 0").await;
     browser.look_at("overview").await;
 
@@ -50,6 +50,8 @@ async fn an_operator_finds_intents_and_manages_targets() {
     browser.until(zoned).await;
     browser.look_at("intent").await;
     browser.click("form[action$=redeliver] button").await;
+    browser.until_text("The message of the intent is not sent again.").await;
+    browser.click("#confirm-button").await;
     browser.until_text("Delivered on try 2.").await;
 
     // Text of clients and gateways is shown as text.
@@ -57,7 +59,7 @@ async fn an_operator_finds_intents_and_manages_targets() {
     browser.go(&format!("{url}/ui/intents/{encoded}")).await;
     browser.until_text(hostile).await;
     assert!(!browser.text().await.contains("</pre>"), "the payload is hidden until asked for");
-    browser.click("#payload button").await;
+    browser.click("#payload a").await;
     browser.until_text("</pre><script>window.pwned=1</script>").await;
     assert_eq!(browser.run("return document.images.length === 0 && window.pwned === undefined").await, true);
     browser.look_at("hostile").await;
@@ -83,7 +85,7 @@ async fn an_operator_finds_intents_and_manages_targets() {
     browser.go(&format!("{url}/ui/targets")).await;
     browser.run("document.querySelector('main tbody a').focus()").await;
     browser.click("main tbody a").await;
-    browser.until("return location.pathname === '/ui/intents'").await;
+    browser.until("return location.pathname.startsWith('/ui/targets/')").await;
 }
 
 #[actix::test]
@@ -98,6 +100,8 @@ async fn no_page_requests_anything_from_another_host() {
         (format!("{named}/docs/"), "Submit an intent"),
         (format!("{url}/docs"), "Submit an intent"),
         (format!("{url}/ui"), "Leader:"),
+        (format!("{url}/ui/failures"), "Failures"),
+        (format!("{url}/ui/targets/sms.otp"), "Contracts over time"),
         (format!("{url}/ui/intents"), "sms.otp"),
         (format!("{url}/ui/intents/a"), "Accepted by the gateway"),
         (format!("{url}/ui/redrives"), "Redrives"),
