@@ -572,6 +572,13 @@ namespace SubmissionManager.Models
     /// </summary>
     public class RedriveFilter : Model
     {
+        /// <summary>
+        /// Why the intent failed, as the console lists it: the rejection reason or error of the attempt that ended
+        /// the intent, without details such as the body of an answer, and at most 60 characters of it. The
+        /// <c>exhaustedReason</c> if no attempt ended it.
+        /// </summary>
+        public string Cause { get { return GetString("cause"); } set { Set("cause", value); } }
+
         public DateTimeOffset? CompletedAfter { get { return GetTime("completedAfter"); } set { Set("completedAfter", value); } }
 
         public DateTimeOffset? CompletedBefore { get { return GetTime("completedBefore"); } set { Set("completedBefore", value); } }

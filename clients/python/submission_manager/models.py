@@ -488,6 +488,10 @@ class RedriveFilter(TypedDict, total=False):
     be combined with other conditions.
     """
 
+    # Why the intent failed, as the console lists it: the rejection reason or error of the attempt that ended the
+    # intent, without details such as the body of an answer, and at most 60 characters of it. The `exhaustedReason`
+    # if no attempt ended it.
+    cause: Union[str, None]
     completedAfter: Union[str, None]
     completedBefore: Union[str, None]
     createdAfter: Union[str, None]

@@ -416,6 +416,12 @@ export interface Redrive {
  * combined with other conditions.
  */
 export interface RedriveFilter {
+  /**
+   * Why the intent failed, as the console lists it: the rejection reason or error of the attempt that ended the
+   * intent, without details such as the body of an answer, and at most 60 characters of it. The `exhaustedReason`
+   * if no attempt ended it.
+   */
+  cause?: string | null;
   completedAfter?: string | null;
   completedBefore?: string | null;
   createdAfter?: string | null;
