@@ -1,6 +1,6 @@
 -- The instances of the fleet, what they took in by minute, gateways that asked for a pause, and since when contracts are
 -- known: for the console.
--- Runs in the transaction that also counts it, so it is run once. No row changes, so it takes no time on a large store.
+-- Run inside one transaction; safe to run again. No row changes, so it takes no time on a large store.
 
 -- Every instance writes its row every few seconds, and deletes it when it stops. Nothing depends on it.
 CREATE TABLE IF NOT EXISTS submission_instances (
@@ -30,5 +30,8 @@ CREATE TABLE IF NOT EXISTS submission_gateway_holds (
     held_until INTEGER NOT NULL
 ) STRICT;
 
--- When the contract was first used; NULL in rows that an older version wrote.
-ALTER TABLE submission_contracts ADD COLUMN first_used_at INTEGER;
+-- When a contract was first used. Contracts that an older version stored have no row.
+CREATE TABLE IF NOT EXISTS submission_contract_uses (
+    contract_id   INTEGER PRIMARY KEY,
+    first_used_at INTEGER NOT NULL
+) STRICT;

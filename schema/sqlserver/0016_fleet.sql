@@ -39,9 +39,11 @@ BEGIN
     );
 END;
 
-IF NOT EXISTS (SELECT 1 FROM sys.columns
-    WHERE object_id = OBJECT_ID('submission_contracts') AND name = 'first_used_at')
+-- When a contract was first used. Contracts that an older version stored have no row.
+IF OBJECT_ID('submission_contract_uses') IS NULL
 BEGIN
-    -- When the contract was first used; NULL in rows that an older version wrote.
-    ALTER TABLE submission_contracts ADD first_used_at DATETIME2(6) NULL;
+    CREATE TABLE submission_contract_uses (
+        contract_id   BIGINT       NOT NULL CONSTRAINT submission_contract_uses_pk PRIMARY KEY,
+        first_used_at DATETIME2(6) NOT NULL
+    );
 END;

@@ -59,10 +59,11 @@ pub(super) fn activity(
         .collect::<Result<_, _>>()?;
     let contracts = snapshot
         .prepare_cached(
-            "SELECT c.snapshot, c.first_used_at, (SELECT count(i.next_attempt_at)
+            "SELECT c.snapshot, u.first_used_at, (SELECT count(i.next_attempt_at)
                  FROM submission_intents i INDEXED BY submission_intents_pending
                  WHERE i.contract_id = c.contract_id AND i.status = 'pending')
-             FROM submission_contracts c WHERE c.submission_target = ?1 ORDER BY c.contract_id DESC LIMIT ?2",
+             FROM submission_contracts c LEFT JOIN submission_contract_uses u USING (contract_id)
+             WHERE c.submission_target = ?1 ORDER BY c.contract_id DESC LIMIT ?2",
         )?
         .query_map(params![target.as_str(), as_limit(MOST_CONTRACTS)], |row| {
             Ok(SeenContract {

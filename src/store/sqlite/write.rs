@@ -279,16 +279,22 @@ pub(super) fn lane_of(
     }
     let url = snapshot.contract.gateway_url.as_str();
     transaction.execute("INSERT OR IGNORE INTO submission_gateways (gateway_url) VALUES (?1)", [url])?;
-    transaction.execute(
-        "INSERT OR IGNORE INTO submission_contracts (gateway_id, submission_target, snapshot, first_used_at)
-         SELECT gateway_id, ?2, ?3, (SELECT last_at FROM submission_clock) FROM submission_gateways WHERE gateway_url = ?1",
+    let inserted = transaction.execute(
+        "INSERT OR IGNORE INTO submission_contracts (gateway_id, submission_target, snapshot)
+         SELECT gateway_id, ?2, ?3 FROM submission_gateways WHERE gateway_url = ?1",
         params![url, snapshot.contract.target.as_str(), snapshot.json],
     )?;
-    let contract_id = transaction.query_row(
+    let contract_id: i64 = transaction.query_row(
         "SELECT contract_id FROM submission_contracts WHERE snapshot = ?1",
         [&snapshot.json],
         |row| row.get(0),
     )?;
+    if inserted > 0 {
+        transaction.execute(
+            "INSERT INTO submission_contract_uses (contract_id, first_used_at) SELECT ?1, last_at FROM submission_clock",
+            [contract_id],
+        )?;
+    }
     if let Some(webhook) = &snapshot.contract.webhook {
         webhooks::insert_receiver(transaction, contract_id, webhook)?;
     }

@@ -107,9 +107,11 @@ pub(super) fn ensure_contract(url: &str, snapshot: &str, target: &str) -> Batch 
         "
 INSERT INTO submission_gateways (url_sha256, gateway_url)
 SELECT {url_hash}, {url} WHERE NOT EXISTS (SELECT 1 FROM submission_gateways WHERE url_sha256 = {url_hash});
-INSERT INTO submission_contracts (snapshot_sha256, gateway_id, submission_target, snapshot, first_used_at)
-SELECT {hash}, g.gateway_id, {target}, {snapshot}, SYSUTCDATETIME() FROM submission_gateways AS g
+INSERT INTO submission_contracts (snapshot_sha256, gateway_id, submission_target, snapshot)
+SELECT {hash}, g.gateway_id, {target}, {snapshot} FROM submission_gateways AS g
 WHERE g.url_sha256 = {url_hash} AND NOT EXISTS (SELECT 1 FROM submission_contracts WHERE snapshot_sha256 = {hash});
+IF @@ROWCOUNT > 0 INSERT INTO submission_contract_uses (contract_id, first_used_at)
+    SELECT c.contract_id, SYSUTCDATETIME() FROM submission_contracts AS c WHERE c.snapshot_sha256 = {hash};
 SELECT contract_id, gateway_id FROM submission_contracts WHERE snapshot_sha256 = {hash};"
     ))
 }

@@ -48,9 +48,10 @@ SELECT m.minute, m.outcome, CAST(SUM(m.attempts) AS BIGINT) AS attempts, CAST(SU
 FROM submission_minutes AS m JOIN submission_contracts AS c ON c.contract_id = m.contract_id
 WHERE c.submission_target = {target} AND m.minute > {THIS_MINUTE} - {minutes}
 GROUP BY m.minute, m.outcome ORDER BY m.minute, m.outcome;
-SELECT TOP ({MOST_CONTRACTS}) c.snapshot, c.first_used_at, (SELECT COUNT_BIG(*) FROM submission_intents AS i
+SELECT TOP ({MOST_CONTRACTS}) c.snapshot, u.first_used_at, (SELECT COUNT_BIG(*) FROM submission_intents AS i
     WHERE i.contract_id = c.contract_id AND i.next_attempt_at IS NOT NULL) AS waiting
-FROM submission_contracts AS c WHERE c.submission_target = {target} ORDER BY c.contract_id DESC;"
+FROM submission_contracts AS c LEFT JOIN submission_contract_uses AS u ON u.contract_id = c.contract_id
+WHERE c.submission_target = {target} ORDER BY c.contract_id DESC;"
     ))
 }
 
