@@ -43,8 +43,13 @@ pub(super) fn fragment(bytes: &[u8]) -> Result<HttpResponse, PageError> {
     })
 }
 
-/// JSON with line breaks and indentation; `None` if the text is not JSON. Names, values and their order stay as they are, so
-/// numbers keep their digits.
+/// How deep JSON may be nested to be formatted. Clients choose the payload, and every level indents each line further.
+const MAX_DEPTH: usize = 32;
+/// How long formatted JSON may be: indentation can make it much longer than the payload.
+const MAX_FORMATTED: usize = 4 * SHOWN_BYTES;
+
+/// JSON with line breaks and indentation; `None` if the text is not JSON, or nested too deeply to be shown in this way. Names,
+/// values and their order stay as they are, so numbers keep their digits.
 pub(super) fn formatted(text: &str) -> Option<String> {
     serde_json::from_str::<serde::de::IgnoredAny>(text).ok()?;
     let (mut shown, mut depth, mut in_string, mut escaped) = (String::new(), 0_usize, false, false);
@@ -54,6 +59,9 @@ pub(super) fn formatted(text: &str) -> Option<String> {
         shown.extend(std::iter::repeat_n("  ", depth));
     };
     while let Some(c) = rest.next() {
+        if depth > MAX_DEPTH || shown.len() > MAX_FORMATTED {
+            return None;
+        }
         if in_string {
             shown.push(c);
             in_string = c != '"' || escaped;
@@ -107,6 +115,8 @@ mod tests {
             ("{\n \"a\" : \"\\\\\"\n}", Some("{\n  \"a\": \"\\\\\"\n}")),
             ("12345678901234567890.0", Some("12345678901234567890.0")),
             ("not JSON", None),
+            (&format!("{}{}", "[".repeat(20_000), "]".repeat(20_000)), None),
+            (&format!("{}{}{}", "[".repeat(30), "1,".repeat(20_000) + "1", "]".repeat(30)), None),
             ("", None),
         ] {
             assert_eq!(formatted(text).as_deref(), shown, "{text}");

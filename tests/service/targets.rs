@@ -42,7 +42,8 @@ async fn a_target_is_paused_and_resumed_through_any_instance() {
     leader.until("/metrics", |answer| answer.text().contains("submission_targets_paused 1")).await;
     let page = leader.get("/ui/intents/a").await.text();
     assert!(page.contains("its target has been paused for"), "{page}");
-    assert!(leader.get("/ui").await.text().contains("Paused targets: <code>attempts</code>"));
+    let overview = leader.get("/ui").await.text();
+    assert!(overview.contains("1 target is paused") && overview.contains("/ui/targets/attempts"), "{overview}");
 
     assert_eq!(follower.call("POST", "/v1/targets/attempts/resume", "").await.json()["state"], "active");
     for id in ["a", "b"] {
