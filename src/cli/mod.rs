@@ -4,6 +4,7 @@ mod audit;
 mod backup;
 mod check;
 mod client;
+mod copy;
 mod demo;
 mod events;
 mod health;
@@ -65,6 +66,10 @@ enum Command {
     /// Copy a SQLite store to a file while it is in use, and verify the copy
     #[command(after_help = "Example:\n  submission-manager backup copy.db --store sqlite:data/submission.db")]
     Backup(backup::BackupArgs),
+    /// Copy everything from one store into another, empty one, and verify it: from SQLite to SQL Server
+    #[command(after_help = "Example:\n  submission-manager copy --from sqlite:data/submission.db \\\n    \
+        --to 'Server=tcp:db.example,1433;Database=submissions;User Id=submission;Encrypt=true'")]
+    Copy(copy::CopyArgs),
     /// Manage the lease that decides which instance executes
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
@@ -144,6 +149,7 @@ pub fn run() -> ExitCode {
         Command::Check(config) => block_on(check::run(config, &invalid)),
         Command::Migrate(config) => block_on(migrate(config)),
         Command::Backup(args) => block_on(backup::run(args)),
+        Command::Copy(args) => block_on(copy::run(args)),
         Command::Lease(command) => block_on(lease::run(command)),
         Command::Audit(command) => block_on(audit::run(command)),
         Command::Redrive(command) => block_on(redrive::run(command)),

@@ -61,6 +61,13 @@ pub struct StoreConfig {
     )]
     store: String,
 
+    #[command(flatten)]
+    server: ServerConfig,
+}
+
+/// The settings of the connections to a SQL Server.
+#[derive(Args, Clone)]
+pub struct ServerConfig {
     /// Password for the SQL Server; replaces the one in the connection string
     #[arg(long, env = "SM_STORE_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
     store_password: Option<String>,
@@ -85,6 +92,17 @@ impl std::fmt::Debug for StoreConfig {
     }
 }
 
+impl ServerConfig {
+    /// The store that this text names, with these settings if it is a SQL Server. An error does not contain the text, which
+    /// may hold a password.
+    pub fn choice_of(&self, store: &str) -> Result<StoreChoice, InvalidStore> {
+        let pool = PoolSettings { size: self.store_connections, timeout: self.store_timeout };
+        let credentials =
+            Credentials { password: self.store_password.as_deref(), token_file: self.store_token_file.as_deref() };
+        StoreChoice::parse(store, credentials, pool)
+    }
+}
+
 /// File descriptors of the SQLite store: eight connections with three files each, and a reserve for a checkpoint and a
 /// migration.
 const SQLITE_FILES: usize = 32;
@@ -96,17 +114,14 @@ impl StoreConfig {
             StoreChoice::Sqlite(_) => SQLITE_FILES,
             // While a connection is replaced, the old and the new one are both open.
             StoreChoice::SqlServer(_) => {
-                usize::try_from(self.store_connections).unwrap_or(usize::MAX).saturating_mul(2)
+                usize::try_from(self.server.store_connections).unwrap_or(usize::MAX).saturating_mul(2)
             }
         })
     }
 
     /// The store that the settings name. An error does not contain the value, which may hold a password.
     pub fn choice(&self) -> Result<StoreChoice, ConfigError> {
-        let pool = PoolSettings { size: self.store_connections, timeout: self.store_timeout };
-        let credentials =
-            Credentials { password: self.store_password.as_deref(), token_file: self.store_token_file.as_deref() };
-        Ok(StoreChoice::parse(&self.store, credentials, pool)?)
+        Ok(self.server.choice_of(&self.store)?)
     }
 }
 

@@ -214,7 +214,7 @@ impl Outcome {
 
     /// The message id of the gateway, if it is short enough to be indexed for searches.
     pub fn searchable_message_id(&self) -> Option<&str> {
-        self.gateway_message_id().filter(|id| id.chars().count() <= MAX_NAME_CHARS)
+        self.gateway_message_id().filter(|id| is_searchable_message_id(id))
     }
 
     pub fn gateway_message_id(&self) -> Option<&str> {
@@ -225,6 +225,11 @@ impl Outcome {
             Self::Error { .. } => None,
         }
     }
+}
+
+/// Whether a message id is short enough to be indexed for searches.
+pub fn is_searchable_message_id(id: &str) -> bool {
+    id.chars().count() <= MAX_NAME_CHARS
 }
 
 #[cfg(test)]

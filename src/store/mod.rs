@@ -16,6 +16,7 @@ mod column_values;
 pub mod conformance;
 mod console;
 pub mod contract;
+pub mod copy;
 mod error;
 mod events;
 mod failures;

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::copy::side::CopySide;
 use super::sqlite::integrity::{Examined, quick_check};
-use super::sqlite::{self, SqliteStore};
-use super::sqlserver::{InvalidConnectionString, PoolSettings, Settings, SqlServerStore};
+use super::sqlite::{self, SqliteCopySide, SqliteStore};
+use super::sqlserver::{InvalidConnectionString, PoolSettings, Settings, SqlServerCopySide, SqlServerStore};
 use super::{Store, StoreError};
 use crate::platform::clock::WallClock;
 use crate::telemetry::metrics::Metrics;
@@ -139,6 +140,18 @@ impl StoreChoice {
                 let warnings = store.examine().await.map_err(|source| refused(settings, source))?;
                 let warnings = warnings.iter().map(|warning| format!("\nwarning: {}", warning.text));
                 Ok(format!("store {}: answers, schema up to date{}", settings.name(), warnings.collect::<String>()))
+            }
+        }
+    }
+
+    /// Opens the store, whose schema must be current, as the source or the target of a copy.
+    pub(super) async fn copy_side(&self, metrics: Arc<Metrics>) -> Result<Arc<dyn CopySide>, StoreOpenError> {
+        match self {
+            Self::Sqlite(path) => Ok(Arc::new(SqliteCopySide::open(path, WallClock::system())?)),
+            Self::SqlServer(settings) => {
+                let store = SqlServerStore::new(settings, false, Arc::clone(&metrics));
+                store.examine().await.map_err(|source| refused(settings, source))?;
+                Ok(Arc::new(SqlServerCopySide::new(settings, metrics)))
             }
         }
     }

@@ -22,7 +22,7 @@ fn root() -> PathBuf {
 /// Returns every document with its text.
 fn documents() -> Vec<(PathBuf, String)> {
     let clients = ["clients", "clients/python", "clients/typescript", "clients/dotnet"];
-    let others = ["", "docs", "docs/decisions", "registry", "schema", "examples"];
+    let others = ["", "docs", "docs/decisions", "docs/guides", "registry", "schema", "examples"];
     let folders: Vec<_> = clients.iter().chain(&others).map(|folder| root().join(folder)).collect();
     let entries =
         folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());

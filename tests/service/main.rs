@@ -15,6 +15,7 @@ mod clients;
 mod connections;
 mod console;
 mod contract;
+mod copy;
 mod crash;
 mod dashboard;
 mod deployment;

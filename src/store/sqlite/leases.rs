@@ -137,12 +137,12 @@ pub(super) fn holds(transaction: &Transaction<'_>, term: &Term, now: Timestamp) 
 
 /// The highest epoch and the latest expiry of all leases. One store has one leader, even if instances are configured with
 /// different lease names.
-struct Latest {
-    epoch: i64,
+pub(super) struct Latest {
+    pub(super) epoch: i64,
     expires_at: Timestamp,
 }
 
-fn latest(connection: &Connection) -> Result<Latest, rusqlite::Error> {
+pub(super) fn latest(connection: &Connection) -> Result<Latest, rusqlite::Error> {
     connection
         .prepare_cached(
             "SELECT COALESCE(MAX(lease_epoch), 0), COALESCE(MAX(expires_at), 0) FROM submission_manager_leases",

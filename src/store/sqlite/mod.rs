@@ -10,6 +10,7 @@ pub mod backup;
 mod checkpoint;
 mod connection;
 mod console;
+mod copy;
 mod events;
 mod failures;
 mod fleet;
@@ -45,6 +46,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 pub use connection::OpenError;
+pub(in crate::store) use copy::SqliteCopySide;
 
 use self::checkpoint::Checkpointer;
 use self::jobs::Reach;

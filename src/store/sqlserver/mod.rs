@@ -10,6 +10,7 @@ mod checks;
 mod connection_string;
 mod console;
 mod contracts;
+mod copy;
 mod counts;
 mod database;
 mod events;
@@ -41,6 +42,7 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 
 pub use checks::Warning;
+pub(in crate::store) use copy::SqlServerCopySide;
 pub use database::{Tds, connect};
 pub use settings::{InvalidConnectionString, PoolSettings, Settings};
 

@@ -19,8 +19,8 @@ use super::super::redrives::{self, plan, work};
 use super::super::statements::{self, Part};
 use super::super::submit::Submits;
 use super::super::{
-    audit, checks, console, events, failures, fleet, inbox, jobs, leases, migrate, options, purge, targets, webhooks,
-    write,
+    audit, checks, console, copy, events, failures, fleet, inbox, jobs, leases, migrate, options, purge, targets,
+    webhooks, write,
 };
 use super::{metrics, settings};
 use crate::domain::actor::fixtures::somebody;
@@ -38,6 +38,8 @@ use crate::domain::time::Timestamp;
 use crate::domain::trace::TraceContext;
 use crate::store::conformance::attempts::OneSlot;
 use crate::store::conformance::{accepted, finished, intent_id, new_intent};
+use crate::store::copy::side::{Counters, HoldUntil};
+use crate::store::copy::tables::{Cell, Column, Kind, Row, TABLES};
 use crate::store::{
     AuditActor, AuditQuery, ChangeCursor, DueWebhooksQuery, EventFilter, EventPosition, EventQuery, EventsAfter,
     Examined, FailedInboxTry, FailureQuery, FencedWrites, IdRange, InboxQuery, InboxSubmissionSeq,
@@ -368,6 +370,38 @@ fn audit_log() -> Vec<Batch> {
     batches
 }
 
+/// The statements of a copy: reads and writes of every table, also with texts that the statement must restore.
+fn copies() -> Vec<Batch> {
+    let mut batches = vec![
+        copy::last_lease_batch(),
+        copy::take_lease_batch("me", 1, HoldUntil::Forever),
+        copy::hold_lease_batch("me", HoldUntil::Now),
+        copy::counters_batch(),
+        copy::advance_batch(Counters { clock: NOW, highest: 1, lowest: 0 }),
+    ];
+    for table in &TABLES {
+        let row = |text: &str| -> Row {
+            let cell = |column: &Column| match column.kind {
+                Kind::Number => Cell::Number(1),
+                Kind::Text => Cell::Text(text.to_owned()),
+                Kind::Moment => Cell::Moment(NOW),
+                Kind::Bytes => Cell::Bytes(Bytes::from_static(b"b")),
+            };
+            table.columns.iter().map(cell).collect()
+        };
+        let after = (!table.has_one_row()).then(|| row("a").into_iter().take(table.key).collect::<Row>());
+        batches.extend([copy::count_batch(table), copy::read_batch(table, None, 1)]);
+        batches.extend(["a", "~"].map(|text| copy::write_batch("me", table, &[row(text)]).unwrap()));
+        if let Some(after) = &after {
+            batches.extend([copy::key_batch(table, 1), copy::read_batch(table, Some(after), 1)]);
+        }
+        if let Some(large) = table.large {
+            batches.extend([None, after.as_ref()].map(|after| copy::sizes_batch(table, large, after)));
+        }
+    }
+    batches
+}
+
 fn report() -> InstanceReport {
     InstanceReport {
         instance_id: "i".to_owned(),
@@ -454,6 +488,7 @@ pub(crate) fn all() -> Vec<Batch> {
     all.extend(processed());
     all.extend(redrives());
     all.extend(audit_log());
+    all.extend(copies());
     let mut seen = HashSet::new();
     all.retain(|batch| seen.insert(batch.sql.clone()));
     all

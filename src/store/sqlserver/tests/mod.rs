@@ -2,6 +2,7 @@
 //! what is specific to SQL Server.
 
 pub(super) mod catalogue;
+mod copy;
 mod faults;
 
 use std::sync::Arc;
