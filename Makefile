@@ -1,6 +1,6 @@
 # 'make' without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help check quick fmt lint test test-sqlserver tsql model simulate simulate-bugs chaos upgrade attack accessibility conformance deny fuzz book run demo
+.PHONY: help check quick fmt lint test test-sqlserver tsql model simulate simulate-bugs chaos upgrade attack accessibility conformance deny fuzz book deb run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -77,6 +77,16 @@ book: ## Build the documents into a book with search, in target/book (needs mdbo
 	sed -E 's|\]\(([^.)])|](docs/\1|; s|\]\(\.\./|](|' docs/SUMMARY.md > target/book-source/SUMMARY.md
 	mdbook build docs
 	@echo "open target/book/index.html"
+
+deb: ## Build a Debian package, in target/debian (needs cargo-deb)
+	@command -v cargo-deb >/dev/null || { echo "cargo-deb is missing; install it with: cargo install --locked cargo-deb"; exit 1; }
+	cargo build --release --locked
+	rm -rf target/package && mkdir -p target/package/man target/package/completions
+	target/release/submission-manager man --directory target/package/man
+	target/release/submission-manager completions bash > target/package/completions/submission-manager
+	target/release/submission-manager completions zsh > target/package/completions/_submission-manager
+	target/release/submission-manager completions fish > target/package/completions/submission-manager.fish
+	cargo deb --locked --no-build
 
 run: ## Run the service with the sample registry
 	cargo run --release -- serve

@@ -12,11 +12,12 @@ programs='
 curl       curl                                           clients:: documents::
 openssl    openssl                                        documents::
 sqlite3    sqlite3                                        documents::
-python3    python3                                        clients:: documents::
+python3    python3                                        clients:: documents:: guides::
 haproxy    haproxy                                        fleet:: documents::the_documented_fleet_of_processes_runs
 chromium   chromium                                       browser::
 chromedriver chromium-driver                              browser::
 promtool   prometheus                                     deployment::the_alerts_fire_when_they_should
+systemd-analyze systemd                                   packaging::systemd_accepts_the_unit
 mypy       mypy                                           -
 npm        nodejs,npm                                     oidc::browser::
 npm        nodejs,npm                                     -
@@ -74,7 +75,7 @@ fi
 echo 'not run:'
 while read -r program packages tests; do
   [ "$tests" != - ] || tests='parts of clients:: (types, TypeScript or .NET)'
-  echo "  $tests: $program is missing (Debian: ${packages//,/ })"
+  echo "  $tests ($program is missing; Debian package ${packages//,/ })"
 done <<<"$missing"
 if [ "${CI:-}" = true ]; then
   echo 'with CI=true every test must run' >&2
