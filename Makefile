@@ -1,6 +1,6 @@
 # 'make' without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help check quick fmt lint test test-sqlserver tsql model simulate simulate-bugs chaos upgrade attack accessibility conformance deny fuzz book deb run demo
+.PHONY: help check quick fmt lint test test-sqlserver tsql model simulate simulate-bugs chaos upgrade attack accessibility conformance deny fuzz docs deb run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -70,7 +70,7 @@ deny: ## Check licences, sources and advisories of dependencies (needs cargo-den
 fuzz: ## Fuzz the code that parses untrusted input (needs cargo-fuzz): SECONDS_EACH=30
 	fuzz/run.sh
 
-book: ## Build the documents into a book with search, in target/book (needs mdbook)
+docs: ## Build the documents into a book with search, in target/book (needs mdbook)
 	@command -v mdbook >/dev/null || { echo "mdbook is missing; install it with: cargo install --locked mdbook"; exit 1; }
 	rm -rf target/book-source && mkdir -p target/book-source
 	cp -r --parents *.md LICENSE-* docs deploy registry schema/*.md clients/*.md clients/*/*.md examples/*.* examples/*/*.* target/book-source

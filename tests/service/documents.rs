@@ -37,6 +37,12 @@ pub(crate) struct Block {
     pub text: String,
 }
 
+impl Block {
+    pub(crate) fn is_in(&self, page: &str) -> bool {
+        self.place == page
+    }
+}
+
 fn all_blocks() -> Vec<Block> {
     let mut blocks = Vec::new();
     for (path, text) in documents() {
@@ -179,11 +185,14 @@ fn commands_exist_with_the_flags_that_are_shown() {
                 // npm, pip, mcs and mono do; deployment.rs parses compose.yaml.
                 "haproxy" | "sqlite3" | "rm" | "cp" | "curl" | "npm" | "pip" | "dotnet" | "mcs" | "mono" | "docker" => {
                 }
-                // Run below.
-                "echo" => {}
+                // Run below, or by guides.rs.
+                "echo" | "kill" => {}
                 // packaging.rs compares the package with the code.
                 "apt-get" | "systemctl" => {}
-                "export" => assert!(words.next().unwrap().starts_with("SM_"), "{place}: {command}"),
+                "export" => {
+                    let name = words.next().unwrap();
+                    assert!(name.starts_with("SM_") || name.starts_with("PATH="), "{place}: {command}");
+                }
                 // A measurement with other tools, which people make by hand.
                 "cat" | "wrk" if place == "docs/performance.md" => {}
                 other => panic!("{place}: nobody looks at {other}: {command}"),
@@ -217,15 +226,34 @@ fn every_variable_is_read_by_something() {
     }
 }
 
+/// The names of the events that a source file logs: the first word of the text of each line.
+fn log_events(source: &str) -> BTreeSet<String> {
+    let is_event = |word: &str| word.contains('_') || ["listening", "stopping", "stopped", "panic"].contains(&word);
+    let calls = ["log::error!(", "log::warn!(", "log::info!(", "log::debug!("].map(|call| source.split(call).skip(1));
+    let texts = calls.into_iter().flatten().filter_map(|call| call.trim_start().strip_prefix('"'));
+    let words = texts.map(|text| text.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect::<String>());
+    words.filter(|word| is_event(word) && !word.ends_with('_')).collect()
+}
+
 #[test]
-fn every_log_event_of_the_leader_is_documented() {
-    let document = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
-    let files = std::fs::read_dir(root().join("src/engine/leader")).unwrap();
-    let source: String = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
-    let events: BTreeSet<_> = source.split('"').flat_map(words).filter(|word| word.starts_with("leader_")).collect();
-    assert!(events.len() >= 7, "{events:?}");
-    for event in events {
-        assert!(document.contains(&format!("`{event}`")), "docs/operations.md does not explain {event}");
+fn every_log_event_is_documented() {
+    let document = std::fs::read_to_string(root().join("docs/log-lines.md")).unwrap();
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    let is_of_service = |path: &str| !["/devtools/", "/simulation/", "/tests"].iter().any(|part| path.contains(part));
+    let events: BTreeSet<_> =
+        files.iter().filter(|(path, _)| is_of_service(path)).flat_map(|(_, text)| log_events(text)).collect();
+    assert!(events.len() >= 70, "{events:?}");
+    for event in &events {
+        assert!(document.contains(&format!("`{event}`")), "docs/log-lines.md does not explain {event}");
+    }
+    let every_source: String = files.into_iter().map(|(_, text)| text).collect();
+    for row in document.lines().filter(|line| line.starts_with("| `")) {
+        for named in row.split(" | ").next().unwrap().split('`').skip(1).step_by(2) {
+            // Some names are put together, such as job_ and the event of an intent.
+            let end = named.split_once('_').map_or(named, |(_, end)| end);
+            assert!(every_source.contains(end), "nothing logs {named}");
+        }
     }
 }
 

@@ -23,6 +23,7 @@ mod documents;
 mod events;
 mod fleet;
 mod gateway;
+mod guides;
 mod hostile;
 mod http_answers;
 mod inbox;
