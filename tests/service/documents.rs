@@ -43,12 +43,28 @@ impl Block {
     }
 }
 
+/// The text of a document, with a line break before each line. Blocks in lists begin at the start of a line, as others do.
+fn without_indents(text: &str) -> String {
+    let (mut lines, mut indent) = (String::new(), None);
+    for line in text.lines() {
+        let is_fence = line.trim_start().starts_with("```");
+        let own = indent.unwrap_or(if is_fence { line.len() - line.trim_start().len() } else { 0 });
+        lines.extend(["\n", line.get(own..).unwrap_or_default()]);
+        indent = match (is_fence, indent) {
+            (true, None) => Some(own),
+            (true, Some(_)) => None,
+            (false, indent) => indent,
+        };
+    }
+    lines
+}
+
 fn all_blocks() -> Vec<Block> {
     let mut blocks = Vec::new();
     for (path, text) in documents() {
         let place = path.strip_prefix(root()).unwrap().display().to_string();
         // Text outside and inside of blocks alternates.
-        for fenced in format!("\n{text}").split("\n```").skip(1).step_by(2) {
+        for fenced in without_indents(&text).split("\n```").skip(1).step_by(2) {
             let (language, text) = fenced.split_once('\n').unwrap();
             let (place, language, text) = (place.clone(), language.to_owned(), text.to_owned());
             blocks.push(Block { place, language, text });
@@ -152,6 +168,21 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
+/// Splits a command at its blanks, except within single quotes.
+fn shell_words(command: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    for (place, part) in command.split('\'').enumerate() {
+        for (number, piece) in part.split(|c: char| c.is_whitespace() && place % 2 == 0).enumerate() {
+            if number > 0 {
+                words.push(String::new());
+            }
+            words.last_mut().unwrap().push_str(piece);
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
 #[test]
 fn commands_exist_with_the_flags_that_are_shown() {
     let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
@@ -161,7 +192,9 @@ fn commands_exist_with_the_flags_that_are_shown() {
             let mut words = command.split_whitespace();
             match words.next().unwrap() {
                 "submission-manager" => {
-                    help(&words.take_while(|word| *word != ">").collect::<Vec<_>>());
+                    let arguments = shell_words(&command);
+                    let arguments = arguments.iter().map(String::as_str).skip(1).take_while(|word| *word != ">");
+                    help(&arguments.collect::<Vec<_>>());
                     ours += 1;
                 }
                 "cargo" => {
@@ -190,8 +223,8 @@ fn commands_exist_with_the_flags_that_are_shown() {
                 // packaging.rs compares the package with the code.
                 "apt-get" | "systemctl" => {}
                 "export" => {
-                    let name = words.next().unwrap();
-                    assert!(name.starts_with("SM_") || name.starts_with("PATH="), "{place}: {command}");
+                    let (name, _) = words.next().unwrap().split_once('=').unwrap();
+                    assert!(name.chars().all(|c| c.is_ascii_uppercase() || c == '_'), "{place}: {command}");
                 }
                 // A measurement with other tools, which people make by hand.
                 "cat" | "wrk" if place == "docs/performance.md" => {}
@@ -204,7 +237,7 @@ fn commands_exist_with_the_flags_that_are_shown() {
 
 #[test]
 fn the_command_that_makes_a_secret_works() {
-    let text = blocks("sh").into_iter().find(|block| block.text.contains("openssl")).unwrap().text;
+    let text = blocks("sh").into_iter().find(|block| block.text.contains("whsec_")).unwrap().text;
     let output = fed("bash", &[], &text);
     assert_fine(&output, &text);
     assert!(Secret::parse_list(String::from_utf8(output.stdout).unwrap().trim()).is_ok());
@@ -259,7 +292,7 @@ fn every_log_event_is_documented() {
 
 /// The text of a document without its fenced blocks.
 fn prose(text: &str) -> String {
-    format!("\n{text}").split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
+    without_indents(text).split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
 }
 
 /// The anchors that GitHub and mdBook make of the headings of a document.
