@@ -1,4 +1,5 @@
-//! Access to the clocks, the limit of open files, the threads and supervision of actors, and errors with their causes.
+//! Access to the clocks, random bytes, the limit of open files, the threads and supervision of actors, and errors with their
+//! causes.
 //!
 //! Code in this folder is independent of what the service does.
 
@@ -8,6 +9,7 @@ pub mod descriptors;
 pub mod errors;
 #[cfg(test)]
 pub mod mutation;
+pub mod random;
 pub mod supervision;
 
 /// Whether one of these deliberate bugs is switched on; see `mutation.rs`. It is always false outside tests.

@@ -31,11 +31,13 @@ use crate::config::variables::Variables;
 use crate::engine::event_feed::EventFeed;
 use crate::engine::leader::LeadershipBoard;
 use crate::platform::clock::WallClock;
+use crate::platform::random;
 use crate::store::client::StoreClient;
 use crate::store::watchers::IntentWatchers;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Tracer;
 use crate::web::body::BodyBudget;
+use crate::web::error::ApiError;
 use crate::web::origin::Listener;
 use crate::web::permissions::{GuardedService, guarded};
 
@@ -65,6 +67,14 @@ pub struct WebDeps {
     /// The host's clock: checks the age of inbound webhooks and times trace spans. Everything else uses the store's time.
     pub clock: WallClock,
     pub tracer: Tracer,
+}
+
+/// Returns the random bytes of a new id.
+pub fn id_bytes() -> Result<[u8; 16], ApiError> {
+    random::id_bytes().map_err(|error| {
+        log::error!("no_random_numbers error={error}");
+        ApiError::Internal
+    })
 }
 
 /// How many bytes a request body may have besides its payload: field names, an id, a target and whitespace.

@@ -6,15 +6,15 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use super::intake::{key_hash, new_id, receive};
+use super::intake::{key_hash, receive};
 use super::json::ReceivedJson;
 use super::{client, require_enabled};
 use crate::api::json::ErrorJson;
-use crate::domain::inbox::PayloadFormat;
+use crate::domain::inbox::{InboxSubmissionId, PayloadFormat};
 use crate::domain::signature::{Secret, TOLERANCE_SECONDS, verify};
 use crate::store::NewInboxSubmission;
-use crate::web::WebDeps;
 use crate::web::error::ApiError;
+use crate::web::{WebDeps, id_bytes};
 
 /// Submit to the inbox as a signed webhook
 ///
@@ -65,7 +65,7 @@ pub(crate) async fn hook(
     let key_sha256 = Some(key_hash(&client.slug, "hook", id));
     let client_slug = client.slug.clone();
     let format = PayloadFormat::of_content_type(header("content-type"));
-    let id = new_id()?;
+    let id = InboxSubmissionId::from_random(id_bytes()?);
     let new = NewInboxSubmission { id, client_slug, channel, payload: body, format, source_url: None, key_sha256 };
     receive(&deps, new, "webhook-id").await
 }

@@ -13,7 +13,7 @@ use crate::domain::intent::checked_name;
 use crate::http_client::shown;
 use crate::store::{NewInboxSubmission, Received};
 use crate::web::error::ApiError;
-use crate::web::{ENVELOPE_BYTES, WebDeps};
+use crate::web::{ENVELOPE_BYTES, WebDeps, id_bytes};
 
 const KEY_HEADER: &str = "Idempotency-Key";
 
@@ -50,7 +50,7 @@ pub(crate) async fn submit(
     let Incoming { client_slug, channel, payload, source_url } =
         parse_submission(&body, &registry, deps.max_payload_bytes)?;
     let key_sha256 = key.map(|key| key_hash(&client_slug, "key", &key));
-    let (id, format) = (new_id()?, PayloadFormat::Json);
+    let (id, format) = (InboxSubmissionId::from_random(id_bytes()?), PayloadFormat::Json);
     let new = NewInboxSubmission { id, client_slug, channel, payload, format, source_url, key_sha256 };
     receive(&deps, new, KEY_HEADER).await
 }
@@ -95,16 +95,6 @@ pub fn parse_submission(body: &web::Bytes, registry: &Registry, max_payload: usi
 /// The hash by which the store detects duplicates. Keys of different clients and of different kinds never collide.
 pub(super) fn key_hash(client_slug: &str, kind: &str, key: &str) -> [u8; 32] {
     Sha256::digest([client_slug, kind, key].join("\n")).into()
-}
-
-/// A new random id.
-pub(super) fn new_id() -> Result<InboxSubmissionId, ApiError> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|error| {
-        log::error!("no_random_numbers error={error}");
-        ApiError::Internal
-    })?;
-    Ok(InboxSubmissionId::from_random(random))
 }
 
 /// Stores a submission durably and returns the response. `key_header` is the header that its key came from.

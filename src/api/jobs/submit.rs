@@ -12,10 +12,10 @@ use crate::domain::job::{JobCommand, SubmissionId};
 use crate::domain::node::{ManagementNode, NodeState};
 use crate::domain::trace::TraceContext;
 use crate::store::{Job, JobFacts, JobLookup, NewIntent, NewJob, Submitted};
-use crate::web::WebDeps;
 use crate::web::auth;
 use crate::web::error::ApiError;
 use crate::web::trace::of_request_or_new;
+use crate::web::{WebDeps, id_bytes};
 
 /// The maximum size of a command, which has only names and one URI.
 const MAX_COMMAND_BYTES: usize = 64 * 1024;
@@ -142,12 +142,7 @@ async fn submit_new(
         // The one job that probes the node may have the same key.
         return Ok(NewJobResult::Overtaken(ApiError::ExecutionUnavailable("is not responding")));
     }
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|error| {
-        log::error!("no_random_numbers error={error}");
-        ApiError::Internal
-    })?;
-    let id = SubmissionId::from_random(random);
+    let id = SubmissionId::from_random(id_bytes()?);
     let forwarded = command.forwarded(id).map_err(|error| {
         log::error!("job_not_forwardable error={error}");
         ApiError::Internal

@@ -15,7 +15,7 @@ use crate::domain::redrive::{MAX_PLANNED, RedriveChange, RedriveFilter, RedriveI
 use crate::store::{ChangedRedrive, NewRedrive, Planning, Redrive};
 use crate::web::error::ApiError;
 use crate::web::query::Query;
-use crate::web::{WebDeps, get_or_head, resource};
+use crate::web::{WebDeps, get_or_head, id_bytes, resource};
 
 /// Registers the routes of redrives.
 pub fn routes(config: &mut web::ServiceConfig) {
@@ -70,7 +70,7 @@ pub async fn plan_redrive(deps: &WebDeps, order: PlanOrder, by: Actor) -> Result
     }
     let registered = registry.contracts().map(|snapshot| snapshot.contract.target.clone()).collect();
     let new = NewRedrive {
-        id: new_id()?,
+        id: RedriveId::from_random(id_bytes()?),
         filter_json: json::filter_text(&order.filter)?,
         filter: order.filter,
         include_unknown: order.include_unknown,
@@ -87,15 +87,6 @@ pub async fn plan_redrive(deps: &WebDeps, order: PlanOrder, by: Actor) -> Result
             "the filter matches more than {MAX_PLANNED} intents; narrow it, for example with submissionTarget or createdAfter"
         ))),
     }
-}
-
-fn new_id() -> Result<RedriveId, ApiError> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|error| {
-        log::error!("no_random_numbers error={error}");
-        ApiError::Internal
-    })?;
-    Ok(RedriveId::from_random(random))
 }
 
 /// List redrives, newest first
