@@ -118,6 +118,16 @@ pub struct EventPage {
     pub at_end: bool,
 }
 
+impl EventPage {
+    /// Leaves out events that are not after the last one that retention has deleted. Their intents are kept only because
+    /// their webhook events are pending, and a reader could not go on from them: those positions have expired.
+    pub(super) fn after(mut self, deleted: EventPosition) -> Self {
+        self.events.retain(|event| event.position > deleted);
+        self.next = self.next.max(deleted);
+        self
+    }
+}
+
 /// The result of reading the feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventRead {

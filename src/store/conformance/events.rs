@@ -246,7 +246,10 @@ pub async fn a_reader_that_missed_deleted_events_is_told(fixture: Fixture) {
     for whole in [after(3), EventsAfter::Position(end)] {
         assert_eq!(page(read(&fixture, whole, INTENTS, 10).await).events, [], "nothing was missed");
     }
-    assert_eq!(ids(&all(&fixture, EventsAfter::Oldest, &INTENTS, 10).await.0), ["pending"], "the oldest that is kept");
+    // The first event is left out, although its intent is kept for its webhook: a reader could not go on from it.
+    let oldest = page(read(&fixture, EventsAfter::Oldest, INTENTS, 1).await);
+    assert_eq!(oldest.events, []);
+    assert_eq!(page(read(&fixture, EventsAfter::Position(oldest.next), INTENTS, 1).await).events, []);
     assert_eq!(page(read(&fixture, EventsAfter::Now, INTENTS, 10).await).events, []);
     // A later purge that deletes nothing, or only an older event, changes nothing.
     assert_eq!(fixture.purge(&term, Duration::ZERO, 10).await.iter().sum::<usize>(), 0);

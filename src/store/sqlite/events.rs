@@ -44,7 +44,7 @@ pub(super) fn read(connection: &mut Connection, query: &EventQuery) -> Result<Ev
     };
     match bounds.refusal(after) {
         Some(refusal) => Ok(refusal),
-        None => page(&snapshot, query, after, bounds).map(EventRead::Page),
+        None => page(&snapshot, query, after, bounds).map(|page| EventRead::Page(page.after(bounds.deleted))),
     }
 }
 

@@ -110,7 +110,7 @@ pub(super) async fn read(database: &Database, query: EventQuery) -> Result<Event
     let last = if full { rows.last() } else { examined };
     let at_end = !full && usize::try_from(count).unwrap_or(usize::MAX) < query.examine;
     let next = last.filter(|_| !at_end).map(position).transpose()?.unwrap_or_else(|| bounds.end());
-    Ok(EventRead::Page(EventPage { events, next, at_end }))
+    Ok(EventRead::Page(EventPage { events, next, at_end }.after(bounds.deleted)))
 }
 
 fn position(row: &Row) -> Result<EventPosition, StoreError> {
