@@ -52,8 +52,9 @@ simulate: ## Simulate fleets with faults: SEEDS=10000 FIRST=0, or repeat one: SE
 		SM_SIMULATION_BUG=$(BUG) \
 		cargo test --locked --profile simulate --lib simulation::tests::simulate -- --ignored --exact --nocapture
 
-simulate-bugs: ## Report how many seeds the simulation needs to find each deliberate bug
-	cargo test --locked --profile simulate --lib simulation::tests::how_many -- --ignored --nocapture
+simulate-bugs: ## Report how many seeds the simulation needs to find each deliberate bug, or one: BUG=<name>
+	SM_SIMULATION_BUG=$(BUG) SM_SIMULATION_SEEDS=$(SEEDS) \
+		cargo test --locked --profile simulate --lib simulation::tests::how_many -- --ignored --nocapture
 
 accessibility: ## Check every console page with axe-core (fetches it with npm)
 	mkdir -p target/axe && cd target/axe && npm pack --silent axe-core@4 && tar -xzf axe-core-4*.tgz package/axe.min.js

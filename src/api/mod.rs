@@ -7,7 +7,7 @@
 pub mod audit;
 mod batch;
 pub mod cancel;
-mod events;
+pub(crate) mod events;
 pub mod history_fragment;
 pub mod inbox;
 pub mod intents;

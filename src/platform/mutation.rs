@@ -14,6 +14,8 @@ pub enum Mutation {
     FenceOutsideTransaction,
     /// A started attempt is sent although its term is not trusted any more.
     NoTrustBeforeCall,
+    /// A renewal extends the trust from the moment of its answer.
+    TrustFromAnswer,
     /// The lease is given away before it has expired.
     LeaseGivenEarly,
     /// Attempts are sent although their start was not committed.
@@ -64,13 +66,40 @@ pub enum Mutation {
     TriesNotClosed,
     /// Retention deletes intents of any age.
     PurgeTooEarly,
+    /// A request to cancel an intent after its attempt is lost when the next term closes that attempt.
+    CancelLost,
+    /// The first attempt does not wait for `notBefore`.
+    NotBeforeIgnored,
+    /// A deadline counts from the submission although the intent has a `notBefore`.
+    DeadlineFromSubmission,
+    /// A redrive forgets its position when the answer to a step is lost.
+    RedriveForgetsPosition,
+    /// A redrive advances its position although a step failed.
+    RedriveLosesIntents,
+    /// A redriven intent gets the id of the intent that it repeats as its `Idempotency-Key`, and not that of the first one.
+    RedriveKeyChanged,
+    /// A redrive goes on while it is paused and after it was cancelled.
+    RedriveWhilePaused,
+    /// A redrive includes intents whose gateway may have accepted them.
+    UnknownRedriven,
+    /// A page of the event feed that is full continues at the end of the feed.
+    FeedSkipsPage,
+    /// The end of the event feed is later than the last commit.
+    FeedAheadOfCommits,
+    /// Two inbox submissions with the same key are both stored.
+    InboxKeyIgnored,
+    /// A message is given to a contact of another client.
+    ContactOfAnotherClient,
+    /// A request that lost a race gets the id of a job that was not stored.
+    JobGetsSecondId,
 }
 
 impl Mutation {
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 42] = [
         Self::NoFence,
         Self::FenceOutsideTransaction,
         Self::NoTrustBeforeCall,
+        Self::TrustFromAnswer,
         Self::LeaseGivenEarly,
         Self::CallBeforeRecord,
         Self::CommitErrorIgnored,
@@ -96,6 +125,19 @@ impl Mutation {
         Self::InterruptedIsDelivered,
         Self::TriesNotClosed,
         Self::PurgeTooEarly,
+        Self::CancelLost,
+        Self::NotBeforeIgnored,
+        Self::DeadlineFromSubmission,
+        Self::RedriveForgetsPosition,
+        Self::RedriveLosesIntents,
+        Self::RedriveKeyChanged,
+        Self::RedriveWhilePaused,
+        Self::UnknownRedriven,
+        Self::FeedSkipsPage,
+        Self::FeedAheadOfCommits,
+        Self::InboxKeyIgnored,
+        Self::ContactOfAnotherClient,
+        Self::JobGetsSecondId,
     ];
 }
 

@@ -12,7 +12,9 @@ use rusqlite::OptionalExtension;
 
 use super::rows::{Changes, Row};
 use super::world::World;
+use super::{cancels, jobs, redrives};
 use crate::domain::contract::{Contract, Policy};
+use crate::domain::inbox::InboxSubmissionId;
 use crate::domain::lease::Term;
 use crate::domain::outcome::Outcome;
 use crate::store::OpenAttempt;
@@ -44,6 +46,16 @@ pub(super) enum Promise {
     BoundedMemory,
     BoundedCalls,
     NoPanic,
+    CancelIsFinal,
+    NotBeforeKept,
+    RedriveKeepsRules,
+    RedrivenOnce,
+    RedriveComplete,
+    KeyOfFirstIntent,
+    OneKeyOneJob,
+    OneKeyOneMessage,
+    OneContact,
+    FeedComplete,
 }
 
 /// What gateways, receivers and clients saw, and the intents in the store.
@@ -59,8 +71,23 @@ pub(super) struct Ledgers {
     pub(super) answered: BTreeMap<i64, Answered>,
     /// How often the service told a client that it created an intent, by id.
     pub(super) created: BTreeMap<String, usize>,
+    /// Cancels that the service confirmed, by the number of the intent.
+    pub(super) cancelled: BTreeMap<i64, cancels::Confirmed>,
+    /// Redrives that were planned, by id.
+    pub(super) redrives: BTreeMap<String, redrives::Planned>,
+    /// Jobs that the service confirmed, by key.
+    pub(super) jobs: BTreeMap<usize, jobs::Confirmed>,
+    pub(super) inbox: InboxLedger,
     /// Intents as the last commit left them.
     pub(super) changes: Changes,
+}
+
+/// Inbox submissions that the service confirmed.
+#[derive(Default)]
+pub(super) struct InboxLedger {
+    pub(super) received: BTreeSet<String>,
+    /// The ids of submissions with an idempotency key.
+    pub(super) by_key: BTreeMap<usize, InboxSubmissionId>,
 }
 
 /// A call that reached a gateway.
@@ -121,6 +148,8 @@ impl World {
             let only = state.ledgers.calls.range((seq, 0)..(seq + 1, 0)).next().is_none();
             (state.ledgers.calls.insert((seq, number), Call { outcome: None }).is_none(), only)
         };
+        self.check_call_after_cancel(seq, number);
+        self.check_key(attempt);
         self.check(Promise::AttemptNumberOnce, fresh, || format!("{name} reached the gateway twice"));
         let one_shot = matches!(attempt.contract.policy, Policy::OneShot);
         self.check(Promise::OneShotOnce, only || !one_shot, || format!("{name} is one_shot and was sent again"));
@@ -216,7 +245,12 @@ impl World {
     /// Checks the changes that a call of the store has made.
     pub(super) fn after_call(&self, call: &'static str) {
         match call {
-            "commit" => self.check_changes(),
+            "commit" | "submit" | "cancel" => self.check_changes(),
+            "work_redrive" => {
+                self.check_changes();
+                self.check_progress();
+            }
+            "plan_redrive" => self.check_plans(),
             "acquire_lease" => self.check_lease(),
             _ => {}
         }
@@ -240,6 +274,15 @@ impl World {
                 connection.prepare_cached(sql)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()
             })
             .unwrap()
+    }
+
+    /// The instance that holds the lease.
+    pub(super) fn leader(&self) -> Option<usize> {
+        let sql = "SELECT holder_id FROM submission_manager_leases";
+        let holder: String = self.store.inspect(|connection| {
+            connection.prepare_cached(sql).unwrap().query_row([], |row| row.get(0)).optional().unwrap()
+        })?;
+        holder.strip_prefix('i')?.split('.').next()?.parse().ok()
     }
 
     /// The time of the last transaction.

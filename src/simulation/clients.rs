@@ -1,7 +1,8 @@
-//! Clients: each submits one intent, tries again at other instances if it gets no answer, and records the answer.
+//! Clients: each submits an intent or a batch, tries again at other instances if it gets no answer, and records the answer.
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -11,57 +12,83 @@ use super::instance::Running;
 use super::plan::Submission;
 use super::store::pass;
 use super::targets::TARGETS;
-use super::world::World;
-use crate::api::wait;
+use super::world::{START, World};
+use crate::api;
 use crate::domain::intent::{Intent, IntentId, Payload};
 use crate::store::{NewIntent, StoreError, Submitted};
 
-/// Runs one client until it has an answer or gives up.
-pub(super) async fn run(fleet: Rc<Fleet>, submission: Submission) {
-    pass(submission.at).await;
+/// Runs one client until all its submissions were answered, or it gives up. Several submissions are sent as a batch.
+pub(super) async fn run(fleet: Rc<Fleet>, mut submissions: Vec<Submission>) {
+    let Submission { number, at, patience, tries, wait, .. } = submissions[0].clone();
+    pass(at).await;
     let world = &fleet.world;
-    for attempt in 0..submission.tries {
-        let instance = world.draw(world.plan.instances);
-        let answer = match fleet.host(instance) {
-            None => None,
-            Some(host) => {
-                let asked = submission.clone();
-                let answer = host.ask(move |running| Box::pin(async move { submit(running, asked).await }));
-                tokio::time::timeout(submission.patience, answer).await.ok().flatten()
+    submissions.iter().filter_map(Submission::kind).for_each(|kind| world.count(kind));
+    for attempt in 0..tries {
+        let asked = submissions.clone();
+        let answers = fleet.request(patience, move |running| {
+            Box::pin(async move {
+                match <[Submission; 1]>::try_from(asked) {
+                    Ok([one]) => Ok(vec![submit(&running, one, wait).await]),
+                    Err(several) => submit_all(&running, several).await,
+                }
+            })
+        });
+        let mut again = Vec::new();
+        match answers.await {
+            Some(Ok(answers)) => {
+                for (submission, answer) in submissions.drain(..).zip(answers) {
+                    match answer {
+                        Ok(submitted) => told(world, &submission, submitted),
+                        Err(error) => {
+                            world.log(format_args!("client {number} try {attempt}: {}", error.kind()));
+                            again.push(submission);
+                        }
+                    }
+                }
+                submissions = again;
             }
-        };
-        let number = submission.number;
-        match answer {
-            Some(Ok(submitted)) => return told(world, &submission, submitted),
-            Some(Err(error)) => {
-                world.log(format_args!("client {number} try {attempt} at i{instance}: {}", error.kind()));
-            }
-            None => world.log(format_args!("client {number} try {attempt} at i{instance}: no answer")),
+            Some(Err(error)) => world.log(format_args!("client {number} try {attempt}: {}", error.kind())),
+            None => world.log(format_args!("client {number} try {attempt}: no answer")),
+        }
+        if submissions.is_empty() {
+            return;
         }
         let pause = world.draw_millis(50, 2_000);
         pass(pause).await;
     }
 }
 
-/// Handles the request inside an instance, as the API does.
-async fn submit(running: Rc<Running>, submission: Submission) -> Result<Submitted, StoreError> {
+fn new_intent(running: &Running, submission: Submission) -> NewIntent {
     let target = TARGETS[submission.target].parsed_name();
-    let id = IntentId::parse(&submission.id).unwrap();
-    let watch = submission.wait.and_then(|_| running.engine.watchers.watch(&id));
-    let new = NewIntent {
-        id,
+    NewIntent {
+        id: IntentId::parse(&submission.id).unwrap(),
         contract: running.registry.get().contract(&target).unwrap(),
         payload: Payload::new(Bytes::from(submission.payload.into_bytes())),
         trace: None,
         job: None,
-        not_before: None,
+        not_before: submission.not_before.map(|moment| START + moment),
         redrive: None,
-    };
+    }
+}
+
+/// Handles a batch inside an instance, as the API does.
+async fn submit_all(
+    running: &Running,
+    batch: Vec<Submission>,
+) -> Result<Vec<Result<Submitted, StoreError>>, StoreError> {
+    let new = batch.into_iter().map(|submission| new_intent(running, submission)).collect();
+    running.engine.store.submit_all(new).await
+}
+
+/// Handles the request inside an instance, as the API does.
+async fn submit(running: &Running, submission: Submission, wait: Option<Duration>) -> Result<Submitted, StoreError> {
+    let new = new_intent(running, submission);
+    let watch = wait.and_then(|_| running.engine.watchers.watch(&new.id));
     let engine = &running.engine;
     let submitted = engine.store.submit(new).await?;
-    let waited = async |intent| match (&watch, submission.wait) {
+    let waited = async |intent| match (&watch, wait) {
         (Some(watch), Some(limit)) => {
-            wait::for_first_attempt(&engine.store, &engine.watchers, intent, watch, limit).await
+            api::wait::for_first_attempt(&engine.store, &engine.watchers, intent, watch, limit).await
         }
         _ => intent,
     };
@@ -78,7 +105,7 @@ fn told(world: &Arc<World>, submission: &Submission, submitted: Submitted) {
     let (intent, created) = match submitted {
         Submitted::Conflict(conflict) => {
             world.log(format_args!("client {number}: conflict"));
-            let differs = conflict.target_differs || conflict.payload_differs;
+            let differs = conflict.target_differs || conflict.payload_differs || conflict.not_before_differs;
             return world.check(Promise::OneIdOneIntent, differs, || format!("client {number}: {conflict:?}"));
         }
         Submitted::Created(intent) => (intent, true),

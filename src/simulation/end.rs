@@ -13,7 +13,7 @@ use crate::domain::intent::IntentId;
 /// A recorded attempt: its number, when it started and finished, and its error.
 type Recorded = (u32, i64, i64, Option<String>);
 
-fn query<T>(
+pub(super) fn query<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
@@ -24,13 +24,15 @@ fn query<T>(
 }
 
 impl World {
-    /// Returns the intents that have not ended, and the intents whose events are pending.
-    pub(super) fn unfinished(&self) -> (Vec<String>, Vec<i64>) {
+    /// Returns what has not ended: intents, events, redrives and inbox submissions.
+    pub(super) fn unfinished(&self) -> Vec<String> {
+        let sql = "SELECT 'intent ' || intent_id FROM submission_intents WHERE status = 'pending'
+            UNION ALL SELECT 'event of ' || intent_seq FROM submission_webhook_events WHERE status = 'pending'
+            UNION ALL SELECT 'redrive ' || redrive_id FROM submission_redrives WHERE state IN ('running', 'paused')";
         self.store.inspect(|connection| {
-            let pending = "SELECT intent_id FROM submission_intents WHERE status = 'pending' ORDER BY intent_seq";
-            let events =
-                "SELECT intent_seq FROM submission_webhook_events WHERE status = 'pending' ORDER BY intent_seq";
-            (query(connection, pending, [], |row| row.get(0)), query(connection, events, [], |row| row.get(0)))
+            let mut unfinished = query(connection, sql, [], |row| row.get(0));
+            unfinished.extend(Self::unprocessed(connection));
+            unfinished
         })
     }
 
@@ -50,7 +52,10 @@ impl World {
         for row in rows.values() {
             self.check_history(row);
             self.check_delivery(row);
+            self.check_cancelled(row);
         }
+        self.check_redrives();
+        self.check_inbox();
         self.check_purged(&rows);
         self.check_calls(&rows);
         self.check_clients(&rows);

@@ -1,6 +1,6 @@
-//! The kinds of faults that a run can inject.
+//! The kinds of faults that a run can inject, and of what clients and operators do besides submitting intents.
 
-/// A kind of fault. Each seed draws which kinds it uses and how often.
+/// A kind of fault, or of what clients and operators do. Each seed draws which kinds it uses and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
     /// An instance dies and is started again later.
@@ -41,10 +41,24 @@ pub(super) enum Fault {
     Retention,
     /// Several clients submit the same id at the same time, or use it for another message.
     Clients,
+    /// Clients submit intents in batches.
+    Batches,
+    /// Clients submit intents with a scheduled start.
+    NotBefore,
+    /// Clients cancel intents.
+    Cancels,
+    /// Operators redrive failed intents, in bulk and one by one.
+    Redrives,
+    /// Tenants submit jobs.
+    Jobs,
+    /// Others send submissions to the inbox.
+    Inbox,
+    /// Readers follow the event feed.
+    Readers,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 19] = [
+    pub(super) const ALL: [Self; 26] = [
         Self::Crash,
         Self::CrashInCall,
         Self::Freeze,
@@ -64,6 +78,13 @@ impl Fault {
         Self::Pause,
         Self::Retention,
         Self::Clients,
+        Self::Batches,
+        Self::NotBefore,
+        Self::Cancels,
+        Self::Redrives,
+        Self::Jobs,
+        Self::Inbox,
+        Self::Readers,
     ];
 
     /// The name in reports and in `SM_SIMULATION_WITHOUT`.
@@ -88,11 +109,27 @@ impl Fault {
             Self::Pause => "pause",
             Self::Retention => "retention",
             Self::Clients => "clients",
+            Self::Batches => "batches",
+            Self::NotBefore => "not-before",
+            Self::Cancels => "cancels",
+            Self::Redrives => "redrives",
+            Self::Jobs => "jobs",
+            Self::Inbox => "inbox",
+            Self::Readers => "readers",
         }
     }
 
     pub(super) fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+
+    /// In which share of all seeds this kind happens.
+    pub(super) fn share_of_seeds(self) -> f64 {
+        match self {
+            Self::Batches | Self::NotBefore | Self::Cancels | Self::Redrives => 0.4,
+            Self::Jobs | Self::Inbox | Self::Readers => 0.3,
+            _ => 0.55,
+        }
     }
 
     /// Whether the fault can interrupt an attempt, so that its outcome is not recorded.

@@ -5,8 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use tokio::task::JoinHandle;
 
+use super::activities::{self, Activity};
 use super::checks::Promise;
 use super::clients;
 use super::faults::Fault;
@@ -14,7 +16,7 @@ use super::instance::{self, Host, Running};
 use super::plan::{Incident, Panicking};
 use super::store::pass;
 use super::targets::{TARGETS, registry};
-use super::world::World;
+use super::world::{Strain, World};
 use crate::domain::actor::fixtures::somebody;
 use crate::engine::leader::CrashChild;
 use crate::platform::supervision::Crash;
@@ -24,6 +26,8 @@ use crate::store::{TargetStore, WebhookStore};
 /// 30 seconds before it tries to acquire the lease again, and a lease lasts for 15. To that, ten retries of five
 /// seconds are added.
 const SETTLING: Duration = Duration::from_secs(120);
+/// How long clients and operators wait for an answer before they try again.
+pub(super) const PATIENCE: Duration = Duration::from_secs(6);
 /// How often a run checks memory and whether everything has ended.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -44,8 +48,14 @@ impl Fleet {
         let clients: Vec<JoinHandle<()>> = plan
             .submissions
             .iter()
-            .map(|submission| tokio::task::spawn_local(clients::run(Rc::clone(&fleet), submission.clone())))
+            .map(|submissions| tokio::task::spawn_local(clients::run(Rc::clone(&fleet), submissions.clone())))
             .collect();
+        let (mut clients, mut readers) = (clients, Vec::new());
+        for (at, activity) in &plan.activities {
+            let is_reader = matches!(activity, Activity::Read { .. });
+            let task = tokio::task::spawn_local(activities::run(Rc::clone(&fleet), *at, activity.clone()));
+            if is_reader { readers.push(task) } else { clients.push(task) }
+        }
         for (at, incident) in &plan.incidents {
             drop(tokio::task::spawn_local(Rc::clone(&fleet).cause(*at, incident.clone())));
         }
@@ -53,13 +63,23 @@ impl Fleet {
             pass(LOOK).await;
             fleet.check_memory();
         }
-        fleet.settle(clients).await;
+        fleet.settle(&clients, &readers).await;
         world.check_end();
     }
 
     /// An instance, if it is up.
     pub(super) fn host(&self, number: usize) -> Option<Host> {
         self.hosts.borrow()[number].clone()
+    }
+
+    /// Makes a request at an instance that is drawn. `None` if it is down or does not answer in time.
+    pub(super) async fn request<T: 'static>(
+        &self,
+        patience: Duration,
+        request: impl FnOnce(Rc<Running>) -> LocalBoxFuture<'static, T> + 'static,
+    ) -> Option<T> {
+        let host = self.host(self.world.draw(self.world.plan.instances))?;
+        tokio::time::timeout(patience, host.ask(request)).await.ok().flatten()
     }
 
     /// Starts an instance, and starts it again whenever it has ended.
@@ -111,6 +131,13 @@ impl Fleet {
                 host.gate.thaw();
                 world.log(format_args!("i{instance} thaws"));
             }
+            Incident::NextCall { calls, mishap } => world.state().next_calls.push((calls, mishap)),
+            Incident::Strain { delay, duration } => {
+                let Some(instance) = world.leader() else { return };
+                world.count(Fault::LostRenewal);
+                let end = world.elapsed() + duration;
+                world.state().strain = Some(Strain { instance, delay, end, renewals: 0 });
+            }
             Incident::ClockJump { micros } => {
                 world.count(Fault::ClockJump);
                 world.jump(micros);
@@ -136,7 +163,7 @@ impl Fleet {
 
     /// Checks the memory of every schedule.
     fn check_memory(&self) {
-        let lanes = 2 * TARGETS.len();
+        let lanes = 2 * TARGETS.len() + 1;
         let most = i64::try_from(self.world.plan.limits.capacity + 8 * lanes).unwrap();
         for host in self.hosts.borrow().iter().flatten() {
             let world = Arc::clone(&self.world);
@@ -148,7 +175,7 @@ impl Fleet {
     }
 
     /// Stops all faults, and waits until everything has ended.
-    async fn settle(&self, clients: Vec<JoinHandle<()>>) {
+    async fn settle(&self, clients: &[JoinHandle<()>], readers: &[JoinHandle<()>]) {
         let world = &self.world;
         world.state().settling = true;
         world.log(format_args!("faults stop"));
@@ -161,14 +188,18 @@ impl Fleet {
         let end = world.elapsed() + SETTLING;
         while !world.is_violated() {
             let busy = clients.iter().any(|client| !client.is_finished());
+            if !busy {
+                world.resume_redrives().await;
+            }
             self.redeliver().await;
-            let (intents, events) = world.unfinished();
-            if !busy && intents.is_empty() && events.is_empty() {
+            let unfinished = world.unfinished();
+            let all_ended = !busy && unfinished.is_empty();
+            world.state().all_ended = all_ended;
+            if all_ended && readers.iter().all(JoinHandle::is_finished) {
                 return;
             }
-            let in_time = world.elapsed() < end;
-            world.check(Promise::EverythingEnds, in_time, || {
-                format!("{SETTLING:?} after the faults have stopped: {intents:?} wait, events {events:?} are pending")
+            world.check(Promise::EverythingEnds, world.elapsed() < end, || {
+                format!("{SETTLING:?} after the faults have stopped, these have not ended: {unfinished:?}")
             });
             pass(LOOK).await;
         }

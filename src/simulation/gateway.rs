@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::faults::Fault;
 use super::instance::Gate;
+use super::plan::{Calls, Mishap};
 use super::store::pass;
 use super::world::World;
 use crate::domain::outcome::Outcome;
@@ -88,7 +89,7 @@ impl Gateway for SimulatedGateway {
             if world.strikes(Fault::Panic) {
                 panic!("told to panic");
             }
-            if world.strikes(Fault::CrashInCall) {
+            if let Some(Mishap::Crash { .. } | Mishap::CrashAfter) = world.mishap_of(Calls::Gateways) {
                 world.log(format_args!("i{} crashes in a call", this.instance));
                 this.gate.end(world.draw_millis(10, 4_000));
                 return std::future::pending().await;

@@ -5,6 +5,7 @@
 //! a real database or gateway.
 
 use std::cell::Cell;
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,15 +21,22 @@ use super::plan::Plan;
 use super::receiver::SimulatedReceivers;
 use super::store::SimulatedStore;
 use super::targets::registry;
-use super::world::World;
+use super::world::{START, World};
 use crate::config::registry::CurrentRegistry;
+use crate::config::settings::AuthMode;
 use crate::config::variables::Variables;
 use crate::engine::leader::{EngineDeps, GatewayFactory, LeaderSettings, WebhookSenderFactory};
 use crate::engine::webhooks::sender::WebhookSender;
 use crate::engine::{Engine, Threads};
 use crate::gateway::Gateway;
+use crate::platform::clock::WallClock;
+use crate::platform::descriptors::ConnectionLimits;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Tracer;
+use crate::web::body::BodyBudget;
+use crate::web::origin::Listener;
+use crate::web::streams::StreamSlots;
+use crate::web::{ShutdownFlag, WebDeps};
 
 /// Lets an instance run, freezes it, or ends it. Clones share it.
 #[derive(Clone, Default)]
@@ -106,6 +114,8 @@ pub(super) struct Running {
     pub(super) engine: Engine,
     pub(super) registry: CurrentRegistry,
     pub(super) metrics: Arc<Metrics>,
+    /// What the handlers of the API need.
+    pub(super) web: WebDeps,
     /// Whether an orderly stop is in progress.
     pub(super) stopping: Cell<bool>,
 }
@@ -180,7 +190,30 @@ fn run(world: &Arc<World>, number: usize, incarnation: usize, gate: &Gate) -> Ru
     let store = Arc::new(SimulatedStore::new(world, number, gate));
     let settings = settings(&world.plan, number, incarnation);
     let engine = Engine::start(store, settings, deps, Arc::clone(&metrics), Threads::shared());
-    Running { engine, registry, metrics, stopping: Cell::new(false) }
+    let web = web_deps(&engine, &registry);
+    Running { engine, registry, metrics, web, stopping: Cell::new(false) }
+}
+
+/// What the handlers of the API need. No connection is opened, so limits of connections have no effect.
+fn web_deps(engine: &Engine, registry: &CurrentRegistry) -> WebDeps {
+    let limits = ConnectionLimits { total: 1, per_address: 1 };
+    WebDeps {
+        store: engine.store.clone(),
+        registry: registry.clone(),
+        watchers: engine.watchers.clone(),
+        events: engine.events.clone(),
+        streams: StreamSlots::new(limits, Arc::clone(&engine.metrics)),
+        metrics: Arc::clone(&engine.metrics),
+        board: engine.board.clone(),
+        shutdown: ShutdownFlag::default(),
+        bodies: BodyBudget::default(),
+        max_payload_bytes: usize::MAX,
+        auth: AuthMode::Off,
+        listener: Listener::new(Ipv4Addr::LOCALHOST.into()),
+        variables: Variables::from_fn(|_| None),
+        clock: WallClock::from_fn(|| START),
+        tracer: Tracer::default(),
+    }
 }
 
 fn settings(plan: &Plan, number: usize, incarnation: usize) -> LeaderSettings {

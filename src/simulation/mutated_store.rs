@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::faults::Fault;
+use super::end::query;
 use super::instance::Gate;
 use super::store::pass;
 use super::world::World;
@@ -26,7 +26,11 @@ pub(super) async fn commit(world: &World, gate: &Gate, mut batch: WriteBatch) ->
     if mutated!(EventOutsideTransaction) {
         return commit_before_events(world, gate, batch).await;
     }
-    if mutated!(UnknownCommitRepeated) && world.strikes(Fault::LostAnswer) {
+    if mutated!(NoDoubtReported) && !batch.submits.is_empty() && world.draw(10) == 0 {
+        drop(world.store.commit(batch).await?);
+        return Err(StoreError::unavailable("told to lose the answer"));
+    }
+    if mutated!(UnknownCommitRepeated) && world.draw(10) == 0 {
         drop(world.store.commit(batch.clone()).await);
     }
     world.store.commit(batch).await
@@ -56,4 +60,39 @@ async fn commit_before_events(world: &World, gate: &Gate, batch: WriteBatch) -> 
         let _result = world.store.redeliver_webhook(finish.attempt.intent_id.clone(), somebody()).await?;
     }
     Ok(results)
+}
+
+/// A row of the intents that a redrive has still to handle.
+type Item = (i64, i64, i64, i64);
+
+/// Returns the position of all redrives before a step, if a deliberate bug may forget it.
+pub(super) fn remembered_position(world: &World, call: &str) -> Vec<Item> {
+    if call != "work_redrive" || !mutated!(RedriveForgetsPosition) {
+        return Vec::new();
+    }
+    let sql = "SELECT redrive_seq, target_number, position, intent_seq FROM submission_redrive_items";
+    world.store.inspect(|connection| {
+        query(connection, sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+    })
+}
+
+/// Sets redrives back to a position.
+pub(super) fn forget_position(world: &World, items: &[Item]) {
+    let sql = "INSERT OR IGNORE INTO submission_redrive_items SELECT ?1, ?2, ?3, ?4
+        WHERE ?1 IN (SELECT redrive_seq FROM submission_redrives WHERE state = 'running')";
+    world.store.inspect(|connection| {
+        for item in items {
+            connection.execute(sql, *item).unwrap();
+        }
+    });
+}
+
+/// Advances the position of a redrive whose step fails, if a deliberate bug does that.
+pub(super) fn advance_position(world: &World, call: &str) {
+    if call == "work_redrive" && mutated!(RedriveLosesIntents) {
+        let sql = "DELETE FROM submission_redrive_items WHERE (redrive_seq, target_number, position) IN
+            (SELECT redrive_seq, target_number, position FROM submission_redrive_items
+             JOIN submission_redrives USING (redrive_seq) WHERE state = 'running' LIMIT 1)";
+        world.store.inspect(|connection| connection.execute(sql, [])).unwrap();
+    }
 }

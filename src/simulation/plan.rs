@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
+use super::activities::{self, Activity};
 use super::faults::Fault;
 use super::targets::TARGETS;
 use crate::domain::lease::LeaseTiming;
@@ -45,7 +46,7 @@ impl Scope {
     }
 }
 
-/// One submission by one client.
+/// One intent that a client submits.
 #[derive(Clone, Debug)]
 pub(super) struct Submission {
     /// Its number in the plan, which is its bit in [`Scope::intents`].
@@ -60,18 +61,141 @@ pub(super) struct Submission {
     pub(super) tries: usize,
     /// How long the request waits for the first attempt (`waitSeconds`).
     pub(super) wait: Option<Duration>,
+    /// The scheduled start (`notBefore`), as a time of the run.
+    pub(super) not_before: Option<Duration>,
+    /// Submissions with the same number are sent in one batch.
+    batch: usize,
+}
+
+impl Submission {
+    /// What is unusual about the submission.
+    pub(super) fn kind(&self) -> Option<Fault> {
+        if self.not_before.is_some() {
+            Some(Fault::NotBefore)
+        } else if self.batch != self.number {
+            Some(Fault::Batches)
+        } else {
+            (self.id != own_id(self.number)).then_some(Fault::Clients)
+        }
+    }
+}
+
+/// The id of a submission, unless its client uses the id of another one.
+pub(super) fn own_id(number: usize) -> String {
+    format!("Intent-{number}")
 }
 
 /// Something that happens to the fleet at a certain time.
 #[derive(Clone, Debug)]
 pub(super) enum Incident {
-    Crash { instance: usize, down: Duration },
-    Freeze { instance: usize, duration: Duration },
-    Stop { instance: usize, down: Duration },
-    Panic { instance: usize, actor: Panicking },
-    ClockJump { micros: i64 },
-    Reload { instance: usize, version: usize },
-    Pause { target: usize, duration: Duration },
+    Crash {
+        instance: usize,
+        down: Duration,
+    },
+    Freeze {
+        instance: usize,
+        duration: Duration,
+    },
+    Stop {
+        instance: usize,
+        down: Duration,
+    },
+    Panic {
+        instance: usize,
+        actor: Panicking,
+    },
+    ClockJump {
+        micros: i64,
+    },
+    Reload {
+        instance: usize,
+        version: usize,
+    },
+    Pause {
+        target: usize,
+        duration: Duration,
+    },
+    /// Something happens to the next call of this kind, whichever instance makes it.
+    NextCall {
+        calls: Calls,
+        mishap: Mishap,
+    },
+    /// The answers to the leader's commits come late, and from some point on its renewals do not arrive.
+    Strain {
+        delay: Duration,
+        duration: Duration,
+    },
+}
+
+/// A kind of calls that instances make. Rare calls and those that are repeated all the time are kinds of their own, so
+/// that faults strike each of them equally often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Calls {
+    /// Commits with new intents.
+    Submits,
+    /// Commits of the leader only.
+    Commits,
+    /// Calls about the lease.
+    Lease,
+    /// Calls that prepare a term, and retention.
+    Upkeep,
+    /// Calls that a leader repeats at intervals.
+    Polls,
+    Webhooks,
+    /// Calls that record processed inbox submissions.
+    Inbox,
+    /// Steps of redrives.
+    Redrives,
+    /// Reads and writes that clients and operators wait for.
+    Requests,
+    Gateways,
+}
+
+impl Calls {
+    pub(super) const ALL: [Self; 10] = [
+        Self::Submits,
+        Self::Commits,
+        Self::Lease,
+        Self::Upkeep,
+        Self::Polls,
+        Self::Webhooks,
+        Self::Inbox,
+        Self::Redrives,
+        Self::Requests,
+        Self::Gateways,
+    ];
+
+    /// The kind of a call of the store.
+    pub(super) fn of_store(call: &str) -> Self {
+        match call {
+            "submit" => Self::Submits,
+            "commit" => Self::Commits,
+            "acquire_lease" | "renew_lease" | "release_lease" => Self::Lease,
+            "open_attempts_before" | "schedule_snapshot" | "purge" | "tidy_redrives" => Self::Upkeep,
+            "refresh_schedule" | "backlog" | "due_webhooks" | "due_inbox" | "running_redrives" => Self::Polls,
+            "start_webhooks" | "finish_webhooks" | "close_webhooks" => Self::Webhooks,
+            "process_inbox" => Self::Inbox,
+            "work_redrive" => Self::Redrives,
+            _ => Self::Requests,
+        }
+    }
+}
+
+/// What happens to one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mishap {
+    /// The instance dies when it has sent the call, which may be lost.
+    Crash { lost: bool },
+    /// The instance dies when the call has taken effect.
+    CrashAfter,
+    /// The instance freezes while it waits for the answer.
+    Freeze,
+    /// The call fails without effect.
+    FailBefore,
+    /// The call takes effect, and its caller gets an error.
+    LostAnswer,
+    /// The answer takes long.
+    Slow,
 }
 
 /// The actor that panics.
@@ -80,6 +204,19 @@ pub(super) enum Panicking {
     Store,
     Leader,
     Child(Child),
+}
+
+impl Mishap {
+    /// The kind of fault that it is.
+    pub(super) fn fault(self) -> Fault {
+        match self {
+            Self::Crash { .. } | Self::CrashAfter => Fault::CrashInCall,
+            Self::Freeze => Fault::Freeze,
+            Self::FailBefore => Fault::FailBefore,
+            Self::LostAnswer => Fault::LostAnswer,
+            Self::Slow => Fault::SlowStore,
+        }
+    }
 }
 
 /// Everything that the seed of a run determines.
@@ -102,7 +239,10 @@ pub(super) struct Plan {
     pub(super) only_commits_fail: bool,
     /// The maximum duration of each way to and from the store, without faults.
     pub(super) store_delay: Duration,
-    pub(super) submissions: Vec<Submission>,
+    /// The submissions of each client: one intent, or a batch.
+    pub(super) submissions: Vec<Vec<Submission>>,
+    /// What else clients and operators do, and when.
+    pub(super) activities: Vec<(Duration, Activity)>,
     pub(super) incidents: Vec<(Duration, Incident)>,
     /// For faults that are drawn during the run: the probability that each kind happens on one occasion.
     rates: [f64; Fault::ALL.len()],
@@ -113,7 +253,7 @@ pub(super) fn source(seed: u64, part: u64) -> Rng {
     Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(part).wrapping_mul(0xbf58_476d_1ce4_e5b9))
 }
 
-fn between(random: &mut Rng, least: u64, most: u64) -> Duration {
+pub(super) fn between(random: &mut Rng, least: u64, most: u64) -> Duration {
     Duration::from_millis(random.u64(least..=most))
 }
 
@@ -124,14 +264,14 @@ impl Plan {
         // About one seed in five has no fault that could interrupt an attempt. In these runs no attempt may be
         // interrupted.
         let calm = random.usize(0..5) == 0;
-        let faults =
-            Fault::ALL.into_iter().filter(|fault| random.f64() < 0.55 && !(calm && fault.interrupts_attempts()));
-        let faults = faults.collect::<BTreeSet<_>>();
-        let faults: BTreeSet<_> = faults.difference(&scope.without).copied().collect();
-        let mut rates = [0.0; Fault::ALL.len()];
-        for (fault, rate) in Fault::ALL.into_iter().zip(&mut rates) {
-            let share = random.f64();
-            *rate = if faults.contains(&fault) { share * most(fault) } else { 0.0 };
+        let (mut faults, mut rates) = (BTreeSet::new(), [0.0; Fault::ALL.len()]);
+        for ((part, fault), rate) in (200..).zip(Fault::ALL).zip(&mut rates) {
+            let mut random = source(seed, part);
+            let drawn = random.f64() < fault.share_of_seeds() && !(calm && fault.interrupts_attempts());
+            if drawn && !scope.without.contains(&fault) {
+                faults.insert(fault);
+                *rate = random.f64() * most(fault);
+            }
         }
         let instances = random.usize(2..=MOST_INSTANCES).min(scope.instances);
         let (lease, renew) = [(15_000, 5_000), (6_000, 2_000), (3_000, 1_000)][random.usize(0..3)];
@@ -156,7 +296,8 @@ impl Plan {
             only_commits_fail: random.bool(),
             active,
             store_delay: millis([0, 0, 2, 20, 400][random.usize(0..5)]),
-            submissions: submissions(seed, scope, active, faults.contains(&Fault::Clients)),
+            activities: activities::draw(seed, scope, active, &faults),
+            submissions: submissions(seed, scope, active, &faults),
             incidents: incidents(seed, &faults, instances, active, timing),
             rates,
             faults,
@@ -173,7 +314,6 @@ impl Plan {
 /// The highest probability of a kind of fault that is drawn during the run.
 fn most(fault: Fault) -> f64 {
     match fault {
-        Fault::CrashInCall | Fault::Freeze => 0.01,
         Fault::SlowStore | Fault::FailBefore | Fault::LostAnswer => 0.05,
         Fault::FailCommit | Fault::BadItem => 0.1,
         Fault::LostRenewal => 0.5,
@@ -184,8 +324,9 @@ fn most(fault: Fault) -> f64 {
     }
 }
 
-fn submissions(seed: u64, scope: &Scope, active: Duration, unruly: bool) -> Vec<Submission> {
+fn submissions(seed: u64, scope: &Scope, active: Duration, faults: &BTreeSet<Fault>) -> Vec<Vec<Submission>> {
     let mut random = source(seed, 2);
+    let unruly = faults.contains(&Fault::Clients);
     let count = random.usize(20..=MOST_INTENTS);
     // In some seeds clients submit in a burst, in others during the whole run.
     let last = active.mul_f64([0.05, 0.3, 0.9][random.usize(0..3)]);
@@ -194,12 +335,14 @@ fn submissions(seed: u64, scope: &Scope, active: Duration, unruly: bool) -> Vec<
         let mut submission = Submission {
             number,
             at: last.mul_f64(random.f64()),
-            id: format!("Intent-{number}"),
+            id: own_id(number),
             target: random.usize(0..TARGETS.len()),
             payload: format!(r#"{{"number":{number}}}"#),
             patience: between(&mut random, 500, 8_000),
             tries: random.usize(1..=6),
             wait: (random.f64() < 0.2).then(|| between(&mut random, 0, 5_000)),
+            not_before: None,
+            batch: number,
         };
         if unruly && random.f64() < 0.3 && !all.is_empty() {
             let other = all[random.usize(0..all.len())].clone();
@@ -212,9 +355,39 @@ fn submissions(seed: u64, scope: &Scope, active: Duration, unruly: bool) -> Vec<
         }
         all.push(submission);
     }
+    if faults.contains(&Fault::NotBefore) {
+        schedule(seed, &mut all);
+    }
+    if faults.contains(&Fault::Batches) {
+        gather(seed, &mut all);
+    }
     all.retain(|submission| scope.intents >> submission.number & 1 == 1);
-    all.sort_by_key(|submission| (submission.at, submission.number));
-    all
+    all.sort_by_key(|submission| (submission.at, submission.batch, submission.number));
+    all.chunk_by(|one, next| one.batch == next.batch).map(<[Submission]>::to_vec).collect()
+}
+
+/// Gives some submissions a scheduled start. Clients that submit the same id mostly agree on it.
+fn schedule(seed: u64, all: &mut [Submission]) {
+    let mut random = source(seed, 5);
+    for place in 0..all.len() {
+        let (earlier, rest) = all.split_at_mut(place);
+        let Some(submission) = rest.first_mut() else { break };
+        let own = (random.f64() < 0.4).then(|| submission.at + between(&mut random, 0, 15_000));
+        let agrees = random.f64() < 0.9;
+        let other = earlier.iter().find(|other| agrees && other.id == submission.id);
+        submission.not_before = other.map_or(own, |other| other.not_before);
+    }
+}
+
+/// Makes batches of some submissions, which are then sent at the time of the first.
+fn gather(seed: u64, all: &mut [Submission]) {
+    let mut random = source(seed, 6);
+    for place in 1..all.len() {
+        if random.f64() < 0.4 {
+            let first = all[place - 1].clone();
+            (all[place].batch, all[place].at) = (first.batch, first.at);
+        }
+    }
 }
 
 fn incidents(
@@ -234,7 +407,17 @@ fn incidents(
             let down = between(&mut random, 10, 4_000);
             let incident = match fault {
                 Fault::Crash => Incident::Crash { instance, down },
-                Fault::Freeze => Incident::Freeze { instance, duration: between(&mut random, 50, lease * 2) },
+                Fault::Freeze if random.bool() => {
+                    Incident::Freeze { instance, duration: between(&mut random, 50, lease * 2) }
+                }
+                Fault::Freeze | Fault::CrashInCall | Fault::FailBefore | Fault::LostAnswer | Fault::SlowStore => {
+                    let calls = Calls::ALL[random.usize(0..Calls::ALL.len())];
+                    Incident::NextCall { calls, mishap: mishap(&mut random, fault) }
+                }
+                Fault::LostRenewal => {
+                    let delay = between(&mut random, lease / 4, lease * 2 / 5);
+                    Incident::Strain { delay, duration: timing.duration() * 2 }
+                }
                 Fault::Stop => Incident::Stop { instance, down },
                 Fault::Panic => Incident::Panic { instance, actor: panicking(&mut random) },
                 Fault::ClockJump => Incident::ClockJump { micros: random.i64(-20_000_000..=10_000_000) },
@@ -252,13 +435,24 @@ fn incidents(
     all
 }
 
+fn mishap(random: &mut Rng, fault: Fault) -> Mishap {
+    match fault {
+        Fault::Freeze => Mishap::Freeze,
+        Fault::FailBefore => Mishap::FailBefore,
+        Fault::LostAnswer => Mishap::LostAnswer,
+        Fault::SlowStore => Mishap::Slow,
+        _ => [Mishap::Crash { lost: true }, Mishap::Crash { lost: false }, Mishap::CrashAfter][random.usize(0..3)],
+    }
+}
+
 fn panicking(random: &mut Rng) -> Panicking {
-    match random.usize(0..6) {
+    match random.usize(0..7) {
         0 => Panicking::Store,
         1 => Panicking::Leader,
         2 => Panicking::Child(Child::Scheduler),
         3 => Panicking::Child(Child::Executor),
         4 => Panicking::Child(Child::Webhooks),
+        5 => Panicking::Child(Child::Redrives),
         _ => Panicking::Child(Child::Inbox),
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Changes {
     /// The time of the last commit whose changes were checked.
     seen: i64,
     pub(super) contracts: BTreeMap<i64, Arc<Contract>>,
+    /// The intents that have ended, by number, in the order of their commits.
+    pub(super) ended: Vec<i64>,
     /// The epoch and the end of the lease before the last call of `acquire_lease`.
     pub(super) lease: Option<(i64, i64)>,
 }
@@ -38,12 +40,18 @@ pub(super) struct Row {
     pub(super) completed: Option<i64>,
     pub(super) reason: Option<String>,
     pub(super) modified: i64,
+    /// When the first attempt may start.
+    pub(super) not_before: Option<i64>,
+    /// The id of the intent that this one repeats.
+    pub(super) redrive_of: Option<String>,
+    pub(super) redrive_id: Option<String>,
 }
 
 const COLUMNS: &str =
     "SELECT intent_seq, intent_id, contract_id, status, attempt_count, next_attempt_at, open_lease_epoch,
-    deadline_at, created_at, completed_at, coalesce(rejected_reason, exhausted_reason), last_modified_at
-    FROM submission_intents";
+    deadline_at, created_at, completed_at, coalesce(rejected_reason, exhausted_reason), last_modified_at,
+    not_before, redrive_of, redrive_id
+    FROM submission_intents LEFT JOIN submission_intent_options USING (intent_seq)";
 
 impl Row {
     fn of(row: &rusqlite::Row<'_>) -> Result<Self, rusqlite::Error> {
@@ -60,6 +68,9 @@ impl Row {
             completed: row.get(9)?,
             reason: row.get(10)?,
             modified: row.get(11)?,
+            not_before: row.get(12)?,
+            redrive_of: row.get(13)?,
+            redrive_id: row.get(14)?,
         })
     }
 
@@ -79,6 +90,16 @@ impl Row {
     pub(super) fn is_terminal(&self) -> bool {
         self.status != "pending"
     }
+
+    /// Whether the intent ended while it waited for an attempt.
+    fn ended_without_attempt(&self) -> bool {
+        matches!(self.reason.as_deref(), Some("deadline_exceeded" | "cancelled"))
+    }
+
+    /// Whether the intent ended without being accepted.
+    pub(super) fn has_failed(&self) -> bool {
+        self.is_terminal() && self.status != "accepted"
+    }
 }
 
 impl World {
@@ -91,6 +112,9 @@ impl World {
                 "{} {} attempts {} next {:?} open {:?} {:?}",
                 row.id, row.status, row.attempts, row.next, row.open, row.reason
             ));
+            if row.is_terminal() {
+                self.state().ledgers.changes.ended.push(row.seq);
+            }
             self.check_change(before.as_ref(), &row);
         }
         self.state().ledgers.changes.seen = now;
@@ -100,13 +124,18 @@ impl World {
         let Some(before) = before else {
             let kept = !row.is_terminal() && row.attempts == u32::from(row.open.is_some());
             self.check(Promise::LegalChange, kept, || format!("a new intent is {row:?}"));
+            self.check_deadline(row);
+            self.check_redriven(row);
             if row.open.is_some() {
                 self.check_start(row);
             }
             return;
         };
         self.check(Promise::TerminalForEver, !before.is_terminal(), || format!("{before:?} became {row:?}"));
-        let fixed = |row: &Row| (row.id.clone(), row.contract, row.deadline, row.created);
+        let fixed = |row: &Row| {
+            let options = (row.not_before, row.redrive_of.clone(), row.redrive_id.clone());
+            (row.id.clone(), row.contract, row.deadline, row.created, options)
+        };
         self.check(Promise::LegalChange, fixed(before) == fixed(row), || format!("{before:?} became {row:?}"));
         let same_number = row.attempts == before.attempts;
         match (before.open.is_some(), row.open.is_some(), row.is_terminal()) {
@@ -118,8 +147,8 @@ impl World {
             }
             (true, false, false) if same_number => self.check_retry(row),
             (true, false, true) if same_number => self.check_outcome(row),
-            // The batch that postpones an attempt may also end its intent, if the deadline has passed.
-            (true, false, terminal) if !terminal || row.reason.as_deref() == Some("deadline_exceeded") => {
+            // The batch that postpones an attempt may also end its intent, if the deadline has passed or it is cancelled.
+            (true, false, terminal) if !terminal || row.ended_without_attempt() => {
                 let sent = self.state().ledgers.calls.contains_key(&(row.seq, before.attempts));
                 self.check(Promise::NumbersWithoutGaps, row.attempts + 1 == before.attempts && !sent, || {
                     format!("{before:?} was postponed as {row:?}, sent {sent}")
@@ -135,8 +164,22 @@ impl World {
         }
     }
 
+    /// Checks that the deadline of a new intent counts from its scheduled start.
+    fn check_deadline(&self, row: &Row) {
+        let Policy::Deadline { max_acceptance_seconds } = self.contract(row.contract).policy else { return };
+        let start = row.not_before.map_or(row.created, |moment| moment.max(row.created));
+        let expected = start + i64::from(max_acceptance_seconds.get()) * 1_000_000;
+        self.check(Promise::NotBeforeKept, row.deadline == Some(expected), || {
+            format!("the deadline of {row:?} is not {expected}")
+        });
+    }
+
     /// Checks an attempt that was recorded as open.
     fn check_start(&self, row: &Row) {
+        self.check_start_after_cancel(row);
+        self.check(Promise::NotBeforeKept, row.not_before.is_none_or(|moment| moment <= row.modified), || {
+            format!("{row:?} was started before its time")
+        });
         let lease = self.lease();
         let held = lease.is_some_and(|(epoch, end)| Some(epoch) == row.open && end > row.modified);
         self.check(Promise::WritesAreFenced, held, || format!("{row:?} was started, and the lease is {lease:?}"));

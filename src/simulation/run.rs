@@ -12,7 +12,7 @@ use super::faults::Fault;
 use super::fleet::Fleet;
 use super::plan::{Plan, Scope};
 use super::world::World;
-use crate::platform::mutation;
+use crate::platform::{mutation, random};
 
 /// What happened in one run.
 pub(super) struct Report {
@@ -33,6 +33,7 @@ pub(super) fn run(seed: u64, scope: &Scope) -> Report {
     observe_panics();
     PANICS.with_borrow_mut(|panics| *panics = Some(Vec::new()));
     fastrand::seed(seed);
+    random::use_seeded_ids(true);
     mutation::activate(scope.bug);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let plan = Plan::draw(seed, scope);
@@ -50,6 +51,7 @@ pub(super) fn run(seed: u64, scope: &Scope) -> Report {
     drop(local);
     drop(runtime);
     mutation::activate(None);
+    random::use_seeded_ids(false);
     let mut state = world.state();
     Report {
         seed,

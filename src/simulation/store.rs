@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use super::faults::Fault;
 use super::instance::Gate;
 use super::mutated_store;
-use super::world::World;
+use super::plan::{Calls, Mishap};
+use super::world::{Strain, World};
 use crate::store::faulty::{Call, Intercept};
 use crate::store::sqlite::inline::{self, CommitFault};
 use crate::store::{BatchResults, Store, StoreError, StoreFailure, StoreFuture, WriteBatch, WriteStore};
@@ -26,6 +27,7 @@ pub(super) struct SimulatedStore {
 }
 
 /// What happens to one call.
+#[derive(Default)]
 struct CallPlan {
     /// How long it takes until it takes effect.
     before: Duration,
@@ -38,11 +40,22 @@ struct CallPlan {
     crash: bool,
     /// The instance dies when the call has taken effect.
     crash_after: bool,
+    /// The instance freezes while it waits for the answer.
+    freeze: bool,
+}
+
+impl CallPlan {
+    /// The call takes long, before it takes effect or afterwards.
+    fn be_slow(&mut self, world: &World) {
+        let slow = world.draw_millis(100, 8_000);
+        if world.draw(2) == 0 { self.before = slow } else { self.after = slow }
+    }
 }
 
 /// How a call fails, if it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fails {
+    #[default]
     No,
     Before,
     After,
@@ -59,31 +72,57 @@ impl SimulatedStore {
         let world = &self.world;
         let usual = u64::try_from(world.plan.store_delay.as_millis()).unwrap_or(0);
         let usual = || if usual == 0 { Duration::ZERO } else { world.draw_millis(0, usual) };
-        let (mut before, mut after) = (usual(), usual());
+        let mut plan = CallPlan { before: usual(), after: usual(), ..CallPlan::default() };
         if world.strikes(Fault::SlowStore) {
-            let slow = world.draw_millis(100, 8_000);
-            if world.draw(2) == 0 { before = slow } else { after = slow }
+            plan.be_slow(world);
         }
-        let mut fails = Fails::No;
-        if call == "commit" && world.strikes(Fault::FailCommit) {
-            fails = Fails::Commit(CommitFault::AtCommit);
-        } else if call == "commit" && world.strikes(Fault::BadItem) {
-            fails = Fails::Commit(CommitFault::Item(world.draw(3)));
+        let is_commit = matches!(call, "commit" | "submit");
+        if is_commit && world.strikes(Fault::FailCommit) {
+            plan.fails = Fails::Commit(CommitFault::AtCommit);
+        } else if is_commit && world.strikes(Fault::BadItem) {
+            plan.fails = Fails::Commit(CommitFault::Item(world.draw(3)));
         } else if call == "renew_lease" && world.strikes(Fault::LostRenewal) {
             let lease = u64::try_from(world.plan.timing.duration().as_millis()).unwrap_or(u64::MAX);
-            after = if world.draw(2) == 0 { Duration::from_secs(60) } else { world.draw_millis(0, lease) };
-            fails = [Fails::No, Fails::Before, Fails::After][world.draw(3)];
-        } else if world.plan.only_commits_fail && call != "commit" {
+            plan.after = if world.draw(2) == 0 { Duration::from_secs(60) } else { world.draw_millis(0, lease) };
+            plan.fails = [Fails::No, Fails::Before, Fails::After][world.draw(3)];
+        } else if world.plan.only_commits_fail && !is_commit {
             // In this run only commits fail.
         } else if world.strikes(Fault::FailBefore) {
-            fails = Fails::Before;
+            plan.fails = Fails::Before;
         } else if world.strikes(Fault::LostAnswer) {
-            fails = Fails::After;
+            plan.fails = Fails::After;
         }
-        let crashes = world.strikes(Fault::CrashInCall);
-        let crash = crashes && world.draw(2) == 0;
-        let lost_in_crash = crashes && world.draw(2) == 0;
-        CallPlan { before, after, fails, lost_in_crash, crash, crash_after: crashes && !crash }
+        self.strain(call, &mut plan);
+        match world.mishap_of(Calls::of_store(call)) {
+            None => {}
+            Some(Mishap::Crash { lost }) => (plan.crash, plan.lost_in_crash) = (true, lost),
+            Some(Mishap::CrashAfter) => plan.crash_after = true,
+            Some(Mishap::Freeze) => plan.freeze = true,
+            Some(Mishap::FailBefore) => plan.fails = Fails::Before,
+            Some(Mishap::LostAnswer) => plan.fails = Fails::After,
+            Some(Mishap::Slow) => plan.be_slow(world),
+        }
+        plan
+    }
+
+    /// Delays a call of an instance under strain, or loses it.
+    fn strain(&self, call: &'static str, plan: &mut CallPlan) {
+        let elapsed = self.world.elapsed();
+        let mut state = self.world.state();
+        let settling = state.settling;
+        let under_strain = |strain: &&mut Strain| !settling && strain.instance == self.instance && elapsed < strain.end;
+        let Some(strain) = state.strain.as_mut().filter(under_strain) else { return };
+        match call {
+            "commit" | "submit" => plan.after += strain.delay,
+            "renew_lease" => {
+                strain.renewals += 1;
+                match strain.renewals {
+                    1 => plan.after += strain.delay,
+                    _ => (plan.fails, plan.after) = (Fails::Before, Duration::from_secs(60)),
+                }
+            }
+            _ => {}
+        }
     }
 
     fn die(&self, call: &'static str) {
@@ -118,13 +157,18 @@ impl SimulatedStore {
         }
         let unavailable = |why: &str| Err(StoreError::unavailable(why).into());
         let result = if plan.fails == Fails::Before {
+            mutated_store::advance_position(&self.world, call);
             unavailable("told to fail")
         } else {
             let fault = if let Fails::Commit(fault) = plan.fails { fault } else { CommitFault::None };
             self.world.before_call(call);
+            let remembered = mutated_store::remembered_position(&self.world, call);
             inline::set_fault(fault);
             let result = run(&*self.world.store).await;
             inline::set_fault(CommitFault::None);
+            if plan.fails == Fails::After || plan.crash_after || self.gate.is_closed() {
+                mutated_store::forget_position(&self.world, &remembered);
+            }
             self.world.after_call(call);
             if plan.fails == Fails::After { unavailable("told to lose the answer") } else { result }
         };
@@ -138,10 +182,6 @@ impl SimulatedStore {
         Some(result)
     }
 }
-
-/// Calls that a leader makes regularly, although no run has redrives. No faults are injected into them: failures would
-/// have no effect, and there would be so many crashes that they would hide bugs in other calls.
-const IDLE: [&str; 2] = ["running_redrives", "tidy_redrives"];
 
 /// Lets virtual time pass.
 pub(super) async fn pass(duration: Duration) {
@@ -161,12 +201,9 @@ impl Intercept for SimulatedStore {
             if this.gate.is_closed() {
                 return std::future::pending().await;
             }
-            if IDLE.contains(&call) {
-                return run(&*this.world.store).await;
-            }
             let plan = this.plan(call);
             let (answer, answered) = oneshot::channel();
-            let crash = plan.crash;
+            let (crash, freeze) = (plan.crash, plan.freeze);
             let made = this.clone().make(call, plan, run);
             tokio::spawn(async move {
                 if let Some(result) = made.await {
@@ -175,7 +212,7 @@ impl Intercept for SimulatedStore {
             });
             if crash {
                 this.die(call);
-            } else if this.world.strikes(Fault::Freeze) {
+            } else if freeze {
                 this.freeze(call);
             }
             match answered.await {
@@ -190,7 +227,8 @@ impl WriteStore for SimulatedStore {
     fn commit(&self, batch: WriteBatch) -> StoreFuture<BatchResults> {
         let (world, term) = (Arc::clone(&self.world), batch.fenced.as_ref().map(|writes| writes.term.clone()));
         let (own, gate) = (Arc::clone(&self.world), self.gate.clone());
-        self.intercept("commit", move |_| {
+        let call = if batch.submits.is_empty() { "commit" } else { "submit" };
+        self.intercept(call, move |_| {
             Box::pin(async move {
                 let results = mutated_store::commit(&own, &gate, batch).await;
                 if let (Some(term), Ok(BatchResults { fenced: Ok(_), .. })) = (term, &results) {

@@ -82,5 +82,24 @@ fn parsed(version: usize) -> Registry {
     };
     let entries = TARGETS.iter().map(entry).collect::<Vec<_>>().join(",");
     let text = format!(r#"{{"allowUnsignedWebhooks":true,"targets":[{entries}]}}"#);
-    Registry::parse(&text, &Variables::from_fn(|_| None)).unwrap()
+    let variables = Variables::from_fn(|_| None);
+    let registry = Registry::parse(&text, &variables).and_then(|registry| registry.with_jobs(NODES, &api_clients()));
+    registry.and_then(|registry| registry.with_inbox(INBOX_CLIENTS, &variables)).unwrap()
 }
+
+/// The node of all jobs. It shares a gateway with targets.
+const NODES: &str = r#"{"nodes":[{"managementNodeId":"node-a","ownerTenantId":"acme","state":"active",
+    "gatewayUrl":"http://a.test","policy":"max_attempts","maxAttempts":3,"terminalOutcomes":["invalid_request"],
+    "queues":[{"queueName":"short","maxCpu":64,"maxMemoryMib":262144,"maxWalltimeSeconds":3600}]}]}"#;
+
+/// A file with clients is required for jobs. The tenants of the simulation need no token; see [`super::jobs`].
+fn api_clients() -> String {
+    let token = "0".repeat(64);
+    format!(
+        r#"{{"clients":[{{"clientId":"nobody","tokenSha256":"{token}","scopes":["jobs:submit"],
+            "tenants":[{{"tenantId":"acme","workspaceIds":["*"]}}]}}]}}"#
+    )
+}
+
+const INBOX_CLIENTS: &str =
+    r#"{"clients":[{"clientSlug":"acme","channels":["form"]},{"clientSlug":"globex","channels":["form"]}]}"#;

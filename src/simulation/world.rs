@@ -15,13 +15,13 @@ use tokio::time::Instant;
 use super::checks::{Ledgers, Promise};
 use super::faults::Fault;
 use super::log::EventLog;
-use super::plan::{Plan, source};
+use super::plan::{Calls, Mishap, Plan, source};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
 use crate::store::sqlite::SqliteStore;
 
 /// The time of the store's host when a run starts.
-const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
+pub(super) const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
 thread_local! {
     /// One database for all runs of a thread, so that its statements are prepared once.
@@ -50,7 +50,23 @@ pub(super) struct State {
     pub(super) violation: Option<(Promise, String)>,
     /// Whether faults have stopped, so that everything has to end.
     pub(super) settling: bool,
+    /// Whether everything has ended, so that readers only read the rest.
+    pub(super) all_ended: bool,
+    /// What happens to the next calls, in the order in which it was planned.
+    pub(super) next_calls: Vec<(Calls, Mishap)>,
+    pub(super) strain: Option<Strain>,
     pub(super) ledgers: Ledgers,
+}
+
+/// The answers to the commits of one instance come late. The first renewal of its lease takes effect; further ones do
+/// not arrive.
+pub(super) struct Strain {
+    pub(super) instance: usize,
+    pub(super) delay: Duration,
+    /// When it is over.
+    pub(super) end: Duration,
+    /// How many renewals the instance has sent.
+    pub(super) renewals: usize,
 }
 
 impl World {
@@ -70,6 +86,9 @@ impl World {
             checked: BTreeMap::new(),
             violation: None,
             settling: false,
+            all_ended: false,
+            next_calls: Vec::new(),
+            strain: None,
             ledgers: Ledgers::default(),
         };
         Arc::new(Self { plan, store, start, clock_offset, state: Mutex::new(state) })
@@ -115,6 +134,23 @@ impl World {
     /// Draws a duration in milliseconds.
     pub(super) fn draw_millis(&self, least: u64, most: u64) -> Duration {
         Duration::from_millis(self.state().random.u64(least..=most))
+    }
+
+    /// Draws any number.
+    pub(super) fn draw_number(&self) -> u64 {
+        self.state().random.u64(..)
+    }
+
+    /// What happens to this call, if something was planned for the next call of its kind.
+    pub(super) fn mishap_of(&self, calls: Calls) -> Option<Mishap> {
+        let mut state = self.state();
+        let place = state.next_calls.iter().position(|(planned, _)| *planned == calls)?;
+        let (_, mishap) = state.next_calls.remove(place);
+        if state.settling {
+            return None;
+        }
+        *state.injected.entry(mishap.fault()).or_default() += 1;
+        Some(mishap)
     }
 
     /// Draws a number below `end`.

@@ -10,7 +10,7 @@ use crate::store::{EventPosition, EventsAfter};
 
 /// The feeds, which have cursors of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::api) enum FeedKind {
+pub(crate) enum FeedKind {
     /// Intents of clients.
     Intents,
     /// Jobs of one tenant.
@@ -49,7 +49,7 @@ impl FeedKind {
     }
 
     /// Parses the value of `after` or `Last-Event-ID`. Accepts only text that [`Self::cursor`] makes, and `now`.
-    pub(in crate::api) fn parse(self, text: &str) -> Option<EventsAfter> {
+    pub(crate) fn parse(self, text: &str) -> Option<EventsAfter> {
         if text == NOW {
             return Some(EventsAfter::Now);
         }

@@ -3,8 +3,8 @@
 //! [`reader`] reads a feed, [`cursor`] converts positions to cursors and back, and [`stream`] makes the responses of
 //! streams. `src/api/jobs/events.rs` serves the same for the jobs of a tenant.
 
-pub(super) mod cursor;
-pub(super) mod reader;
+pub(crate) mod cursor;
+pub(crate) mod reader;
 pub(super) mod stream;
 
 use actix_web::http::Method;
@@ -141,7 +141,7 @@ pub(super) fn wait_seconds(query: &Query, name: &str) -> Result<Option<u64>, Api
 }
 
 /// Reads a page; if it is empty, waits for the next event.
-pub(super) async fn read(
+pub(crate) async fn read(
     reader: &mut FeedReader,
     limit: usize,
     wait_seconds: Option<u64>,

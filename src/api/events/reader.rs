@@ -23,14 +23,14 @@ const EXAMINE: usize = 2000;
 
 /// Which events a reader wants, and where it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::api) struct Feed {
+pub(crate) struct Feed {
     pub kind: FeedKind,
     pub filter: EventFilter,
     pub after: EventsAfter,
 }
 
 /// An event for a client.
-pub(in crate::api) struct SentEvent {
+pub(crate) struct SentEvent {
     /// The cursor after this event.
     pub cursor: String,
     /// The event as JSON.
@@ -38,7 +38,7 @@ pub(in crate::api) struct SentEvent {
 }
 
 /// Why a reader gets no more events.
-pub(in crate::api) enum ReadError {
+pub(crate) enum ReadError {
     Api(ApiError),
     /// The client reads too slowly.
     TooSlow,
@@ -56,7 +56,7 @@ impl From<Ended> for ReadError {
 }
 
 /// A reader of a feed.
-pub(in crate::api) struct FeedReader {
+pub(crate) struct FeedReader {
     deps: WebDeps,
     feed: Feed,
     /// Set by the first read.
@@ -69,18 +69,18 @@ pub(in crate::api) struct FeedReader {
 }
 
 impl FeedReader {
-    pub(in crate::api) fn new(deps: WebDeps, feed: Feed) -> Self {
+    pub(crate) fn new(deps: WebDeps, feed: Feed) -> Self {
         Self { deps, feed, position: None, last_job: None, at_end: false, live: None }
     }
 
     /// Whether the last page reached the end of the feed.
-    pub(in crate::api) fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.at_end
     }
 
     /// Reads a page of at most `limit` events from the store. It may be empty although there are more events, if the filter
     /// leaves out all that were examined.
-    pub(in crate::api) async fn page(&mut self, limit: usize) -> Result<Vec<SentEvent>, ApiError> {
+    pub(crate) async fn page(&mut self, limit: usize) -> Result<Vec<SentEvent>, ApiError> {
         let after = self.position.map_or(self.feed.after, EventsAfter::Position);
         let filter = self.feed.filter.clone();
         let is_rare = !matches!(filter, EventFilter::All | EventFilter::Intents { target: None });
@@ -101,7 +101,7 @@ impl FeedReader {
 
     /// Returns the next events: at most `limit`, and none if the filter excludes all that were examined. At the end of
     /// the feed it waits for new ones. Dropping the future loses no event.
-    pub(in crate::api) async fn next(&mut self, limit: usize) -> Result<Vec<SentEvent>, ReadError> {
+    pub(crate) async fn next(&mut self, limit: usize) -> Result<Vec<SentEvent>, ReadError> {
         if self.deps.events.is_closed() {
             return Err(ReadError::Closed);
         }
@@ -119,7 +119,7 @@ impl FeedReader {
     }
 
     /// Waits up to `duration` for new events. Returns none if none came in that time, or if the feed has ended.
-    pub(in crate::api) async fn wait(&mut self, limit: usize, duration: Duration) -> Vec<SentEvent> {
+    pub(crate) async fn wait(&mut self, limit: usize, duration: Duration) -> Vec<SentEvent> {
         let end = monotonic() + duration;
         loop {
             match tokio::time::timeout_at(end, self.next(limit)).await {
@@ -166,7 +166,7 @@ impl FeedReader {
 
     /// The cursor from which the reader continues: after all events that it has returned or that its filter has
     /// excluded.
-    pub(in crate::api) fn cursor(&mut self) -> String {
+    pub(crate) fn cursor(&mut self) -> String {
         let caught_up =
             self.live.as_ref().filter(|live| self.position >= Some(live.from())).and_then(|live| live.caught_up());
         self.position = self.position.max(caught_up);

@@ -9,7 +9,7 @@ pub mod command;
 pub(super) mod events;
 pub mod json;
 pub(super) mod queries;
-pub(super) mod submit;
+pub(crate) mod submit;
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::HeaderName;

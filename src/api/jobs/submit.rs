@@ -11,6 +11,7 @@ use crate::domain::intent::{IntentId, Payload};
 use crate::domain::job::{JobCommand, SubmissionId};
 use crate::domain::node::{ManagementNode, NodeState};
 use crate::domain::trace::TraceContext;
+use crate::platform::mutated;
 use crate::store::{Job, JobFacts, JobLookup, NewIntent, NewJob, Submitted};
 use crate::web::auth;
 use crate::web::error::ApiError;
@@ -55,10 +56,10 @@ pub(crate) async fn submit(
 }
 
 /// An accepted job.
-struct Accepted {
-    job: Job,
+pub(crate) struct Accepted {
+    pub(crate) job: Job,
     /// Whether an earlier request with the same key was accepted, and this one only gets its response.
-    replayed: bool,
+    pub(crate) replayed: bool,
 }
 
 async fn accept(
@@ -79,7 +80,7 @@ async fn accept(
 
 /// Looks for an earlier job with the same key before anything else: it is returned even if its node was removed or would
 /// refuse the job now. It looks again only if another request with the same key may have been accepted in the meantime.
-async fn accept_command(
+pub(crate) async fn accept_command(
     deps: &WebDeps,
     registry: &Registry,
     client: &ApiClient,
@@ -159,6 +160,9 @@ async fn submit_new(
     };
     match deps.store.submit(new).await? {
         Submitted::Created(intent) => {
+            Ok(NewJobResult::Accepted(Box::new(Job { id, facts, trace: Some(trace), intent })))
+        }
+        Submitted::Existing(intent) if mutated!(JobGetsSecondId) => {
             Ok(NewJobResult::Accepted(Box::new(Job { id, facts, trace: Some(trace), intent })))
         }
         Submitted::Existing(_) => Ok(NewJobResult::Overtaken(ApiError::StoreUnavailable)),

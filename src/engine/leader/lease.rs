@@ -17,6 +17,7 @@ use crate::engine::lease_trust::RemainingTrust;
 use crate::engine::messages::TermFailed;
 use crate::platform::clock::monotonic;
 use crate::platform::errors::full_text;
+use crate::platform::mutated;
 use crate::store::FencedError;
 
 /// A term that lasted this long resets the count of terms that failed in a row.
@@ -123,6 +124,7 @@ impl LeaderActor {
         }
         log::debug!("leader_renewed {} expires_at={}", lease.term, lease.expires_at);
         self.store_time.observe(requested_at, lease.now);
+        let requested_at = if mutated!(TrustFromAnswer) { monotonic() } else { requested_at };
         if let Some(leadership) = self.leadership() {
             leadership.trust.extend(requested_at, self.deps.settings.timing.trusted_duration());
             if monotonic().duration_since(leadership.started_at) > STABLE_TERM {

@@ -18,6 +18,7 @@ use super::{audit, jobs, messages, options, webhooks};
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::{ExhaustedReason, Intent, IntentId, IntentSeq, TargetName};
+use crate::domain::outcome::Outcome;
 use crate::domain::policy;
 use crate::domain::schedule::Waiting;
 use crate::domain::time::Timestamp;
@@ -134,6 +135,11 @@ fn start_attempt(
     Ok(StartResult::Started { attempt, payload, due })
 }
 
+/// Whether a later term closed the attempt. Only deliberate bugs depend on it.
+fn is_interrupted(outcome: &Outcome) -> bool {
+    outcome.error_text().is_some_and(|text| text.starts_with("interrupted"))
+}
+
 /// Records the outcome of an open attempt: updates the intent, inserts the audit row, and makes the webhook event pending
 /// if the intent has ended. An intent that is to be cancelled ends in place of a retry.
 fn finish_attempt(
@@ -142,7 +148,8 @@ fn finish_attempt(
     now: Timestamp,
     counts: &mut MinuteCounts,
 ) -> Result<FinishResult, rusqlite::Error> {
-    let cancels = finish.retries() && options::cancel_requested(transaction, finish.attempt.seq)?;
+    let lost = mutated!(CancelLost) && is_interrupted(&finish.outcome);
+    let cancels = finish.retries() && !lost && options::cancel_requested(transaction, finish.attempt.seq)?;
     let finish = if cancels { &finish.cancelled() } else { finish };
     let FinishAttempt { attempt, finished_at, outcome, .. } = finish;
     let state = StateColumns::from(finish);
@@ -165,7 +172,7 @@ fn finish_attempt(
     if updated == 0 {
         return Ok(FinishResult::NotOpen);
     }
-    if mutated!(NumbersFromHistory) && outcome.error_text().is_some_and(|text| text.starts_with("interrupted")) {
+    if mutated!(NumbersFromHistory) && is_interrupted(outcome) {
         return Ok(FinishResult::Recorded);
     }
     transaction

@@ -1,5 +1,7 @@
 //! Reads the event feed: intents that have ended, in the order of the transactions that ended them.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::jobs::{JOB_COLUMNS, job_of};
@@ -8,6 +10,7 @@ use super::schedule::as_limit;
 use crate::domain::intent::{IntentId, IntentSeq};
 use crate::domain::job::SubmissionId;
 use crate::domain::time::Timestamp;
+use crate::platform::mutated;
 use crate::store::events::FeedBounds;
 use crate::store::{Event, EventFilter, EventPage, EventPosition, EventQuery, EventRead, EventSubject, EventsAfter};
 
@@ -73,7 +76,13 @@ fn page(
         }
     }
     let at_end = events.len() < query.limit && examined < query.examine;
-    Ok(EventPage { events, next: if at_end { bounds.end() } else { last }, at_end })
+    let end = if mutated!(FeedAheadOfCommits) {
+        EventPosition::after_all(bounds.last_at + Duration::from_secs(1))
+    } else {
+        bounds.end()
+    };
+    let last = if mutated!(FeedSkipsPage) { bounds.end() } else { last };
+    Ok(EventPage { events, next: if at_end { end } else { last }, at_end })
 }
 
 /// Whether the filter includes the event of a row. The numbers of jobs are below zero.

@@ -15,6 +15,7 @@ use crate::domain::inbox::{Channel, Draft, PayloadFormat};
 use crate::domain::lease::Term;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
+use crate::platform::mutated;
 use crate::store::{
     Contact, DueInbox, DueInboxSubmission, InboxBacklog, InboxMessage, InboxPage, InboxQuery, InboxSubmission,
     InboxSubmissionSeq, InboxSubmissionState, NewInboxSubmission, ProcessedInboxSubmission, Received, Reprocess,
@@ -28,6 +29,7 @@ pub(super) fn receive(
     now: Timestamp,
 ) -> Result<Received, rusqlite::Error> {
     let content = new.content_sha256();
+    let key_sha256 = new.key_sha256.filter(|_| !mutated!(InboxKeyIgnored));
     let inserted = transaction
         .prepare_cached(
             "INSERT INTO inbox_submissions (id, client_slug, channel, payload, source_url, key_sha256, content_sha256,
@@ -40,7 +42,7 @@ pub(super) fn receive(
             new.channel.as_str(),
             new.payload.as_ref(),
             new.source_url,
-            new.key_sha256,
+            key_sha256,
             content,
             now.micros()
         ])?;
@@ -202,7 +204,12 @@ fn find_contact(
         None => Ok(None),
     };
     let (email, phone) = (draft.email.as_ref(), draft.phone.as_ref());
-    if let Some(found) = find(BY_EMAIL, email)? {
+    let by_email = if mutated!(ContactOfAnotherClient) {
+        "SELECT contact_id FROM inbox_contacts WHERE ?1 <> '' AND email = ?2"
+    } else {
+        BY_EMAIL
+    };
+    if let Some(found) = find(by_email, email)? {
         return Ok(Some(found));
     }
     match find(WITHOUT_EMAIL, phone)? {

@@ -71,8 +71,10 @@ impl SqliteStore {
     pub fn in_memory(clock: WallClock) -> Self {
         let path = Path::new("/dev/null");
         let connection = connection::in_memory().unwrap();
+        connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
         migrate::apply_all(&connection).unwrap();
         remember(&connection).unwrap();
+        connection.execute_batch(CHANGED).unwrap();
         let writer = Writer { connection, contracts: ContractCache::default(), commit_time: Duration::ZERO };
         let writer = Arc::new(Mutex::new(writer));
         Self {
@@ -118,31 +120,36 @@ impl SqliteStore {
     }
 }
 
-/// Keeps the rows that every table has after the migrations, and a script that brings the database back to them. Tables that
-/// refer to others are emptied first; they were created last.
+/// The simulation looks for the changes of each commit, which no store does.
+const CHANGED: &str = "CREATE INDEX simulation_changed ON submission_intents (last_modified_at)";
+/// Statements that all connections of a store prepare together, and those of the simulation. All are made on one connection.
+const PREPARED_STATEMENTS: usize = 1_000;
+
+/// Keeps the rows that every table has after the migrations, and the statements that bring the database back to them. Tables
+/// that refer to others are emptied first; they were created last.
 fn remember(connection: &Connection) -> Result<(), rusqlite::Error> {
     let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY rowid DESC";
     let mut statement = connection.prepare(sql)?;
     let names: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    let mut script = "BEGIN;".to_owned();
-    for name in &names {
-        script += &format!("DELETE FROM {name};");
-    }
+    let mut script: Vec<String> = names.iter().map(|name| format!("DELETE FROM {name}")).collect();
     for name in names.iter().rev() {
         connection.execute_batch(&format!("CREATE TEMP TABLE first_{name} AS SELECT * FROM {name}"))?;
         let has_rows = connection.query_row(&format!("SELECT EXISTS (SELECT 1 FROM {name})"), [], |row| row.get(0))?;
         if has_rows {
-            script += &format!("INSERT INTO {name} SELECT * FROM first_{name};");
+            script.push(format!("INSERT INTO {name} SELECT * FROM first_{name}"));
         }
     }
-    connection.execute_batch("CREATE TEMP TABLE forget (script TEXT)")?;
-    connection.execute("INSERT INTO forget VALUES (?1)", [script + "COMMIT"]).map(drop)
+    connection.execute_batch("CREATE TEMP TABLE forget (sql TEXT)")?;
+    script.iter().try_for_each(|sql| connection.execute("INSERT INTO forget VALUES (?1)", [sql]).map(drop))
 }
 
 /// Brings the database back to how it was after the migrations.
 fn forget(connection: &Connection) -> Result<(), rusqlite::Error> {
-    let script: String = connection.query_row("SELECT script FROM forget", [], |row| row.get(0))?;
-    connection.execute_batch(&script)
+    let mut statement = connection.prepare_cached("SELECT sql FROM forget ORDER BY rowid")?;
+    let script: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let transaction = connection.unchecked_transaction()?;
+    script.iter().try_for_each(|sql| transaction.prepare_cached(sql)?.execute([]).map(drop))?;
+    transaction.commit()
 }
 
 /// Makes a write when it is polled.

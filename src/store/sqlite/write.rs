@@ -193,8 +193,8 @@ fn submit(
         return Ok((Submitted::AlreadyRedriven, None));
     }
     let lane = lane_of(transaction, contracts, &new.contract)?;
-    let due = new.not_before.map_or(now, |moment| moment.max(now));
-    let deadline = policy::deadline(contract, due);
+    let due = new.not_before.filter(|_| !mutated!(NotBeforeIgnored)).map_or(now, |moment| moment.max(now));
+    let deadline = policy::deadline(contract, if mutated!(DeadlineFromSubmission) { now } else { due });
     // The scheduler starts an intent that has a notBefore, even if that time has passed.
     let taken = start_on_insert.filter(|_| new.not_before.is_none()).and_then(|start_on_insert| {
         let guards = start_on_insert.slots.take(&lane, now)?;

@@ -21,6 +21,7 @@ use crate::domain::redrive::{
 };
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
+use crate::platform::mutated;
 use crate::store::redrive::{ITEMS_EACH, is_unknown, plan_lost};
 use crate::store::{NewRedrive, Planning, Redrive, RedriveSeq, StoreError};
 
@@ -265,6 +266,7 @@ impl<'a> Reader<'a> {
                 redriven: row.get(4)?,
             };
             let mut unknown = || match status {
+                _ if mutated!(UnknownRedriven) => Ok(false),
                 // The gateway rejected the last attempt, so its outcome is known.
                 FailedStatus::Rejected => Ok(false),
                 FailedStatus::Exhausted => {

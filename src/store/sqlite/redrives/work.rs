@@ -20,6 +20,7 @@ use crate::domain::redrive::{RedriveId, redriven_id};
 use crate::domain::schedule::Lane;
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
+use crate::platform::mutated;
 use crate::store::redrive::Rooms;
 use crate::store::{RedriveLink, RedriveWork, RedriveWorked};
 
@@ -56,10 +57,12 @@ fn try_run(
     if !leases::holds(&transaction, term, now)? {
         return Ok(None);
     }
-    let running: Option<u64> = transaction
-        .prepare_cached("SELECT created_count FROM submission_redrives WHERE redrive_seq = ?1 AND state = 'running'")?
-        .query_row([work.seq.0], |row| count(row, 0))
-        .optional()?;
+    let sql = match mutated!(RedriveWhilePaused) {
+        false => "SELECT created_count FROM submission_redrives WHERE redrive_seq = ?1 AND state = 'running'",
+        true => "SELECT created_count FROM submission_redrives WHERE redrive_seq = ?1",
+    };
+    let running: Option<u64> =
+        transaction.prepare_cached(sql)?.query_row([work.seq.0], |row| count(row, 0)).optional()?;
     let Some(created) = running else {
         return Ok(Some(NOTHING));
     };
@@ -151,6 +154,7 @@ fn create(
         })
         .optional()?;
     let Some(link) = found else { return Ok(None) };
+    let link = if mutated!(RedriveKeyChanged) { RedriveLink { gateway_key: link.of.clone(), ..link } } else { link };
     if options::redriven_as(transaction, &link.of)?.is_some() {
         return Ok(None);
     }
