@@ -120,12 +120,14 @@ pub(super) fn run_all(
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// One line that shows the progress of a run of many seeds.
+/// One line that shows the progress of a run of many seeds, with the seeds that failed.
 pub(super) fn progress_line(totals: &Totals, all: u64) -> String {
     let Totals { seeds, failed, .. } = totals;
     let left = f64::from(u32::try_from(all.saturating_sub(*seeds)).unwrap_or(u32::MAX)) / totals.rate().max(0.001);
+    let numbers: Vec<u64> = failed.iter().map(|(seed, _)| *seed).collect();
     format!(
-        "{seeds} of {all} seeds, {:.1} simulated hours, {} faults, {:.0} seeds a second, {} violations, {left:.0} s left",
+        "{seeds} of {all} seeds, {:.1} simulated hours, {} faults, {:.0} seeds a second, {} violations {numbers:?}, \
+         {left:.0} s left",
         totals.hours(),
         totals.faults(),
         totals.rate(),
