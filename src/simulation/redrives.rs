@@ -206,7 +206,16 @@ impl World {
     /// Checks a new intent that repeats another one.
     pub(super) fn check_redriven(&self, row: &Row) {
         let Some(of) = &row.redrive_of else { return };
-        let old = self.state().ledgers.changes.rows.values().find(|other| other.id == *of).cloned();
+        // After a deletion an id may be used again, so the newest row with the id is meant.
+        let old = self
+            .state()
+            .ledgers
+            .changes
+            .rows
+            .values()
+            .filter(|other| other.id == *of)
+            .max_by_key(|other| other.seq)
+            .cloned();
         let twins = self.successors(of).len();
         let Some(old) = old else {
             return self.check(Promise::RedriveKeepsRules, false, || format!("{row:?} repeats an unknown intent"));
