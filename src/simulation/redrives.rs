@@ -222,7 +222,10 @@ impl World {
         };
         self.check(Promise::RedrivenOnce, twins == 1, || format!("{old:?} was redriven {twins} times"));
         let same_target = self.contract(old.contract).target == self.contract(row.contract).target;
-        self.check(Promise::RedriveKeepsRules, old.has_failed() && same_target, || format!("{row:?} repeats {old:?}"));
+        self.check(Promise::RedriveKeepsRules, old.has_failed() && same_target, || {
+            let (contract, before) = (self.contract(row.contract), self.contract(old.contract));
+            format!("{row:?} of {contract:?} repeats {old:?} of {before:?}")
+        });
         let (payload, old_payload) = (self.payload(row.seq), self.payload(old.seq));
         let edited = payload.as_deref() == Some(EDITED.as_bytes());
         // A single redrive reads the payload before its transaction, and retention may delete the old intent in between.

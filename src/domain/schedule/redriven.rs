@@ -13,10 +13,17 @@ impl Schedule {
         let mut room = self.limits.in_flight.saturating_sub(self.in_flight());
         let mut of_gateway = self.limits.in_flight_per_gateway;
         if let Some(gateway) = self.gateways.get(&lane.gateway) {
-            if gateway.not_before().is_some() || !gateway.may_start(self.in_flight(), &self.limits, now) {
+            let hold = gateway.not_before();
+            let is_held = hold.is_some_and(|until| until > now);
+            if is_held || !gateway.may_start(self.in_flight(), &self.limits, now) {
                 return 0;
             }
-            of_gateway = of_gateway.saturating_sub(gateway.in_flight());
+            of_gateway = match hold {
+                // The hold is over, and a single attempt tries the gateway. A redriven intent may be that attempt: there may
+                // be no other.
+                Some(_) => usize::from(gateway.has_slot(&self.limits)),
+                None => of_gateway.saturating_sub(gateway.in_flight()),
+            };
         }
         room = room.min(of_gateway);
         match self.targets.get(&lane.target) {
@@ -40,5 +47,34 @@ impl Schedule {
         let mut queues = lanes.filter_map(|lane| self.queues.get(lane));
         heads.any(|(position, _)| position.due <= now)
             || queues.any(|queue| queue.lane.gateway == lane.gateway && is_due(queue))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::{Call, Ended, GatewayId, LaneId, Limits};
+    use super::*;
+    use crate::domain::intent::TargetName;
+
+    #[test]
+    fn after_the_hold_of_a_gateway_one_redriven_intent_may_try_it() {
+        let at = Timestamp::from_micros;
+        let target = TargetName::parse("t").unwrap();
+        let lane = Arc::new(Lane { id: LaneId(1), gateway: GatewayId(1), target });
+        let mut schedule = Schedule::new(Limits { in_flight: 10, in_flight_per_gateway: 10, capacity: 10 });
+        assert_eq!(schedule.room_for_redriven(&lane, at(0)), 10);
+        schedule.start(&lane, at(0));
+        let hold =
+            |until| Ended::Called(Call { took: Duration::ZERO, answered: true, next_turn: None, hold_until: until });
+        schedule.end(&lane, hold(Some(at(1_000))), at(0));
+        assert_eq!(schedule.room_for_redriven(&lane, at(999)), 0, "on hold");
+        assert_eq!(schedule.room_for_redriven(&lane, at(1_000)), 1, "no other intent may come");
+        schedule.start(&lane, at(1_000));
+        assert_eq!(schedule.room_for_redriven(&lane, at(1_000)), 0, "one attempt tries the gateway");
+        schedule.end(&lane, hold(None), at(1_000));
+        assert_eq!(schedule.room_for_redriven(&lane, at(1_000)), 10);
     }
 }

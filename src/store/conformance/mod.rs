@@ -133,6 +133,7 @@ macro_rules! for_store {
                 a_redrive_creates_an_intent_for_each_of_its_plan,
                 intents_that_cannot_be_redriven_any_more_are_skipped,
                 a_busy_gateway_holds_up_its_own_targets_only,
+                a_step_that_creates_nothing_confuses_no_contracts,
                 only_the_term_that_leads_works_off_redrives_that_run,
                 the_outcomes_of_a_redrive_outlive_its_intents,
                 pages_of_a_redrive_have_its_intents_only,

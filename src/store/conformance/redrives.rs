@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Fixture, LONG, accepted, intent_id, new_intent, purge_all, rejected, submit_to};
 use crate::domain::actor::fixtures::somebody;
 use crate::domain::contract::fixtures::{deadline, max_attempts, one_shot};
-use crate::domain::contract::{Contract, ContractSnapshot};
+use crate::domain::contract::{Contract, ContractSnapshot, GatewayUrl};
 use crate::domain::intent::{Intent, IntentId, State, Status, TargetName};
 use crate::domain::lease::Term;
 use crate::domain::outcome::Outcome;
@@ -388,6 +388,26 @@ pub async fn a_busy_gateway_holds_up_its_own_targets_only(fixture: Fixture) {
     assert_eq!(worked.now_created, 1, "as many as there is room for");
     assert_eq!(fixture.work(&term, 1, 2, ALL).await.unwrap().created, Some(4));
     assert_eq!(fixture.created_by(1).await, ["free", "busy 0", "busy 1", "busy 2"]);
+}
+
+/// The registry may have a new contract for a target. A step that creates no intent also stores no contract, and intents that
+/// come later still get their own one.
+pub async fn a_step_that_creates_nothing_confuses_no_contracts(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    fixture.failed(&term, "old", &one_shot(), error()).await;
+    let running = fixture.started(1).await;
+    let seq = fixture.store.running_redrives().await.unwrap()[0].seq;
+    let changed = Contract { gateway_url: GatewayUrl::parse("http://changed.test").unwrap(), ..one_shot() };
+    let contracts = vec![Some(Arc::new(ContractSnapshot::of(changed.clone()).unwrap()))];
+    let admission = Arc::new(AllBut(Some("sms.one_shot"), 0));
+    let work = RedriveWork { seq, id: running.id, limit: 10, contracts, admission };
+    assert_eq!(fixture.store.work_redrive(term, work).await.unwrap(), RedriveWorked::NOTHING);
+    let other = max_attempts(3);
+    for (id, contract) in [("other", &other), ("changed", &changed)] {
+        fixture.submit(id, contract).await;
+        let stored = fixture.store.detail(intent_id(id)).await.unwrap().unwrap().contract;
+        assert_eq!((&stored.target, &stored.gateway_url), (&contract.target, &contract.gateway_url), "{id}");
+    }
 }
 
 pub async fn only_the_term_that_leads_works_off_redrives_that_run(fixture: Fixture) {

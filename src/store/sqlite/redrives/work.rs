@@ -39,20 +39,6 @@ pub(in crate::store::sqlite) fn run(
     term: &Term,
     work: &RedriveWork,
 ) -> Result<Option<Step>, rusqlite::Error> {
-    let step = try_run(writer, clock, term, work);
-    if step.is_err() {
-        // The rollback may have removed contracts that this step inserted, so their numbers must not be used any more.
-        writer.contracts = ContractCache::default();
-    }
-    step
-}
-
-fn try_run(
-    writer: &mut Writer,
-    clock: &WallClock,
-    term: &Term,
-    work: &RedriveWork,
-) -> Result<Option<Step>, rusqlite::Error> {
     let (transaction, now) = begin_transaction(&mut writer.connection, clock)?;
     if !leases::holds(&transaction, term, now)? {
         return Ok(None);
@@ -66,9 +52,12 @@ fn try_run(
     let Some(created) = running else {
         return Ok(Some(NOTHING));
     };
+    // Not the writer's cache: without a commit, contracts that this step inserts do not exist, and their numbers are used
+    // again for others.
+    let mut contracts = ContractCache::default();
     let mut lanes = Vec::with_capacity(work.contracts.len());
     for contract in &work.contracts {
-        let lane = contract.as_deref().map(|contract| lane_of(&transaction, &mut writer.contracts, contract));
+        let lane = contract.as_deref().map(|contract| lane_of(&transaction, &mut contracts, contract));
         lanes.push(lane.transpose()?);
     }
     let mut rooms = Rooms::new(lanes.iter().map(Option::as_deref), &*work.admission);
