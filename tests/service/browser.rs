@@ -22,17 +22,30 @@ mod pages;
 
 /// Starts a process, waits for a line with `text`, and returns the word after it.
 pub(crate) fn start(mut command: Command, text: &str) -> (Killed, String) {
+    try_start(&mut command, text).unwrap_or_else(|| panic!("{:?} did not say {text:?}", command.get_program()))
+}
+
+/// Does the same, but returns `None` if the process ends without such a line.
+fn try_start(command: &mut Command, text: &str) -> Option<(Killed, String)> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap_or_else(|error| {
         panic!("{:?}: {error}; install the Debian packages chromium and chromium-driver", command.get_program())
     });
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let running = Killed(child);
-    let found =
-        lines.by_ref().map_while(Result::ok).find_map(|line| line.split_once(text).map(|(_, rest)| rest.to_owned()));
-    let rest = found.unwrap_or_else(|| panic!("{:?} did not say {text:?}", command.get_program()));
+    let rest =
+        lines.by_ref().map_while(Result::ok).find_map(|line| line.split_once(text).map(|(_, rest)| rest.to_owned()))?;
     // Read the rest of its output, so that a full pipe does not stop it.
     std::thread::spawn(move || lines.for_each(drop));
-    (running, rest.split_whitespace().next().unwrap_or_default().trim_end_matches('.').to_owned())
+    Some((running, rest.split_whitespace().next().unwrap_or_default().trim_end_matches('.').to_owned()))
+}
+
+/// Starts ChromeDriver and returns its port. It chooses a free port for IPv6 and then needs the same one for IPv4, so it ends
+/// if another process has that one.
+fn start_driver() -> (Killed, String) {
+    let mut command = Command::new("chromedriver");
+    command.arg("--port=0");
+    let started = (0..10).find_map(|_| try_start(&mut command, "started successfully on port "));
+    started.expect("ChromeDriver starts")
 }
 
 pub(crate) struct Browser {
@@ -51,9 +64,7 @@ impl Drop for Browser {
 
 impl Browser {
     pub(crate) async fn open() -> Self {
-        let mut command = Command::new("chromedriver");
-        command.arg("--port=0");
-        let (driver, port) = start(command, "started successfully on port ");
+        let (driver, port) = start_driver();
         let profile = tempfile::tempdir().unwrap();
         let mut args: Vec<String> = [
             "--headless",
