@@ -38,10 +38,11 @@ pub(super) fn ending(row: &Row) -> Result<Option<Ending>, StoreError> {
 /// The condition that an intent may have failed with this cause: one of its texts begins with it. Whether it did is
 /// decided by [`cause_of_failure`].
 pub(super) fn may_have_cause(values: &mut Values, cause: &str) -> String {
-    // LEFT counts UTF-16 units.
+    // In this collation LEFT counts UTF-16 units, in others it may count characters. It may cut a character in two, which does
+    // no harm because the result is only compared.
     let length = values.count(cause.encode_utf16().count());
     let cause = values.text(cause);
-    let begins = |column: &str| format!("LEFT({column}, {length}) COLLATE Latin1_General_100_BIN2 = {cause}");
+    let begins = |column: &str| format!("LEFT({column} COLLATE Latin1_General_100_BIN2, {length}) = {cause}");
     let columns = ["i.rejected_reason", "a.outcome_reason", "a.error", "CAST(i.exhausted_reason AS NVARCHAR(20))"];
     format!("({})", columns.map(begins).join(" OR "))
 }
