@@ -53,6 +53,11 @@ pub(super) fn has_message(message_id: &str) -> [Value; 3] {
     [Value::Integer(BUCKET_BITS.into()), Value::Integer(hash(message_id)), Value::Text(message_id.to_owned())]
 }
 
+/// The first and the last bucket, in two subqueries: SQLite finds one end in the index, but scans the table if one query asks
+/// for both.
+pub(super) const BUCKETS: &str = "SELECT (SELECT min(bucket) FROM submission_gateway_messages),
+    (SELECT max(bucket) FROM submission_gateway_messages)";
+
 /// Returns up to `wanted` intents with numbers below `before` to which a gateway gave this message id and that pass the
 /// filters, newest first. Also returns the last intent that was examined, if the search did not come to the end.
 pub(super) fn find(
@@ -62,8 +67,7 @@ pub(super) fn find(
     filters: &Filters,
     wanted: usize,
 ) -> Result<(Vec<Intent>, Option<Intent>), rusqlite::Error> {
-    let ends = "SELECT min(bucket), max(bucket) FROM submission_gateway_messages";
-    let ends = snapshot.prepare_cached(ends)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let ends = snapshot.prepare_cached(BUCKETS)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let (Some(oldest), Some(newest)): (Option<i64>, Option<i64>) = ends else { return Ok((Vec::new(), None)) };
     let newest = newest.min(before.saturating_sub(1) >> BUCKET_BITS);
     let mut candidates = snapshot.prepare_cached(
