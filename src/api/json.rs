@@ -278,7 +278,7 @@ pub struct TargetJson {
     /// active.
     #[serde(skip_serializing_if = "Option::is_none")]
     paused_by: Option<String>,
-    /// Why, in the words of whoever paused it. Absent while it is active, and if no reason was given.
+    /// Why, in the words of the person who paused it. Absent while it is active, and if no reason was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pause_reason: Option<String>,
     /// Whether the target is in the registry. One that is not accepts no new intents.

@@ -58,7 +58,7 @@ pub(super) async fn run(LeaseCommand::Reset(args): LeaseCommand) -> CommandResul
     Ok(())
 }
 
-/// Whoever runs this command, as the environment of the process says.
+/// The user who runs this command, as the environment of the process says.
 fn local_user() -> Actor {
     let variables = Variables::of_process();
     let user = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| variables.get(name));

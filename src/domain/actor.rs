@@ -16,7 +16,7 @@ pub enum ActorKind {
     Loopback,
     /// Somebody on another machine who did not have to sign in, because `SM_AUTH` is off.
     Anonymous,
-    /// Whoever ran a command that works on the store itself, such as `lease reset`.
+    /// The user who ran a command that works on the store itself, such as `lease reset`.
     CommandLine,
     /// The service itself, because it is configured to do something.
     Service,

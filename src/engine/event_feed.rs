@@ -162,7 +162,7 @@ impl EventFeed {
         self.0.store.events(EventQuery { after, filter: EventFilter::All, limit: PAGE, examine: PAGE }).await
     }
 
-    /// Sends a page to all subscribers. Its end is announced first: whoever subscribes later reads the page from the store.
+    /// Sends a page to all subscribers. Its end is announced first: a later subscriber reads the page from the store.
     fn send(&self, EventPage { events, next, .. }: EventPage) {
         let sent = self.0.progress.borrow().map_or(next, |progress| progress.sent);
         if !events.is_empty() {

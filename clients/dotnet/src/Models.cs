@@ -696,7 +696,7 @@ namespace SubmissionManager.Models
         /// <summary>The target's own limit of attempts in progress at the same time, if it has one.</summary>
         public long? MaxInFlight { get { return GetInteger("maxInFlight"); } set { Set("maxInFlight", value); } }
 
-        /// <summary>Why, in the words of whoever paused it. Absent while it is active, and if no reason was given.</summary>
+        /// <summary>Why, in the words of the person who paused it. Absent while it is active, and if no reason was given.</summary>
         public string PauseReason { get { return GetString("pauseReason"); } set { Set("pauseReason", value); } }
 
         /// <summary>When the target was paused. Absent while it is active.</summary>

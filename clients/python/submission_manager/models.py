@@ -610,7 +610,7 @@ class Target(_Target, total=False):
     attemptTimeoutSeconds: Union[int, None]
     # The target's own limit of attempts in progress at the same time, if it has one.
     maxInFlight: Union[int, None]
-    # Why, in the words of whoever paused it. Absent while it is active, and if no reason was given.
+    # Why, in the words of the person who paused it. Absent while it is active, and if no reason was given.
     pauseReason: Union[str, None]
     # When the target was paused. Absent while it is active.
     pausedAt: Union[str, None]

@@ -520,7 +520,7 @@ export interface Target {
   attemptTimeoutSeconds?: number | null;
   /** The target's own limit of attempts in progress at the same time, if it has one. */
   maxInFlight?: number | null;
-  /** Why, in the words of whoever paused it. Absent while it is active, and if no reason was given. */
+  /** Why, in the words of the person who paused it. Absent while it is active, and if no reason was given. */
   pauseReason?: string | null;
   /** When the target was paused. Absent while it is active. */
   pausedAt?: string | null;

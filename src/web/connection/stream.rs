@@ -174,7 +174,7 @@ impl AsyncRead for ClientStream {
         if self.ahead.is_empty() {
             let before = buf.filled().len();
             let Some(received) = ready!(self.read_transport(cx, buf))? else {
-                // A client that closes its side may still read a response, but whoever follows a stream has gone.
+                // A client that closes its side may still read a response, but a client that follows a stream has gone.
                 let gone = self.connection.is_streaming().then(|| io::ErrorKind::ConnectionAborted.into());
                 return Poll::Ready(gone.map_or(Ok(()), Err));
             };
