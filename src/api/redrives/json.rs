@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
@@ -23,6 +24,7 @@ const MAX_NOTE_CHARS: usize = 1000;
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlanRequest {
+    #[serde(deserialize_with = "from_object")]
     pub filter: FilterJson,
     /// Whether to include intents whose last attempt was interrupted or timed out. Their gateway may have accepted
     /// them, so it may process them twice.
@@ -32,6 +34,21 @@ pub struct PlanRequest {
     #[serde(default)]
     #[schema(max_length = 1000)]
     pub note: Option<String>,
+}
+
+/// Reads a filter from a JSON object. serde would also accept an array, as the values of the fields in their order, so `[]`
+/// would be the filter that chooses everything.
+fn from_object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FilterJson, D::Error> {
+    let raw = Box::<RawValue>::deserialize(deserializer)?;
+    let found = match raw.get().bytes().next() {
+        Some(b'{') => return serde_json::from_str(raw.get()).map_err(D::Error::custom),
+        Some(b'[') => "array",
+        Some(b'"') => "string",
+        Some(b'n') => "null",
+        Some(b't' | b'f') => "boolean",
+        _ => "number",
+    };
+    Err(D::Error::custom(format!("invalid type: {found}, filter must be an object")))
 }
 
 /// Chooses the failed intents that meet all given conditions; `{}` chooses all failed intents. `intentIds` cannot be
@@ -365,6 +382,8 @@ mod tests {
             ("[]", "must be a JSON object"),
             ("{}", "missing field `filter`"),
             (r#"{"filter":null}"#, "invalid type: null"),
+            (r#"{"filter":[]}"#, "invalid type: array, filter must be an object"),
+            (r#"{"filter":[null,null]}"#, "invalid type: array, filter must be an object"),
             (r#"{"filter":{},"includeUnknown":true}"#, "unknown field `includeUnknown`"),
             (r#"{"filter":{"target":"a"}}"#, "unknown field `target`"),
             (r#"{"filter":{"status":"accepted"}}"#, "filter.status must be rejected or exhausted, not \"accepted\""),

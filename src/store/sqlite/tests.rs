@@ -313,7 +313,7 @@ async fn frequent_queries_use_their_indexes() {
             "submission_intents_rejected (status=? AND rowid<?",
         ),
         (super::redrives::OUTCOMES, "submission_intent_options_redrive (redrive_id=?)"),
-        (super::messages::BUCKETS, "SEARCH submission_gateway_messages USING PRIMARY KEY"),
+        (messages::BUCKETS, "SEARCH submission_gateway_messages USING PRIMARY KEY"),
         (super::redrives::work::NEXT, "PRIMARY KEY (redrive_seq=? AND target_number=?)"),
     ] {
         let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
