@@ -183,6 +183,8 @@ async fn every_action_in_the_console_is_one_entry_and_so_are_sign_ins() {
     let payload = as_user(&api, "oda", "GET", "/ui/intents/ended/payload", "").await;
     assert!(payload.text().contains("secret"), "{}", payload.text());
     assert_eq!(as_user(&api, "oda", "GET", "/ui/intents/unknown/payload", "").await.status, StatusCode::NOT_FOUND);
+    let form = as_user(&api, "oda", "GET", "/ui/intents/ended/edit", "").await;
+    assert!(form.text().contains("secret"), "{}", form.text());
     post("/ui/intents/ended/redeliver", "").await;
     post("/ui/targets/attempts/pause", "reason=%3Cb%3Ebold%3C%2Fb%3E").await;
     as_client(&api, ADMIN, "POST", "/v1/intents", r#"{"intentId":"w","submissionTarget":"attempts"}"#).await;
@@ -192,6 +194,7 @@ async fn every_action_in_the_console_is_one_entry_and_so_are_sign_ins() {
     post("/ui/cancel-intents", "intentId=w&intentId=x&confirmed=on").await;
     post("/ui/targets/attempts/resume", "").await;
     let expected = [
+        ("show_payload", "ended", oda.0, oda.1),
         ("show_payload", "ended", oda.0, oda.1),
         ("redeliver_webhook", "ended", oda.0, oda.1),
         ("pause_target", "attempts", oda.0, oda.1),
@@ -231,7 +234,7 @@ async fn every_action_in_the_console_is_one_entry_and_so_are_sign_ins() {
     let next = page.split("rel=\"next\"").next().unwrap().rsplit("href=\"").next().unwrap();
     let next = next.trim_end_matches(['"', ' ']).replace("&#38;", "&").replace("&amp;", "&");
     let page = as_user(&api, "ann", "GET", &next, "").await.text();
-    assert_eq!(page.matches("looked at a payload").count(), 3, "two entries and the filter: {page}");
+    assert_eq!(page.matches("looked at a payload").count(), 4, "three entries and the filter: {page}");
 }
 
 #[actix::test]
