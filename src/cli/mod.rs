@@ -156,7 +156,7 @@ pub fn run() -> ExitCode {
         Command::Submit(args) => block_on(client::submit(args)),
         Command::Bench(args) => {
             logging::start_quiet();
-            block_on(async move { Ok(bench::run(args).await?) })
+            block_on(bench::run(args))
         }
         Command::History(args) => block_on(client::history(args)),
         Command::Events(args) => block_on(events::run(args)),

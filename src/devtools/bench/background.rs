@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::clients::{self, Load};
+use super::error::{BenchResult, Step};
 use super::gateway::BenchGateway;
 use super::report::{Case, Latencies};
 use super::service::{Deployment, Fill, Hung, Site};
@@ -60,7 +61,7 @@ impl Work {
     }
 
     /// Starts the service so that it does this work, and starts the work.
-    async fn start(self, site: Site) -> Result<Deployment, String> {
+    async fn start(self, site: Site) -> BenchResult<Deployment> {
         match self {
             Self::Purging => Deployment::start(site, Some(RETENTION)).await,
             Self::Redriving { failed } => {
@@ -72,7 +73,7 @@ impl Work {
     }
 
     /// Ends the work, unless it ends with the process.
-    async fn end(self, deployment: &Deployment) -> Result<(), String> {
+    async fn end(self, deployment: &Deployment) -> BenchResult {
         match self {
             Self::Purging => Ok(()),
             Self::Redriving { .. } => deployment.cancel_redrives().await,
@@ -92,7 +93,7 @@ struct Phase {
 }
 
 /// Measures, if one of the two options asks for it. Returns whether it did.
-pub(super) async fn run(args: &BenchArgs) -> Result<bool, String> {
+pub(super) async fn run(args: &BenchArgs) -> BenchResult<bool> {
     let Some(work) = Work::of(args) else { return Ok(false) };
     let name = work.name();
     let mut case = Case::of(args);
@@ -119,9 +120,9 @@ pub(super) async fn run(args: &BenchArgs) -> Result<bool, String> {
         site = deployment.into_site().ok_or("the service was not started here")?;
     }
     gateway.stop().await;
-    let [before, with, after] = phases.as_slice() else { return Err("a phase is missing".to_owned()) };
+    let [before, with, after] = phases.as_slice() else { return Err("a phase is missing".into()) };
     if with.handled == 0 {
-        return Err(format!("the service did no {name}, so nothing was measured"));
+        return Err(format!("the service did no {name}, so nothing was measured").into());
     }
     let without = (before.submit.p99() + after.submit.p99()) / 2;
     let ratio = with.submit.p99().as_secs_f64() / without.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -141,8 +142,7 @@ pub(super) async fn run(args: &BenchArgs) -> Result<bool, String> {
             "finishedBefore": case.fill.finished, "failedBefore": case.fill.failed, "without": phase(before),
             "with": phase(with), "withoutAgain": phase(after), "p99Ratio": ratio, "handledPerSubmitted": per_submitted,
         }});
-        std::fs::write(path, format!("{report:#}\n"))
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        std::fs::write(path, format!("{report:#}\n")).step(|| format!("cannot write {}", path.display()))?;
     }
     Ok(true)
 }
@@ -153,7 +153,7 @@ async fn phase(
     deployment: &Deployment,
     work: Work,
     working: bool,
-) -> Result<Phase, String> {
+) -> BenchResult<Phase> {
     let load = Load {
         url: deployment.url.clone(),
         targets: deployment.targets.clone(),

@@ -1,6 +1,7 @@
 //! Measures what this machine can do with the same libraries but without the service: each part of a submission on its own,
 //! as fast as possible.
 
+use std::error::Error;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +13,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::clients::{self, Load, Pace};
+use super::error::{BenchResult, Step};
 use super::gateway::BenchGateway;
 use super::sqlserver::{self, Server};
 use crate::platform::clock::monotonic;
-use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::{OpenError, SqliteStore};
 
 /// How long each part is measured.
 const DURATION: Duration = Duration::from_secs(4);
@@ -41,23 +43,21 @@ impl Ceilings {
         clients: usize,
         parent: Option<&Path>,
         server: Option<&Server>,
-    ) -> Result<Self, String> {
+    ) -> BenchResult<Self> {
         eprintln!("measuring ceilings: what this machine can do without the service");
         let http_in = http_in(payload, clients).await?;
         let http_out = http_out(payload, clients).await?;
         if let Some(server) = server {
             let store = sqlserver::measure_ceiling(server, payload, ROWS, DURATION).await;
-            let store = store.map_err(|error| format!("cannot measure the server: {error}"))?;
+            let store = store.step(|| "cannot measure the server")?;
             return Ok(Self { http_in, http_out, store });
         }
         let directory = match parent {
             Some(parent) => tempfile::tempdir_in(parent),
             None => tempfile::tempdir(),
-        }
-        .map_err(|error| error.to_string())?;
+        }?;
         let path = directory.path().join("ceiling.db");
-        let stored = tokio::task::spawn_blocking(move || store(&path, payload)).await;
-        let store = stored.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        let store = tokio::task::spawn_blocking(move || store(&path, payload)).await??;
         Ok(Self { http_in, http_out, store })
     }
 
@@ -94,7 +94,7 @@ struct Submission<'a> {
     payload: Option<&'a RawValue>,
 }
 
-async fn http_in(payload: usize, clients: usize) -> Result<f64, String> {
+async fn http_in(payload: usize, clients: usize) -> BenchResult<f64> {
     let answer = |body: web::Bytes| async move {
         match serde_json::from_slice::<Submission<'_>>(&body) {
             Ok(submission) => HttpResponse::Ok().json(serde_json::json!({
@@ -109,8 +109,7 @@ async fn http_in(payload: usize, clients: usize) -> Result<f64, String> {
         .workers(crate::web::workers())
         .disable_signals()
         .shutdown_timeout(0)
-        .bind("127.0.0.1:0")
-        .map_err(|error| error.to_string())?;
+        .bind("127.0.0.1:0")?;
     let url = format!("http://{}", server.addrs()[0]);
     let server = server.run();
     let handle = server.handle();
@@ -122,7 +121,7 @@ async fn http_in(payload: usize, clients: usize) -> Result<f64, String> {
     Ok(submitted.rate())
 }
 
-async fn http_out(payload: usize, clients: usize) -> Result<f64, String> {
+async fn http_out(payload: usize, clients: usize) -> BenchResult<f64> {
     let gateway = BenchGateway::start(Duration::ZERO, 0)?;
     let client = awc::Client::builder().connector(awc::Connector::new().limit(0)).finish();
     let (body, url) = (web::Bytes::from("x".repeat(payload)), format!("{}/sms/send", gateway.url));
@@ -133,11 +132,11 @@ async fn http_out(payload: usize, clients: usize) -> Result<f64, String> {
             let mut calls = 0_usize;
             while monotonic().duration_since(began) < DURATION {
                 let request = client.post(&url).content_type("application/json").send_body(body.clone());
-                let mut response = request.await.map_err(|error| error.to_string())?;
-                response.body().await.map_err(|error| error.to_string())?;
+                let mut response = request.await?;
+                response.body().await?;
                 calls += 1;
             }
-            Ok::<_, String>(calls)
+            Ok::<_, Box<dyn Error>>(calls)
         }
     }))
     .await;
@@ -147,9 +146,18 @@ async fn http_out(payload: usize, clients: usize) -> Result<f64, String> {
     Ok(rate)
 }
 
+/// SQLite could not be measured.
+#[derive(Debug, thiserror::Error)]
+enum NotMeasured {
+    #[error("cannot create the store")]
+    Open(#[from] OpenError),
+    #[error("cannot write to SQLite")]
+    Write(#[from] rusqlite::Error),
+}
+
 /// Inserts the rows that intents have after they were accepted on their first attempt.
-fn store(path: &Path, payload: usize) -> Result<f64, rusqlite::Error> {
-    SqliteStore::migrate(path).map_err(|error| rusqlite::Error::InvalidPath(error.path))?;
+fn store(path: &Path, payload: usize) -> Result<f64, NotMeasured> {
+    SqliteStore::migrate(path)?;
     let mut connection = Connection::open(path)?;
     connection.execute_batch(
         "PRAGMA synchronous = FULL; PRAGMA cache_size = -65536;

@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::error::{BenchResult, Step};
 use super::gateway::FirstArrivals;
 use crate::platform::clock::monotonic;
 
@@ -88,10 +89,10 @@ impl Submitted {
 }
 
 /// Submits for as long as the load says.
-pub(super) async fn drive(load: Load, mut progress: impl FnMut(&dyn Fn() -> String)) -> Result<Submitted, String> {
+pub(super) async fn drive(load: Load, mut progress: impl FnMut(&dyn Fn() -> String)) -> BenchResult<Submitted> {
     let run = format!("{:08x}", fastrand::u32(..));
     let client = Rc::new(Client::new(&load, &run));
-    client.submit(&[0]).await.map_err(|error| format!("the service does not take a first intent: {error}"))?;
+    client.submit(&[0]).await.step(|| "the service does not take a first intent")?;
     let began = monotonic();
     let shared = Rc::new(Shared { entries: RefCell::default(), next: RefCell::new(1) });
     let until = began + load.duration;
@@ -191,19 +192,18 @@ impl Client {
     }
 
     /// Submits these intents, together if there are several. Fails if any of them is refused.
-    async fn submit(&self, numbers: &[usize]) -> Result<(), String> {
+    async fn submit(&self, numbers: &[usize]) -> BenchResult {
         let items: Vec<String> = numbers.iter().map(|number| self.submission(*number)).collect();
         let (url, kind) = match items.len() {
             1 => (self.url.clone(), "application/json"),
             _ => (format!("{}/batch", self.url), "application/x-ndjson"),
         };
-        let mut response = self.http.post(url).content_type(kind).send_body(items.join("\n")).await.map_err(text)?;
-        let body = response.body().limit(MAX_RESPONSE_BYTES).await.map_err(text)?;
+        let mut response = self.http.post(url).content_type(kind).send_body(items.join("\n")).await?;
+        let body = response.body().limit(MAX_RESPONSE_BYTES).await?;
         let refused = response.status() != 200 || body.windows(REFUSED.len()).any(|found| found == REFUSED);
-        if refused { Err(format!("{}: {}", response.status(), String::from_utf8_lossy(&body))) } else { Ok(()) }
+        if refused {
+            return Err(format!("{}: {}", response.status(), String::from_utf8_lossy(&body)).into());
+        }
+        Ok(())
     }
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }

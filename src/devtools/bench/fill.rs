@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, params};
 
+use super::error::BenchResult;
 use super::service::Fill;
 use crate::domain::contract::ContractSnapshot;
 use crate::domain::outcome::cause_of_error;
@@ -16,17 +17,14 @@ const STEP: u64 = 100_000;
 const DAY_MICROS: i64 = 24 * 3600 * 1_000_000;
 
 /// Creates the store and fills it.
-pub(super) fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Result<(), String> {
-    let text = |error: rusqlite::Error| error.to_string();
-    SqliteStore::migrate(path).map_err(|error| error.to_string())?;
+pub(super) fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> BenchResult {
+    SqliteStore::migrate(path)?;
     if fill.total() == 0 {
         return Ok(());
     }
-    let connection = Connection::open(path).map_err(text)?;
-    connection
-        .execute_batch("PRAGMA synchronous = OFF; PRAGMA cache_size = -262144; PRAGMA foreign_keys = OFF;")
-        .map_err(text)?;
-    insert_contract(&connection, contract).map_err(text)?;
+    let connection = Connection::open(path)?;
+    connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA cache_size = -262144; PRAGMA foreign_keys = OFF;")?;
+    insert_contract(&connection, contract)?;
     let now = WallClock::system().now().micros();
     let total = fill.total();
     let mut from = 0;
@@ -49,43 +47,35 @@ pub(super) fn fill(path: &Path, fill: &Fill, contract: &ContractSnapshot) -> Res
         let failed = i64::try_from(fill.failed).unwrap_or(i64::MAX);
         let ended = i64::try_from(fill.failed + fill.finished).unwrap_or(i64::MAX);
         let (first, behind) = (i64::try_from(from).unwrap_or(0), i64::try_from(to).unwrap_or(0));
-        connection
-            .execute(intents, params![first, behind, spread, ended, now, DAY_MICROS, first_come, failed])
-            .map_err(text)?;
-        connection
-            .execute(
-                "INSERT INTO submission_payloads SELECT intent_seq, zeroblob(200) FROM submission_intents
+        connection.execute(intents, params![first, behind, spread, ended, now, DAY_MICROS, first_come, failed])?;
+        connection.execute(
+            "INSERT INTO submission_payloads SELECT intent_seq, zeroblob(200) FROM submission_intents
                  WHERE intent_seq > ?1 AND intent_seq <= ?2",
-                params![first, behind],
-            )
-            .map_err(text)?;
-        connection
-            .execute(
-                "INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at,
+            params![first, behind],
+        )?;
+        connection.execute(
+            "INSERT INTO submission_attempts (intent_seq, attempt_number, lease_epoch, started_at, finished_at,
                     outcome_status, error, gateway_message_id)
                  SELECT intent_seq, 1, 1, created_at, completed_at, iif(status = 'accepted', 'accepted', NULL),
                     iif(status = 'accepted', NULL, 'gateway answered HTTP 500'), iif(status = 'accepted', 'bench', NULL)
                  FROM submission_intents WHERE intent_seq > ?1 AND intent_seq <= ?2 AND status <> 'pending'",
-                params![first, behind],
-            )
-            .map_err(text)?;
+            params![first, behind],
+        )?;
         // The hashes are random, because only their number matters.
-        connection
-            .execute(
-                "INSERT INTO submission_gateway_messages
+        connection.execute(
+            "INSERT INTO submission_gateway_messages
                  SELECT intent_seq >> 10, random() & 4294967295, intent_seq FROM submission_intents
                  WHERE intent_seq > ?1 AND intent_seq <= ?2 AND status = 'accepted'",
-                params![first, behind],
-            )
-            .map_err(text)?;
+            params![first, behind],
+        )?;
         from = to;
     }
     if fill.failed > 0 {
-        count_failures(&connection, fill.failed, now).map_err(text)?;
+        count_failures(&connection, fill.failed, now)?;
     }
-    connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE);").map_err(text)?;
+    connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE);")?;
     // Everything is on disk before anything is measured.
-    std::fs::File::open(path).and_then(|file| file.sync_all()).map_err(|error| error.to_string())?;
+    std::fs::File::open(path).and_then(|file| file.sync_all())?;
     let Fill { finished, failed, waiting, .. } = fill;
     eprintln!("\r\x1b[K  the store has {finished} finished, {failed} failed and {waiting} waiting intents");
     Ok(())

@@ -7,6 +7,7 @@ use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use tokio::time::Instant;
 
+use super::error::{BenchResult, Step};
 use crate::platform::clock::monotonic;
 
 /// The path on which it also accepts webhooks.
@@ -41,7 +42,7 @@ impl FirstArrivals {
 
 impl BenchGateway {
     /// Starts a gateway. The first attempt of `retried` percent of the intents fails.
-    pub(super) fn start(latency: Duration, retried: u32) -> Result<Self, String> {
+    pub(super) fn start(latency: Duration, retried: u32) -> BenchResult<Self> {
         let arrivals = FirstArrivals::default();
         let (noted, served) = (arrivals.clone(), Arc::<Mutex<(u32, Duration)>>::default());
         let spans = Arc::clone(&served);
@@ -66,7 +67,7 @@ impl BenchGateway {
         .disable_signals()
         .shutdown_timeout(0)
         .bind("127.0.0.1:0")
-        .map_err(|error| format!("cannot start a gateway: {error}"))?;
+        .step(|| "cannot start a gateway")?;
         let url = format!("http://{}", server.addrs()[0]);
         let server = server.run();
         let handle = server.handle();

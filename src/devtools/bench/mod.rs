@@ -7,6 +7,7 @@
 mod background;
 mod ceilings;
 mod clients;
+mod error;
 mod fill;
 mod gateway;
 mod pages;
@@ -14,6 +15,7 @@ mod report;
 mod service;
 mod sqlserver;
 
+use std::error::Error;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +24,7 @@ use clap::Args;
 
 use self::ceilings::Ceilings;
 use self::clients::{Load, Pace};
+use self::error::{BenchResult, Step};
 use self::gateway::BenchGateway;
 use self::report::{Case, Held, Latencies};
 use self::service::{Deployment, Fill, Hung, Place, Site};
@@ -136,7 +139,7 @@ pub enum Receiver {
     Dead,
 }
 
-pub async fn run(args: BenchArgs) -> Result<(), String> {
+pub async fn run(args: BenchArgs) -> Result<(), Box<dyn Error>> {
     if cfg!(debug_assertions) {
         eprintln!("this is a debug build, whose numbers mean nothing; use cargo run --release -- bench");
     }
@@ -164,7 +167,7 @@ pub async fn run(args: BenchArgs) -> Result<(), String> {
     }
     if let Some(path) = &args.json {
         let json = report::json(ceilings.as_ref(), &cases);
-        std::fs::write(path, json).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        std::fs::write(path, json).step(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
@@ -183,13 +186,13 @@ fn cases_of(args: &BenchArgs) -> Vec<Case> {
 
 impl BenchArgs {
     /// The SQL Server that stores are made on, if there is one.
-    fn server(&self) -> Result<Option<Server>, String> {
+    fn server(&self) -> BenchResult<Option<Server>> {
         let server = |text: &String| Server::new(text, self.store_password.clone(), self.store_token_file.clone());
         self.store.as_ref().map(server).transpose()
     }
 
     /// Where stores are made.
-    fn place(&self) -> Result<Place, String> {
+    fn place(&self) -> BenchResult<Place> {
         Ok(match self.server()? {
             Some(server) => Place::Server(server),
             None => Place::Directory(self.directory.clone()),
@@ -242,12 +245,12 @@ fn suite(args: &BenchArgs) -> Vec<Case> {
 }
 
 /// Runs one case. Also returns the times of the console pages as text, if they were requested.
-async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> Result<(Held, String), String> {
+async fn hold(args: &BenchArgs, case: &Case, ceilings: Option<&Ceilings>) -> BenchResult<(Held, String)> {
     eprintln!("{}: {}", case.name, case.describe());
     let gateway = BenchGateway::start(Duration::from_millis(case.gateway_millis), case.retried)?;
     // The kernel accepts connections for this listener, but nothing ever reads from them.
-    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;
-    let silent_url = format!("http://{}", silent.local_addr().map_err(|error| error.to_string())?);
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+    let silent_url = format!("http://{}", silent.local_addr()?);
     let webhook = match case.webhook {
         None => None,
         Some(Receiver::Alive) => Some(format!("{}{}", gateway.url, gateway::RECEIVER_PATH)),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::error::BenchResult;
 use super::service::Deployment;
 use crate::platform::clock::monotonic;
 
@@ -38,7 +39,7 @@ pub(super) struct PageTime {
     pub longest: Duration,
 }
 
-pub(super) async fn measure(deployment: &Deployment) -> Result<Vec<PageTime>, String> {
+pub(super) async fn measure(deployment: &Deployment) -> BenchResult<Vec<PageTime>> {
     let mut times = Vec::new();
     for (name, path) in PAGES {
         let mut took = Vec::with_capacity(TIMES);

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::clients::Submitted;
+use super::error::{BenchResult, Step};
 use super::fill;
 use super::sqlserver::{self, BenchDatabase, Counters, Server};
 use crate::config::registry::Registry;
@@ -103,15 +104,13 @@ impl Site {
         hung: Hung,
         fill: &Fill,
         place: Place,
-    ) -> Result<Self, String> {
-        let text = |error: std::io::Error| error.to_string();
+    ) -> BenchResult<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix("submission-manager-bench-");
         let directory = match &place {
             Place::Directory(Some(parent)) => builder.tempdir_in(parent),
             Place::Directory(None) | Place::Server(_) => builder.tempdir(),
-        }
-        .map_err(text)?;
+        }?;
         let targets: Vec<_> = (0..fill.targets).map(|number| format!("bench.{number}")).collect();
         let entry = |(number, name): (usize, &String)| {
             let mut entry = json!({ "submissionTarget": name, "gatewayType": "sms",
@@ -130,17 +129,17 @@ impl Site {
         }));
         let registry = json!({ "allowUnsignedWebhooks": true, "targets": entries });
         let mut site = Self { directory, database: None, targets, hung: hung.gateways };
-        std::fs::write(site.registry(), registry.to_string()).map_err(text)?;
+        std::fs::write(site.registry(), registry.to_string())?;
         let contracts =
             Registry::parse(&registry.to_string(), &Variables::of_process()).map_err(|errors| format!("{errors:?}"))?;
         let first = TargetName::parse(&site.targets[0]).ok().and_then(|name| contracts.contract(&name));
         let contract = first.ok_or("the registry has no target")?;
-        let unfilled = |error: String| format!("cannot fill the store: {error}");
+        let unfilled = || "cannot fill the store";
         match place {
-            Place::Directory(_) => fill::fill(&site.file(), fill, &contract).map_err(unfilled)?,
+            Place::Directory(_) => fill::fill(&site.file(), fill, &contract).step(unfilled)?,
             Place::Server(server) => {
-                let database = server.create().await.map_err(unfilled)?;
-                sqlserver::fill(&database, fill, &contract).await.map_err(unfilled)?;
+                let database = server.create().await.step(unfilled)?;
+                sqlserver::fill(&database, fill, &contract).await.step(unfilled)?;
                 site.database = Some(database);
             }
         }
@@ -179,9 +178,8 @@ impl Deployment {
     }
 
     /// Starts the service on a site, with `SM_RETENTION` set to `retention` if it is given.
-    pub(super) async fn start(site: Site, retention: Option<&str>) -> Result<Self, String> {
-        let text = |error: std::io::Error| error.to_string();
-        let mut command = Command::new(std::env::current_exe().map_err(text)?);
+    pub(super) async fn start(site: Site, retention: Option<&str>) -> BenchResult<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("serve")
             .env("SM_LISTEN", "127.0.0.1:0")
@@ -196,47 +194,47 @@ impl Deployment {
         if let Some(retention) = retention {
             command.env("SM_RETENTION", retention);
         }
-        let mut child = command.spawn().map_err(text)?;
+        let mut child = command.spawn().step(|| "cannot start the service")?;
         let log = child.stderr.take().ok_or("the service has no log")?;
         let own = Own { child: Process(child), site };
-        let (url, leader_ready) =
-            tokio::task::spawn_blocking(move || watch_start(log)).await.map_err(|e| e.to_string())??;
+        let (url, leader_ready) = tokio::task::spawn_blocking(move || watch_start(log)).await??;
         let (targets, hung) = (own.site.targets.clone(), own.site.hung);
         let deployment = Self { url, targets, leader_ready: Some(leader_ready), own: Some(own), http: client() };
         deployment.submit_to_hung(hung).await?;
         Ok(deployment)
     }
 
-    async fn submit_to_hung(&self, gateways: u32) -> Result<(), String> {
+    async fn submit_to_hung(&self, gateways: u32) -> BenchResult {
         for (number, gateway) in
             (0..HUNG_BACKLOG).flat_map(|number| (0..gateways).map(move |gateway| (number, gateway)))
         {
             let intent = json!({ "intentId": format!("hung {gateway} {number}"), "submissionTarget": format!("hung.{gateway}"),
                 "payload": {} });
             let request = self.http.post(format!("{}/v1/intents", self.url)).send_json(&intent);
-            let response = request.await.map_err(|error| format!("cannot submit to a hung gateway: {error}"))?;
+            let response = request.await.step(|| "cannot submit to a hung gateway")?;
             if !response.status().is_success() {
                 return Err(format!(
                     "cannot submit to a hung gateway: the service responded with {}",
                     response.status()
-                ));
+                )
+                .into());
             }
         }
         Ok(())
     }
 
     /// Plans and starts a redrive of all failed intents, as fast as one may be. Fails if it has other than `failed` intents.
-    pub(super) async fn redrive(&self, failed: u64) -> Result<(), String> {
+    pub(super) async fn redrive(&self, failed: u64) -> BenchResult {
         let plan = self.post("/v1/redrives", json!({ "filter": {} })).await?;
         if plan["count"] != failed {
-            return Err(format!("the redrive has {} intents instead of {failed}", plan["count"]));
+            return Err(format!("the redrive has {} intents instead of {failed}", plan["count"]).into());
         }
         let id = plan["redriveId"].as_str().ok_or("the redrive has no id")?;
         self.post(&format!("/v1/redrives/{id}/start"), json!({ "ratePerSecond": RedriveRate::MAX })).await.map(drop)
     }
 
     /// Cancels the redrives that run.
-    pub(super) async fn cancel_redrives(&self) -> Result<(), String> {
+    pub(super) async fn cancel_redrives(&self) -> BenchResult {
         let page: Value = parsed(&self.get("/v1/redrives").await?)?;
         let running = page["redrives"].as_array().into_iter().flatten().filter(|redrive| redrive["state"] == "running");
         for id in running.filter_map(|redrive| redrive["redriveId"].as_str()) {
@@ -245,13 +243,13 @@ impl Deployment {
         Ok(())
     }
 
-    async fn post(&self, path: &str, body: Value) -> Result<Value, String> {
+    async fn post(&self, path: &str, body: Value) -> BenchResult<Value> {
         let request = self.http.post(format!("{}{path}", self.url)).send_json(&body);
-        let mut response = request.await.map_err(|error| format!("POST {path}: {error}"))?;
-        let body = response.body().await.map_err(|error| format!("POST {path}: {error}"))?;
+        let mut response = request.await.step(|| format!("POST {path}"))?;
+        let body = response.body().await.step(|| format!("POST {path}"))?;
         let text = String::from_utf8_lossy(&body);
         if !response.status().is_success() {
-            return Err(format!("POST {path}: the service responded with {}: {text}", response.status()));
+            return Err(format!("POST {path}: the service responded with {}: {text}", response.status()).into());
         }
         parsed(&text)
     }
@@ -273,7 +271,7 @@ impl Deployment {
     }
 
     /// What its SQL Server has counted so far, and the round trips to it; `None` if it has none.
-    pub(super) async fn spent(&self) -> Result<Option<(Counters, usize)>, String> {
+    pub(super) async fn spent(&self) -> BenchResult<Option<(Counters, usize)>> {
         // Each call waits for a connection once.
         const ROUND_TRIPS: &str = "submission_store_connection_wait_seconds_count";
         let Some(database) = self.own.as_ref().and_then(|own| own.site.database.as_ref()) else { return Ok(None) };
@@ -281,7 +279,7 @@ impl Deployment {
     }
 
     /// How many intents have ended by now; `None` if the process is not ours and may have others.
-    pub(super) async fn ended(&self) -> Result<Option<usize>, String> {
+    pub(super) async fn ended(&self) -> BenchResult<Option<usize>> {
         match self.own {
             Some(_) => self.terminal_total().await.map(Some),
             None => Ok(None),
@@ -293,7 +291,7 @@ impl Deployment {
         &self,
         submitted: &Submitted,
         mut progress: impl FnMut(&dyn Fn() -> String),
-    ) -> Result<Duration, String> {
+    ) -> BenchResult<Duration> {
         const PATIENCE: Duration = Duration::from_secs(600);
         let wanted = submitted.answered() + 1; // One more intent was submitted before the others.
         loop {
@@ -306,32 +304,32 @@ impl Deployment {
                 return Ok(waited);
             }
             if waited > PATIENCE {
-                return Err(format!("{} intents have not ended after {waited:?}", wanted - ended));
+                return Err(format!("{} intents have not ended after {waited:?}", wanted - ended).into());
             }
             progress(&|| format!("{ended} of {wanted} have ended"));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    async fn terminal_total(&self) -> Result<usize, String> {
+    async fn terminal_total(&self) -> BenchResult<usize> {
         self.total("submission_intents_terminal_total").await
     }
 
     /// The sum of a counter over its labels.
-    pub(super) async fn total(&self, counter: &str) -> Result<usize, String> {
+    pub(super) async fn total(&self, counter: &str) -> BenchResult<usize> {
         let text = self.get("/metrics").await?;
         let counts = text.lines().filter(|line| line.starts_with(counter));
         let total: f64 = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum();
         Ok(total as usize)
     }
 
-    async fn some_pending(&self) -> Result<bool, String> {
+    async fn some_pending(&self) -> BenchResult<bool> {
         let page: Value = parsed(&self.get("/v1/intents?status=pending&limit=1").await?)?;
         Ok(page["intents"].as_array().is_some_and(|intents| !intents.is_empty()))
     }
 
     /// The times from creation to end of all intents of the run, by the store's clock.
-    pub(super) async fn times_to_terminal(&self, submitted: &Submitted) -> Result<Vec<Duration>, String> {
+    pub(super) async fn times_to_terminal(&self, submitted: &Submitted) -> BenchResult<Vec<Duration>> {
         let wanted = submitted.answered();
         let mut times = Vec::with_capacity(wanted);
         let mut cursor = String::new();
@@ -352,14 +350,14 @@ impl Deployment {
         Ok(times)
     }
 
-    pub(super) async fn get(&self, path: &str) -> Result<String, String> {
+    pub(super) async fn get(&self, path: &str) -> BenchResult<String> {
         let request = self.http.get(format!("{}{path}", self.url));
-        let mut response = request.send().await.map_err(|error| format!("GET {path}: {error}"))?;
-        let body = response.body().limit(64 * 1024 * 1024).await.map_err(|error| format!("GET {path}: {error}"))?;
+        let mut response = request.send().await.step(|| format!("GET {path}"))?;
+        let body = response.body().limit(64 * 1024 * 1024).await.step(|| format!("GET {path}"))?;
         if !response.status().is_success() {
-            return Err(format!("GET {path}: the service responded with {}", response.status()));
+            return Err(format!("GET {path}: the service responded with {}", response.status()).into());
         }
-        String::from_utf8(body.to_vec()).map_err(|error| error.to_string())
+        Ok(String::from_utf8(body.to_vec())?)
     }
 }
 
@@ -367,13 +365,20 @@ fn client() -> awc::Client {
     awc::Client::builder().timeout(Duration::from_secs(60)).finish()
 }
 
-fn parsed(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("not JSON ({error}): {text}"))
+fn parsed(text: &str) -> BenchResult<Value> {
+    Ok(serde_json::from_str(text).step(|| format!("not JSON: {text}"))?)
+}
+
+/// The service ended before it led.
+#[derive(Debug, thiserror::Error)]
+#[error("the service did not start: {last_line}")]
+struct NotStarted {
+    last_line: String,
 }
 
 /// Reads the log until the service leads. Returns its URL, and how long it took from acquiring the lease until it was ready.
 /// A thread continues to read the log, so that the service never blocks on a full pipe.
-fn watch_start(log: impl std::io::Read + Send + 'static) -> Result<(String, Duration), String> {
+fn watch_start(log: impl std::io::Read + Send + 'static) -> Result<(String, Duration), NotStarted> {
     let mut lines = BufReader::new(log).lines();
     let (mut url, mut acquired) = (None, None::<Instant>);
     let mut seen = String::new();
@@ -391,7 +396,7 @@ fn watch_start(log: impl std::io::Read + Send + 'static) -> Result<(String, Dura
         }
         seen = line;
     }
-    Err(format!("the service did not start: {seen}"))
+    Err(NotStarted { last_line: seen })
 }
 
 /// The resources that a process and its files, if it keeps any, use.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::super::error::BenchResult;
 use super::{Server, number, run};
 use crate::platform::clock::monotonic;
 
@@ -39,7 +40,7 @@ WHERE intent_seq IN (SELECT seq FROM OPENJSON(@P1) WITH (seq BIGINT));
 COMMIT TRANSACTION;";
 
 /// Returns intents per second with `rows` intents in each batch.
-pub(crate) async fn measure(server: &Server, payload: usize, rows: usize, span: Duration) -> Result<f64, String> {
+pub(crate) async fn measure(server: &Server, payload: usize, rows: usize, span: Duration) -> BenchResult<f64> {
     let database = server.create().await?;
     let mut client = database.connect().await?;
     let payload = vec![b'x'; payload];

@@ -1,5 +1,6 @@
 //! Reads the counters of the server before and after a load. They do not depend on the speed of the machine.
 
+use super::super::error::BenchResult;
 use super::{BenchDatabase, number, run};
 use crate::store::sqlserver::Tds;
 
@@ -30,7 +31,7 @@ const BABELFISH_TRANSACTIONS: &str =
 const BABELFISH_LOG_WRITES: &str = "SELECT CAST(wal_sync AS BIGINT) AS value FROM pg_stat_wal;";
 
 impl Counters {
-    pub(crate) async fn read(database: &BenchDatabase) -> Result<Self, String> {
+    pub(crate) async fn read(database: &BenchDatabase) -> BenchResult<Self> {
         let mut client = database.connect().await?;
         Ok(if database.is_babelfish {
             Self {

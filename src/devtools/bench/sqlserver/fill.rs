@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 use tiberius::ToSql;
 
+use super::super::error::BenchResult;
 use super::super::service::Fill;
 use super::{BenchDatabase, number, run};
 use crate::domain::contract::ContractSnapshot;
@@ -61,7 +62,7 @@ FROM (SELECT k.i, k.i * CAST(2654435761 AS BIGINT) % CAST(4294967296 AS BIGINT) 
     )
 }
 
-pub(crate) async fn fill(database: &BenchDatabase, fill: &Fill, contract: &ContractSnapshot) -> Result<(), String> {
+pub(crate) async fn fill(database: &BenchDatabase, fill: &Fill, contract: &ContractSnapshot) -> BenchResult {
     let total = fill.total();
     if total == 0 {
         return Ok(());
@@ -97,7 +98,7 @@ fn signed(count: u64) -> i64 {
 }
 
 /// Inserts a contract into an empty database. Returns its number and the number of its gateway.
-pub(super) async fn keep_contract(client: &mut Tds, snapshot: &ContractSnapshot) -> Result<(i64, i64), String> {
+pub(super) async fn keep_contract(client: &mut Tds, snapshot: &ContractSnapshot) -> BenchResult<(i64, i64)> {
     let contract = &snapshot.contract;
     let hash = |text: &str| Sha256::digest(text.as_bytes()).to_vec();
     let (url, target) = (contract.gateway_url.as_str(), contract.target.as_str());
@@ -105,5 +106,5 @@ pub(super) async fn keep_contract(client: &mut Tds, snapshot: &ContractSnapshot)
     let values: [&dyn ToSql; 5] = [&hash(url), &url, &hash(json), &target, &json];
     let rows = run(client, CONTRACT, &values).await?;
     let row = rows.first().ok_or("the contract that was just inserted is missing")?;
-    number(row, "contract_id").zip(number(row, "gateway_id")).ok_or_else(|| "the contract has no number".to_owned())
+    number(row, "contract_id").zip(number(row, "gateway_id")).ok_or_else(|| "the contract has no number".into())
 }

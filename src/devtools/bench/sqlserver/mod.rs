@@ -15,7 +15,8 @@ use tiberius::{Row, ToSql};
 pub(super) use self::ceiling::measure as measure_ceiling;
 pub(super) use self::counters::{Counters, Spent};
 pub(super) use self::fill::fill;
-use crate::platform::errors::full_text;
+use super::error::{BenchResult, Step};
+use crate::platform::errors::{BoxError, full_text};
 use crate::store::selection::{Credentials, StoreChoice};
 use crate::store::sqlserver::{PoolSettings, Settings, Tds, connect};
 use crate::telemetry::metrics::Metrics;
@@ -37,9 +38,9 @@ impl Server {
         connection_string: &str,
         password: Option<String>,
         token_file: Option<PathBuf>,
-    ) -> Result<Self, String> {
+    ) -> BenchResult<Self> {
         let server = Self { connection_string: connection_string.to_owned(), password, token_file };
-        server.settings(MASTER).map_err(|error| format!("--store {error}; it must name no Database"))?;
+        server.settings(MASTER).step(|| "--store must be the connection string of a SQL Server, without a Database")?;
         Ok(server)
     }
 
@@ -47,31 +48,29 @@ impl Server {
         format!("{};Database={database}", self.connection_string)
     }
 
-    fn settings(&self, database: &str) -> Result<Settings, String> {
+    fn settings(&self, database: &str) -> BenchResult<Settings> {
         let credentials = Credentials { password: self.password.as_deref(), token_file: self.token_file.as_deref() };
-        match StoreChoice::parse(&self.connection_string(database), credentials, POOL)
-            .map_err(|error| error.to_string())?
-        {
+        match StoreChoice::parse(&self.connection_string(database), credentials, POOL)? {
             StoreChoice::SqlServer(settings) => Ok(*settings),
-            StoreChoice::Sqlite(_) => Err("is for a SQL Server; without it an embedded store is made".to_owned()),
+            StoreChoice::Sqlite(_) => Err("it names a file".into()),
         }
     }
 
     /// Creates a database with the current schema.
-    pub(super) async fn create(&self) -> Result<BenchDatabase, String> {
+    pub(super) async fn create(&self) -> BenchResult<BenchDatabase> {
         let name = format!("submission_manager_bench_{:08x}", fastrand::u32(..));
         let mut client = self.connect(MASTER).await?;
         let is_babelfish = run(&mut client, IS_BABELFISH, &[]).await?.first().and_then(|row| number(row, "value"));
         run(&mut client, &format!("CREATE DATABASE {name}"), &[]).await?;
         let database = BenchDatabase { server: self.clone(), name, is_babelfish: is_babelfish == Some(1) };
-        let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
+        let metrics = Arc::new(Metrics::new()?);
         let choice = StoreChoice::SqlServer(Box::new(self.settings(&database.name)?));
-        choice.migrate(metrics).await.map_err(|error| full_text(&error))?;
+        choice.migrate(metrics).await?;
         Ok(database)
     }
 
-    async fn connect(&self, database: &str) -> Result<Tds, String> {
-        connect(&self.settings(database)?).await.map_err(|error| error.to_string())
+    async fn connect(&self, database: &str) -> BenchResult<Tds> {
+        connect(&self.settings(database)?).await.step(|| "cannot connect to the server").map_err(Into::into)
     }
 }
 
@@ -93,7 +92,7 @@ impl BenchDatabase {
         self.server.connection_string(&self.name)
     }
 
-    pub(super) async fn connect(&self) -> Result<Tds, String> {
+    pub(super) async fn connect(&self) -> BenchResult<Tds> {
         self.server.connect(&self.name).await
     }
 }
@@ -103,19 +102,19 @@ impl Drop for BenchDatabase {
     fn drop(&mut self) {
         let (server, name, is_babelfish) = (self.server.clone(), self.name.clone(), self.is_babelfish);
         let dropping = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|error| error.to_string())?;
-            runtime.block_on(drop_database(&server, &name, is_babelfish))
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let dropped = runtime.block_on(drop_database(&server, &name, is_babelfish));
+            dropped.map_err(|error| BoxError::from(full_text(&*error)))
         });
-        if !matches!(dropping.join(), Ok(Ok(()))) {
-            eprintln!("the database {} could not be dropped: drop it yourself", self.name);
+        if let Ok(Err(error)) = dropping.join() {
+            eprintln!("cannot drop the database {}, drop it yourself: {error}", self.name);
         }
     }
 }
 
 /// Drops a database. Tries again for a while, because the connections of a service that was just killed take a moment
 /// to close.
-async fn drop_database(server: &Server, name: &str, is_babelfish: bool) -> Result<(), String> {
+async fn drop_database(server: &Server, name: &str, is_babelfish: bool) -> BenchResult {
     const TRIES: usize = 50;
     let mut client = server.connect(MASTER).await?;
     if !is_babelfish {
@@ -129,16 +128,16 @@ async fn drop_database(server: &Server, name: &str, is_babelfish: bool) -> Resul
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    result
+    Ok(result?)
 }
 
 /// Runs a batch and returns the rows of its first result set.
-async fn run(client: &mut Tds, sql: &str, values: &[&dyn ToSql]) -> Result<Vec<Row>, String> {
+async fn run(client: &mut Tds, sql: &str, values: &[&dyn ToSql]) -> Result<Vec<Row>, tiberius::error::Error> {
     let results = match client.query(sql, values).await {
         Ok(stream) => stream.into_results().await,
         Err(error) => Err(error),
     };
-    results.map(|sets| sets.into_iter().next().unwrap_or_default()).map_err(|error| error.to_string())
+    results.map(|sets| sets.into_iter().next().unwrap_or_default())
 }
 
 /// Reads a number from a row.
@@ -163,9 +162,9 @@ mod tests {
     #[test]
     fn a_store_is_a_server_without_a_database() {
         let new = |text: &str| Server::new(text, Some("tr0ub4dor".to_owned()), None).map(drop);
-        assert_eq!(new("Server=db;User Id=u"), Ok(()));
+        assert!(new("Server=db;User Id=u").is_ok());
         for text in ["sqlite:data.db", "Server=db;User Id=u;Database=d", "Server=db"] {
-            let error = new(text).unwrap_err();
+            let error = full_text(&*new(text).unwrap_err());
             assert!(error.starts_with("--store ") && !error.contains("tr0ub4dor"), "{text}: {error}");
         }
     }
