@@ -89,10 +89,12 @@ pub(super) struct Fence {
     pub epoch: String,
 }
 
-/// A batch of writes: reads its inputs, makes its changes in one transaction, and returns its results after the commit.
+/// A batch of writes: one transaction that reads its inputs, then locks the rows of the lease and of the clock, then makes
+/// its changes. Its results come after the commit.
 ///
 /// Therefore a client that stops reading holds no locks, and the row of the clock, for which all instances wait, is not
-/// locked while JSON is parsed.
+/// locked while JSON is parsed. Reading the inputs is part of the transaction because Babelfish would otherwise write its
+/// log to disk once more for each batch, to create the table variables.
 #[derive(Default)]
 pub(super) struct Script {
     pub values: Values,
@@ -180,8 +182,8 @@ FROM OPENJSON({json}) WITH ({with}) AS j;"
             changes => format!("\nIF @held = 1\nBEGIN{changes}\nEND;"),
         };
         let sql = format!(
-            "DECLARE @now DATETIME2(6), @held BIGINT = 0, @first BIGINT = 0, @last BIGINT = CAST(9223372036854775807 AS BIGINT){variables};{inputs}
-BEGIN TRANSACTION;{fence}{TICK}{changes}{fenced_changes}
+            "DECLARE @now DATETIME2(6), @held BIGINT = 0, @first BIGINT = 0, @last BIGINT = CAST(9223372036854775807 AS BIGINT){variables};
+BEGIN TRANSACTION;{inputs}{fence}{TICK}{changes}{fenced_changes}
 COMMIT TRANSACTION;
 SELECT @now AS now_at, @held AS held;{answers}"
         );
