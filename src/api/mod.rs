@@ -33,8 +33,12 @@ pub fn routes(config: &mut web::ServiceConfig) {
                 .route(get_or_head().to(intents::list))
                 .route(web::post().to(intents::submit)),
         )
-        // An intent may have the id `batch`, so other methods are for that intent.
-        .service(resource("/v1/intents/batch", "POST").guard(guard::Post()).route(web::post().to(batch::submit_batch)))
+        // An intent may have the id `batch`, so GET and HEAD are for that intent.
+        .service(
+            resource("/v1/intents/batch", "GET, HEAD, POST")
+                .guard(guard::Not(guard::Any(guard::Get()).or(guard::Head())))
+                .route(web::post().to(batch::submit_batch)),
+        )
         .service(resource("/v1/intents/{intentId}", "GET, HEAD").route(get_or_head().to(intents::get)))
         .service(resource("/v1/intents/{intentId}/history", "GET, HEAD").route(get_or_head().to(intents::history)))
         .service(resource("/v1/intents/{intentId}/cancel", "POST").route(web::post().to(cancel::cancel_intent)))

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
 use utoipa::openapi::RefOr;
+use utoipa::openapi::path::Parameter;
 use utoipa::openapi::schema::{AdditionalProperties, Schema};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
@@ -22,7 +23,7 @@ use crate::web::{exact_resource, get_or_head, resource};
                        target's contract allows, and records every attempt. Every intent ends with exactly one of the \
                        statuses accepted, rejected or exhausted."
     ),
-    modifiers(&BearerScheme, &NoUnknownFields),
+    modifiers(&BearerScheme, &NoUnknownFields, &NumbersOfAnySize),
     paths(
         intents::submit,
         batch::submit_batch,
@@ -101,6 +102,24 @@ impl Modify for NoUnknownFields {
         for (_, schema) in schemas.filter(|(name, _)| closed.contains(&name.as_str())) {
             if let RefOr::T(Schema::Object(object)) = schema {
                 object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+            }
+        }
+    }
+}
+
+/// Removes the formats of whole numbers in query strings, such as `int64`. They can have any number of digits, because a
+/// number above the highest one counts as the highest.
+struct NumbersOfAnySize;
+
+impl Modify for NumbersOfAnySize {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let operations = document.paths.paths.values_mut().flat_map(|path| [&mut path.get, &mut path.post]).flatten();
+        for parameter in operations.filter_map(|operation| operation.parameters.as_mut()).flatten() {
+            let RefOr::T(Parameter { name, schema: Some(RefOr::T(Schema::Object(number))), .. }) = parameter else {
+                continue;
+            };
+            if ["limit", "waitSeconds", "wait_seconds"].contains(&name.as_str()) {
+                number.format = None;
             }
         }
     }

@@ -111,6 +111,8 @@ async fn errors_have_one_format() {
         ("POST", "/docs/", "", 405, "method_not_allowed"),
         ("OPTIONS", "/docs/swagger-ui.css", "", 405, "method_not_allowed"),
         ("GET", "/docs/nothing", "", 404, "not_found"),
+        ("GET", "/v1/intents/batch", "", 404, "not_found"),
+        ("PUT", "/v1/intents/batch", "", 405, "method_not_allowed"),
     ];
     for (method, path, body, status, code) in cases {
         let answer = api.call(method, path, body).await;
@@ -119,6 +121,9 @@ async fn errors_have_one_format() {
         assert_eq!(answer.header("allow").is_some(), status == 405, "{method} {path}");
     }
     assert_eq!(api.get("/v1/intents/fine").await.status.as_u16(), 404, "a refused request leaves nothing behind");
+    for (path, allowed) in [("/v1/intents/a", "GET, HEAD"), ("/v1/intents/batch", "GET, HEAD, POST")] {
+        assert_eq!(api.call("DELETE", path, "").await.header("allow"), Some(allowed), "{path}");
+    }
 }
 
 #[actix::test]

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 
 use self::cursor::FeedKind;
 use self::reader::{Feed, FeedReader, SentEvent};
+use self::stream::SentEventJson;
 use super::json::{CommonErrors, ErrorJson};
 use super::wait;
 use crate::domain::client::Scope;
@@ -91,7 +92,7 @@ pub(super) async fn list(request: HttpRequest, deps: web::Data<WebDeps>) -> Resu
         ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that the client got; it takes precedence over `after`"),
     ),
     responses(
-        (status = 200, body = String, content_type = "text/event-stream", description = "Server-sent events"),
+        (status = 200, body = inline(SentEventJson), content_type = "text/event-stream", description = "Server-sent events, each with these fields"),
         (status = 400, body = ErrorJson, description = "A parameter is invalid, or the cursor is of another list or another store"),
         (status = 410, body = ErrorJson, description = "`cursor_expired`: events after the cursor were deleted"),
         CommonErrors,

@@ -11,6 +11,7 @@ use actix_web::http::header;
 use actix_web::web::Bytes;
 use actix_web::{Error, HttpResponse};
 use tokio::time::Instant;
+use utoipa::ToSchema;
 
 use super::reader::{FeedReader, ReadError, SentEvent};
 use crate::platform::clock::monotonic;
@@ -70,6 +71,22 @@ pub(in crate::api) async fn respond(
         Some((Ok::<_, Error>(bytes), stream))
     });
     Ok(response.streaming(body))
+}
+
+/// A server-sent event. The OpenAPI document describes its fields with this type.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only describes the events, which are written field by field")]
+pub(in crate::api) struct SentEventJson {
+    /// The cursor after this event. A comment, which comes while there are no events, has nothing else.
+    #[schema(example = "e65c0b2f3c5d40")]
+    id: Option<String>,
+    /// The type of the event.
+    #[schema(example = "intent.terminal")]
+    event: Option<String>,
+    /// The event as JSON, in the form that the page of events has.
+    data: Option<String>,
+    /// How many milliseconds to wait before connecting again.
+    retry: Option<u32>,
 }
 
 /// One stream of events to a client.

@@ -11,6 +11,7 @@ use super::queries::visible_workspaces;
 use super::{JobError, require_enabled, with_trace};
 use crate::api::events::cursor::FeedKind;
 use crate::api::events::reader::{Feed, FeedReader};
+use crate::api::events::stream::SentEventJson;
 use crate::api::events::{cursor_of, more, page_limit, raw, read, start_of_stream, stream as sse, wait_seconds};
 use crate::domain::client::Scope;
 use crate::domain::intent::checked_name;
@@ -122,7 +123,7 @@ async fn page(request: &HttpRequest, deps: &WebDeps, trace: TraceContext) -> Res
         ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that the client got; it takes precedence over `after`"),
     ),
     responses(
-        (status = 200, body = String, content_type = "text/event-stream", description = "Server-sent events"),
+        (status = 200, body = inline(SentEventJson), content_type = "text/event-stream", description = "Server-sent events, each with these fields"),
         (status = 400, body = JobErrorJson, description = "A parameter is invalid, or the cursor is of another list or another store"),
         (status = 404, body = JobErrorJson, description = "Jobs are not enabled: SM_NODES or SM_API_CLIENTS is not set"),
         (status = 410, body = JobErrorJson, description = "`cursor_expired`: events after the cursor were deleted"),
