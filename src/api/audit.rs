@@ -25,7 +25,7 @@ use crate::web::query::Query;
     params(
         ("after" = Option<String>, Query, format = DateTime, description = "Only entries made after this moment"),
         ("before" = Option<String>, Query, format = DateTime, description = "Only entries made before this moment"),
-        ("actor" = Option<String>, Query, description = "Only entries of this actor: a name, or the kind of an actor without one"),
+        ("actor" = Option<String>, Query, description = "Only entries of the actors with this name. Actors without a name are listed by their kind: `loopback`, `anonymous` or `console`"),
         ("action" = Option<AuditActionName>, Query, description = "Only entries of this action"),
         ("limit" = Option<u64>, Query, minimum = 1, description = "Page size: 50 by default; values above 200 count as 200"),
         ("cursor" = Option<String>, Query, description = "`nextCursor` of the previous page"),

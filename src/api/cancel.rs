@@ -14,8 +14,8 @@ use crate::web::query::Query;
 /// Cancel an intent
 ///
 /// Ends an intent that waits for an attempt: its status becomes `exhausted` with the reason `cancelled`. Cancelling it again
-/// returns the same response. If an attempt is in progress, `afterAttempt=true` lets it finish: if it is accepted, the intent
-/// is accepted, and if not, no further attempt starts.
+/// returns the same response. If an attempt is in progress, the call fails, unless `afterAttempt=true` is given: then the
+/// attempt finishes and its outcome counts, so an accepted intent stays accepted, and no further attempt starts.
 #[utoipa::path(post, path = "/v1/intents/{intentId}/cancel", tag = "intents", operation_id = "cancelIntent",
     security((), ("bearer" = ["intents:write"])),
     params(

@@ -22,8 +22,8 @@ const TIME: &str = "a time such as 2026-11-16T09:00:00Z";
 
 /// Submit an intent
 ///
-/// Responds as soon as the intent is stored durably. The first attempt starts as soon as a slot is free. Submitting the same
-/// id, target, payload and `notBefore` again is safe and returns the existing intent.
+/// Responds as soon as the intent is stored durably. The first attempt starts as soon as the limits of attempts in
+/// progress allow. Submitting the same id, target, payload and `notBefore` again is safe and returns the existing intent.
 #[utoipa::path(post, path = "/v1/intents", tag = "intents", operation_id = "submitIntent",
     security((), ("bearer" = ["intents:write"])),
     params(
@@ -180,7 +180,7 @@ pub fn no_such_intent(id: &str) -> ApiError {
 #[utoipa::path(get, path = "/v1/intents", tag = "intents", operation_id = "listIntents",
     security((), ("bearer" = ["intents:read"])),
     params(
-        ("q" = Option<String>, Query, description = "Search: first the intents with exactly this gateway message id, newest first, then the intents whose own id starts with it, in order of their ids"),
+        ("q" = Option<String>, Query, description = "Text to search for. The list begins with the intents for which a gateway returned exactly this text as its message id, newest first; then come the intents whose id starts with this text, in order of their ids"),
         ("status" = Option<StatusName>, Query, description = "Only intents with this status"),
         ("submissionTarget" = Option<String>, Query, description = "Only intents of this target"),
         ("redriveId" = Option<String>, Query, description = "Only intents that this redrive created"),

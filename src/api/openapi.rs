@@ -68,10 +68,10 @@ use crate::web::{exact_resource, get_or_head, resource};
     ),
     tags(
         (name = "intents", description = "Submit intents and read their status and history"),
-        (name = "events", description = "Learn how intents ended, in the order in which they did"),
+        (name = "events", description = "Read how intents ended, in order"),
         (name = "redrives", description = "Send failed intents again"),
         (name = "targets", description = "List, pause and resume targets"),
-        (name = "audit", description = "Read who did what as an operator"),
+        (name = "audit", description = "Read what operators did"),
         (name = "jobs", description = "Submit jobs of a tenant to management nodes and read their status"),
         (name = "inbox", description = "Receive form posts, text messages, calls and emails, and read the contacts and messages made of them"),
         (name = "console", description = "HTML fragments for operator portals"),

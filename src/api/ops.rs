@@ -21,7 +21,7 @@ pub(super) async fn healthz() -> HttpResponse {
     responses(
         (status = 200, description = "The instance is ready. The text has its role, and `clock_ahead_seconds` while the store's clock is ahead of the clock of its host", body = String, content_type = "text/plain",
             example = "mode=leader holder_id=sm-01 lease_epoch=2 lease_expires_at=2026-11-16T09:00:15.000000Z\n"),
-        (status = 503, description = "The store does not accept writes or, as plain text with `mode=stopping`, the instance is shutting down",
+        (status = 503, description = "The store does not accept writes, or the instance is shutting down; in the second case the body is plain text with `mode=stopping`",
             content((ErrorJson = "application/json"), (String = "text/plain"))),
     ))]
 pub(super) async fn readyz(deps: web::Data<WebDeps>) -> Result<HttpResponse, ApiError> {

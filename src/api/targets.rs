@@ -113,7 +113,8 @@ pub async fn pause(
 
 /// Resume a paused target
 ///
-/// Attempts that are due start in order, as slots become free. Resuming an active target changes nothing.
+/// Attempts that are due start in order, as the limits of attempts in progress allow. Resuming an active target changes
+/// nothing.
 #[utoipa::path(post, path = "/v1/targets/{submissionTarget}/resume", tag = "targets", operation_id = "resumeTarget",
     security((), ("bearer" = ["admin"])),
     params(("submissionTarget" = String, Path, description = "The name of the target, percent-encoded")),

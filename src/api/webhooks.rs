@@ -11,14 +11,14 @@ use crate::web::error::ApiError;
 
 /// Redeliver the webhook event of an intent
 ///
-/// The event is due immediately, whether or not it was delivered before, and is retried for up to a day like a new
-/// event. Its `eventId` stays the same, so receivers can detect the duplicate.
+/// The event is sent again as soon as possible, whether or not it was delivered before, and is retried for up to a day
+/// like a new event. Its `eventId` stays the same, so receivers can detect the duplicate.
 #[utoipa::path(post, path = "/v1/intents/{intentId}/webhook/redeliver", tag = "intents",
     operation_id = "redeliverWebhook",
     security((), ("bearer" = ["intents:write"])),
     params(("intentId" = String, Path, description = "The id of the intent, percent-encoded")),
     responses(
-        (status = 202, body = WebhookJson, description = "The event is due now"),
+        (status = 202, body = WebhookJson, description = "The event will be sent again"),
         (status = 404, body = ErrorJson, description = "No such intent, or its contract has no webhook"),
         (status = 409, body = ErrorJson, description = "The intent is still pending; it has no webhook event yet"),
         CommonErrors,

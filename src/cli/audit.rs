@@ -23,8 +23,8 @@ pub(super) enum AuditCommand {
 pub(super) struct VerifyArgs {
     #[command(flatten)]
     store: StoreConfig,
-    /// An entry that must be in the log, as an earlier check printed it; somebody who can write to the store could replace the
-    /// whole log, but not what you have noted elsewhere
+    /// Number and hash of an entry that must be in the log, as an earlier check printed them. Keep them outside the store,
+    /// because somebody who can write to the store could replace the whole log
     #[arg(long, value_parser = link, value_name = "ID:HASH")]
     expect: Option<ChainLink>,
 }

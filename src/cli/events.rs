@@ -1,4 +1,4 @@
-//! The `events` command: prints how intents ended, in order, and with `--follow` also new events as intents end.
+//! The `events` command: prints how intents ended, in order, or with `--follow` new events as intents end.
 //!
 //! It reads pages with ordinary requests that wait for new events. While the service cannot be reached, it tries again
 //! and continues from its last cursor, also if a proxy then sends it to another instance.
@@ -19,11 +19,11 @@ use crate::platform::errors::{Context, full_text};
 pub(super) struct EventsArgs {
     #[command(flatten)]
     service: ServiceArgs,
-    /// Also print new events as they happen, until the command is interrupted
+    /// Print new events as intents end, until the command is interrupted; without --after, no older events
     #[arg(long, short)]
     follow: bool,
-    /// Start after this cursor; now is the end of the feed [default: now with --follow, else the oldest event that is
-    /// kept]
+    /// Start after this cursor, or with 'now' at the end of the feed [default: now with --follow, else the oldest event
+    /// that is kept]
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
     /// Only intents of this target

@@ -15,7 +15,8 @@ use crate::telemetry::metrics::Metrics;
 
 #[derive(Subcommand)]
 pub(super) enum LeaseCommand {
-    /// Free the lease if its holder does not renew it; needed only after a clock jumped ahead and was set back
+    /// Free the lease if its holder does not renew it; needed after a clock jumped ahead and was set back, and to use the
+    /// source of a copy again
     #[command(after_help = "Example:\n  submission-manager lease reset --store sqlite:data/submission.db")]
     Reset(ResetArgs),
 }

@@ -66,7 +66,7 @@ enum Command {
     /// Copy a SQLite store to a file while it is in use, and verify the copy
     #[command(after_help = "Example:\n  submission-manager backup copy.db --store sqlite:data/submission.db")]
     Backup(backup::BackupArgs),
-    /// Copy everything from one store into another, empty one, and verify it: from SQLite to SQL Server
+    /// Copy everything from one store into another one that is empty, such as from SQLite to SQL Server, and verify it
     #[command(after_help = "Example:\n  submission-manager copy --from sqlite:data/submission.db \\\n    \
         --to 'Server=tcp:db.example,1433;Database=submissions;User Id=submission;Encrypt=true'")]
     Copy(copy::CopyArgs),
@@ -84,7 +84,7 @@ enum Command {
         --payload '{\"to\":\"+46700000001\",\"message\":\"Hello\"}' --wait 10\n  \
         submission-manager submit --file intents.ndjson")]
     Submit(client::SubmitArgs),
-    /// Measure the throughput and latency of a deployment, or of one that it starts itself
+    /// Measure the throughput and latency of a running service, or of an instance that this command starts
     #[command(
         after_help = "Examples:\n  submission-manager bench\n  submission-manager bench --suite --json bench.json\n  \
         submission-manager bench --rate 4000 --gateway-millis 50\n  \
@@ -94,7 +94,7 @@ enum Command {
     /// Show an intent with all its attempts
     #[command(after_help = "Example:\n  submission-manager history order-1001")]
     History(client::HistoryArgs),
-    /// Print how intents ended, in order, and follow new ones
+    /// Print how intents ended, in order; with --follow, print new events as intents end
     #[command(
         after_help = "Examples:\n  submission-manager events\n  submission-manager events --follow --target sms.realtime"
     )]

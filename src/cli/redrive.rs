@@ -60,7 +60,7 @@ pub(super) struct PlanArgs {
     /// Only intents that ended before this time
     #[arg(long, value_name = "TIME")]
     completed_before: Option<String>,
-    /// Only this intent; may be repeated; cannot be combined with other filters
+    /// Only the intent with this id; repeat the flag for several; cannot be combined with other filters
     #[arg(long, value_name = "INTENT-ID")]
     id: Vec<String>,
     /// Include intents that the gateway may have accepted: their last attempt was interrupted or timed out

@@ -42,8 +42,8 @@ pub struct ConsoleConfig {
     #[arg(long, env = "SM_CONSOLE_URL", value_parser = base_url, value_name = "URL")]
     pub console_url: Option<String>,
 
-    /// Keys of console sessions: at least 32 random bytes in base64, the newest of several first, separated by commas; or
-    /// file: and the path of a file with them. All instances of a fleet need the same
+    /// Keys that encrypt console sessions, each at least 32 random bytes in base64: several are separated by commas, the
+    /// newest first. With file: and a path, the keys are read from that file. All instances of a fleet need the same keys
     // `session_secrets` checks the value, because an error from clap would print it.
     #[arg(long, env = "SM_SESSION_KEY", hide_env_values = true, value_name = "KEYS")]
     pub session_key: Option<String>,

@@ -235,7 +235,8 @@ pub struct RegistryConfig {
     #[arg(long, env = "SM_INBOX_CLIENTS", value_name = "FILE")]
     inbox_clients: Option<PathBuf>,
 
-    /// File with the users of the console and their roles: hashes of their passwords, or the provider they sign in with
+    /// File with the users of the console: their roles and hashes of their passwords, or the provider that they sign in
+    /// with
     #[arg(long, env = "SM_CONSOLE_USERS", value_name = "FILE")]
     console_users: Option<PathBuf>,
 }
@@ -263,7 +264,8 @@ pub struct LeaseConfig {
     #[arg(long, env = "SM_LEASE_NAME", default_value = "submission-manager-executor", value_parser = name, value_name = "NAME")]
     pub lease_name: String,
 
-    /// How long a lease is valid without renewal, 100ms to 1h. After a leader dies, no attempt starts until then
+    /// How long a lease is valid without renewal, 100ms to 1h. After a leader dies, no attempt starts before
+    /// its lease has expired
     #[arg(long, env = "SM_LEASE_DURATION", default_value = "15s", value_parser = duration(LEASE_DURATION.0, LEASE_DURATION.1), value_name = "TIME")]
     pub lease_duration: Duration,
 

@@ -101,7 +101,7 @@ impl Filter {
             after: filter.read("after", time_input::EXPECTED, time),
             before: filter.read("before", time_input::EXPECTED, time),
             actor: filter.read("actor", "the name of a person or token", parse_actor),
-            action: filter.read("action", "an action of the list", AuditAction::parse),
+            action: filter.read("action", "one of the actions in the list", AuditAction::parse),
             limit: PAGE,
             older_than,
         };
@@ -194,7 +194,7 @@ const fn words(action: AuditAction) -> &'static str {
         AuditAction::PauseRedrive => "paused a redrive",
         AuditAction::ResumeRedrive => "resumed a redrive",
         AuditAction::CancelRedrive => "cancelled a redrive",
-        AuditAction::RedriveIntent => "redrove an intent",
+        AuditAction::RedriveIntent => "sent an intent again",
         AuditAction::ResetLease => "reset the lease",
         AuditAction::PurgeAuditLog => "purged the audit log",
     }

@@ -128,7 +128,10 @@ pub(super) fn status_sentence(detail: &IntentDetail) -> String {
             (None, Some(due)) if due > detail.now => {
                 format!("Waiting for attempt {}, due in {}.", count + 1, duration_text(due.since(detail.now)))
             }
-            (None, _) => format!("Waiting for attempt {}: it is due and starts as soon as a slot is free.", count + 1),
+            (None, _) => format!(
+                "Waiting for attempt {}: it is due, and starts as soon as the limits of attempts in progress allow.",
+                count + 1
+            ),
         },
     }
 }

@@ -92,8 +92,10 @@ impl Metrics {
         let make = Maker(&registry);
         let metrics = Self {
             intents_created: make.counter("intents_created_total", "Intents stored")?,
-            redrive_created: make
-                .counter("redrive_created_total", "Intents that redrives in bulk created; they also count as stored")?,
+            redrive_created: make.counter(
+                "redrive_created_total",
+                "Intents that redrives in bulk created; intents_created_total counts them too",
+            )?,
             redrives_running: make.gauge("redrives_running", "Running redrives; 0 on followers")?,
             intents_purged: make.counter("intents_purged_total", "Intents deleted after the retention time")?,
             idempotent_hits: make
@@ -133,7 +135,7 @@ impl Metrics {
             attempt_duration: make.histogram("attempt_duration_seconds", "Duration of attempts", &SECONDS)?,
             queue_delay: make.histogram(
                 "queue_delay_seconds",
-                "Time from when an attempt was due to its start",
+                "Delay between the due time of an attempt and its start",
                 &SECONDS,
             )?,
             queue_depth: make.gauge("queue_depth", "Intents waiting for an attempt; 0 on followers")?,

@@ -39,7 +39,7 @@ impl TargetMetrics {
         let metrics = Self {
             attempts: make.counters(
                 "target_attempts_total",
-                "Finished attempts, by target; other is all targets after the first 200 of the registry, and jobs",
+                "Finished attempts, by target; the target other counts all targets after the first 200 by name, and jobs",
                 &["target", "outcome_status"],
             )?,
             waiting: make.gauges(

@@ -61,7 +61,7 @@ struct EventListJson<'a> {
         ("submissionTarget" = Option<String>, Query, description = "Only events of intents of this target"),
     ),
     responses(
-        (status = 200, body = EventListJson, description = "The next events. If a filter excludes all events that were examined, there are none although more may follow; `nextCursor` advances anyway"),
+        (status = 200, body = EventListJson, description = "The next events. The list may be empty although more events follow, if the filter excluded all that were examined; `nextCursor` advances in any case"),
         (status = 400, body = ErrorJson, description = "A parameter is invalid, or the cursor is of another list or another store"),
         (status = 410, body = ErrorJson, description = "`cursor_expired`: events after the cursor were deleted"),
         CommonErrors,

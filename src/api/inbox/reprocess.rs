@@ -21,7 +21,7 @@ const MAX_REPROCESSED: usize = 1000;
     security((), ("bearer" = ["inbox:write"])),
     params(("id" = String, Path, description = "The id of the inbox submission")),
     responses(
-        (status = 202, body = SubmissionJson, description = "The submission is due now"),
+        (status = 202, body = SubmissionJson, description = "The submission will be processed again"),
         (status = 404, body = ErrorJson, description = "No such submission, or the inbox is not enabled"),
         (status = 409, body = ErrorJson, description = "The submission has already been processed"),
         CommonErrors,
@@ -54,7 +54,7 @@ pub async fn reprocess_one(deps: &WebDeps, raw_id: &str, by: Actor) -> Result<In
     security((), ("bearer" = ["inbox:write"])),
     params(("client_slug" = String, Query, description = "The client of the inbox")),
     responses(
-        (status = 202, body = ReprocessedJson, description = "The submissions are due now: at most 1,000 in one call"),
+        (status = 202, body = ReprocessedJson, description = "The submissions will be processed again: at most 1,000 for each call"),
         (status = 400, body = ErrorJson, description = "A parameter is invalid"),
         (status = 404, body = ErrorJson, description = "The inbox is not enabled"),
         CommonErrors,

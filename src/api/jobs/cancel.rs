@@ -17,8 +17,8 @@ use crate::web::trace::of_request_or_new;
 /// Cancel a job
 ///
 /// Ends a job that waits for an attempt: its status becomes `exhausted` with the reason `cancelled`. Cancelling it again
-/// returns the same response. If an attempt is in progress, `afterAttempt=true` lets it finish: if the node accepts the job, it
-/// is accepted, and if not, no further attempt starts.
+/// returns the same response. If an attempt is in progress, the call fails, unless `afterAttempt=true` is given: then the
+/// attempt finishes and its outcome counts, so an accepted job stays accepted, and no further attempt starts.
 #[utoipa::path(post, path = "/v1/jobs/{submission_id}/cancel", tag = "jobs", operation_id = "cancelJob",
     security(("bearer" = ["jobs:submit"])),
     params(

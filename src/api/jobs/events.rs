@@ -86,7 +86,7 @@ struct JobEventListJson<'a> {
         ("wait_seconds" = Option<u64>, Query, description = "If there are no events yet, wait for one, but at most this many seconds; values above 30 count as 30"),
     ),
     responses(
-        (status = 200, body = JobEventListJson, description = "The next events. There may be none although more follow; `next_cursor` advances anyway"),
+        (status = 200, body = JobEventListJson, description = "The next events. The list may be empty although more events follow; `next_cursor` advances in any case"),
         (status = 400, body = JobErrorJson, description = "A parameter is invalid, or the cursor is of another list or another store"),
         (status = 404, body = JobErrorJson, description = "Jobs are not enabled: SM_NODES or SM_API_CLIENTS is not set"),
         (status = 410, body = JobErrorJson, description = "`cursor_expired`: events after the cursor were deleted"),

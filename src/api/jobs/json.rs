@@ -172,7 +172,7 @@ pub enum CommonJobErrors {
     /// The token does not have the scope, or does not cover the tenant and workspace
     #[response(status = 403)]
     Forbidden(JobErrorJson),
-    /// The service is overloaded or the store is unavailable; for a new job also: its node is draining or not responding. Try again
+    /// The service is overloaded, the store is unavailable, or the node of a new job is draining or not responding; try again
     #[response(status = 503)]
     Unavailable(JobErrorJson),
 }

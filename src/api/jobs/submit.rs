@@ -23,9 +23,9 @@ const MAX_COMMAND_BYTES: usize = 64 * 1024;
 
 /// Submit a job for a management node
 ///
-/// Responds as soon as the job is stored durably. The first attempt to send it to its node starts as soon as a slot is
-/// free. Submitting the same command with the same key again is safe and returns the first response; only
-/// `requested_by.session_id` may differ.
+/// Responds as soon as the job is stored durably. The first attempt to send it to its node starts as soon as the limits of
+/// attempts in progress allow. Submitting the same command with the same key again is safe and returns the first
+/// response; only `requested_by.session_id` may differ.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", operation_id = "submitJob",
     security(("bearer" = ["jobs:submit"])),
     params(("traceparent" = Option<String>, Header, description = "W3C trace context; forwarded to the node")),
