@@ -46,6 +46,9 @@ attack: ## Run an instance with malicious gateways and clients: SECONDS_EACH=60 
 model: ## Explore the model of lease and attempt further than the tests do
 	cargo test --locked --release --lib domain::model -- --include-ignored --nocapture
 
+# SQLite counts the memory that it uses, under a lock that all threads share. The simulation does without.
+simulate simulate-bugs: export LIBSQLITE3_FLAGS = -DSQLITE_DEFAULT_MEMSTATUS=0
+
 simulate: ## Simulate fleets with faults: SEEDS=10000 FIRST=0, or repeat one: SEED=<number>
 	SM_SIMULATION_SEEDS=$(or $(SEEDS),10000) SM_SIMULATION_FIRST=$(or $(FIRST),0) SM_SIMULATION_SEED=$(SEED) \
 		SM_SIMULATION_INSTANCES=$(INSTANCES) SM_SIMULATION_INTENTS=$(INTENTS) SM_SIMULATION_WITHOUT=$(WITHOUT) \

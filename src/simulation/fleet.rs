@@ -166,11 +166,8 @@ impl Fleet {
         let lanes = 2 * TARGETS.len() + 1;
         let most = i64::try_from(self.world.plan.limits.capacity + 8 * lanes).unwrap();
         for host in self.hosts.borrow().iter().flatten() {
-            let world = Arc::clone(&self.world);
-            host.tell(move |running| {
-                let held = running.metrics.schedule_held.get();
-                world.check(Promise::BoundedMemory, held <= most, || format!("a schedule holds {held} intents"));
-            });
+            let held = host.metrics.schedule_held.get();
+            self.world.check(Promise::BoundedMemory, held <= most, || format!("a schedule holds {held} intents"));
         }
     }
 
@@ -192,13 +189,13 @@ impl Fleet {
                 world.resume_redrives().await;
             }
             self.redeliver().await;
-            let unfinished = world.unfinished();
-            let all_ended = !busy && unfinished.is_empty();
+            let all_ended = !busy && !world.has_unfinished();
             world.state().all_ended = all_ended;
             if all_ended && readers.iter().all(JoinHandle::is_finished) {
                 return;
             }
             world.check(Promise::EverythingEnds, world.elapsed() < end, || {
+                let unfinished = world.unfinished();
                 format!("{SETTLING:?} after the faults have stopped, these have not ended: {unfinished:?}")
             });
             pass(LOOK).await;

@@ -287,7 +287,7 @@ impl Plan {
             seed,
             instances,
             timing,
-            acquire_interval: millis([250, 1_000][random.usize(0..2)]),
+            acquire_interval: millis([500, 1_000][random.usize(0..2)]),
             refresh_interval: millis(250),
             attempt_timeout: between(&mut random, 1_000, 8_000),
             limits,
