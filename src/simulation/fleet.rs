@@ -20,7 +20,6 @@ use super::world::{Strain, World};
 use crate::domain::actor::fixtures::somebody;
 use crate::engine::leader::CrashChild;
 use crate::platform::supervision::Crash;
-use crate::store::{TargetStore, WebhookStore};
 
 /// After the faults have stopped, everything must end within this time. An instance whose terms failed waits for up to
 /// 30 seconds before it tries to acquire the lease again, and a lease lasts for 15. To that, ten retries of five
@@ -145,9 +144,9 @@ impl Fleet {
             Incident::Pause { target, duration } => {
                 world.count(Fault::Pause);
                 let name = TARGETS[target].parsed_name();
-                let _since = world.store.pause_target(name.clone(), None, somebody()).await.unwrap();
+                let _since = world.calls.pause_target(name.clone(), None, somebody()).await.unwrap();
                 pass(duration).await;
-                world.store.resume_target(name, somebody()).await.unwrap();
+                world.calls.resume_target(name, somebody()).await.unwrap();
                 world.log(format_args!("{} resumes", TARGETS[target].name));
             }
         }
@@ -180,7 +179,7 @@ impl Fleet {
             host.gate.thaw();
         }
         for target in &TARGETS {
-            world.store.resume_target(target.parsed_name(), somebody()).await.unwrap();
+            world.calls.resume_target(target.parsed_name(), somebody()).await.unwrap();
         }
         let end = world.elapsed() + SETTLING;
         while !world.is_violated() {
@@ -205,7 +204,7 @@ impl Fleet {
     /// Makes events that wait for a later try due now, as an operator can.
     async fn redeliver(&self) {
         for id in self.world.events_that_wait() {
-            let _result = self.world.store.redeliver_webhook(id, somebody()).await.unwrap();
+            let _result = self.world.calls.redeliver_webhook(id, somebody()).await.unwrap();
         }
     }
 }
