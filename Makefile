@@ -1,6 +1,6 @@
 # 'make' without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help check quick fmt lint test test-sqlserver tsql model simulate simulate-bugs chaos upgrade attack accessibility conformance deny fuzz docs deb run demo
+.PHONY: help check quick fmt lint test test-sqlserver tsql model simulate simulate-sqlserver simulate-bugs chaos upgrade attack accessibility conformance deny fuzz docs deb run demo
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -46,11 +46,18 @@ attack: ## Run an instance with malicious gateways and clients: SECONDS_EACH=60 
 model: ## Explore the model of lease and attempt further than the tests do
 	cargo test --locked --release --lib domain::model -- --include-ignored --nocapture
 
+# SQLite counts the memory that it uses, under a lock that all threads share. The simulation does without.
+simulate simulate-bugs: export LIBSQLITE3_FLAGS = -DSQLITE_DEFAULT_MEMSTATUS=0
+
 simulate: ## Simulate fleets with faults: SEEDS=10000 FIRST=0, or repeat one: SEED=<number>
 	SM_SIMULATION_SEEDS=$(or $(SEEDS),10000) SM_SIMULATION_FIRST=$(or $(FIRST),0) SM_SIMULATION_SEED=$(SEED) \
 		SM_SIMULATION_INSTANCES=$(INSTANCES) SM_SIMULATION_INTENTS=$(INTENTS) SM_SIMULATION_WITHOUT=$(WITHOUT) \
-		SM_SIMULATION_BUG=$(BUG) \
+		SM_SIMULATION_BUG=$(BUG) SM_SIMULATION_STORE=$(STORE) \
 		cargo test --locked --profile simulate --lib simulation::tests::simulate -- --ignored --exact --nocapture
+
+simulate-sqlserver: ## Simulate fleets on the server that SM_TEST_SQLSERVER names: SEEDS=200 FIRST=0, or SEED=<number>
+	@test -n "$$SM_TEST_SQLSERVER" || { echo 'set SM_TEST_SQLSERVER as for test-sqlserver'; exit 1; }
+	$(MAKE) --no-print-directory simulate SEEDS=$(or $(SEEDS),200) STORE=sqlserver
 
 simulate-bugs: ## Report how many seeds the simulation needs to find each deliberate bug, or one: BUG=<name>
 	SM_SIMULATION_BUG=$(BUG) SM_SIMULATION_SEEDS=$(SEEDS) \

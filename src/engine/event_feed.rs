@@ -8,8 +8,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::sync::broadcast::{self, Receiver, Sender};
-use tokio::sync::{Notify, watch};
 
 use crate::platform::clock::monotonic;
 use crate::store::client::StoreClient;
@@ -52,14 +52,17 @@ struct Shared {
     state: Mutex<State>,
     /// Notified when there is a subscriber.
     subscribed: Notify,
-    /// How far the task has come; `None` while it does not read.
-    progress: watch::Sender<Option<Progress>>,
+    /// Notified when the progress changes. It wakes waiting subscribers in the order in which they came, so that a
+    /// simulation can repeat a run; a `watch` channel would wake them in a random order.
+    progressed: Notify,
 }
 
 struct State {
     subscribers: usize,
     /// `None` once the feed is closed.
     events: Option<Sender<Arc<LiveEvent>>>,
+    /// How far the task has come; `None` while it does not read.
+    progress: Option<Progress>,
 }
 
 /// How far the task has come.
@@ -73,9 +76,9 @@ struct Progress {
 
 impl EventFeed {
     pub fn new(store: StoreClient) -> Self {
-        let state = State { subscribers: 0, events: Some(broadcast::channel(CAPACITY).0) };
-        let (subscribed, progress) = (Notify::new(), watch::Sender::new(None));
-        Self(Arc::new(Shared { store, state: Mutex::new(state), subscribed, progress }))
+        let state = State { subscribers: 0, events: Some(broadcast::channel(CAPACITY).0), progress: None };
+        let (subscribed, progressed) = (Notify::new(), Notify::new());
+        Self(Arc::new(Shared { store, state: Mutex::new(state), subscribed, progressed }))
     }
 
     /// Ends all subscriptions for good, because the service stops.
@@ -98,10 +101,24 @@ impl EventFeed {
         };
         let mut subscription = Subscription { feed: self.clone(), events, from: EventPosition::START };
         self.0.subscribed.notify_one();
-        let mut progress = self.0.progress.subscribe();
-        let started = tokio::time::timeout(START_LIMIT, progress.wait_for(Option::is_some)).await;
-        subscription.from = started.ok()?.ok()?.as_ref()?.reading;
+        subscription.from = tokio::time::timeout(START_LIMIT, self.started()).await.ok()?.reading;
         Some(subscription)
+    }
+
+    /// Waits until the task reads, and returns how far it has come.
+    async fn started(&self) -> Progress {
+        loop {
+            let progressed = self.0.progressed.notified();
+            if let Some(progress) = self.state().progress {
+                return progress;
+            }
+            progressed.await;
+        }
+    }
+
+    fn set_progress(&self, progress: Option<Progress>) {
+        self.state().progress = progress;
+        self.0.progressed.notify_waiters();
     }
 
     /// Reads the feed for the subscribers. Never returns.
@@ -124,7 +141,7 @@ impl EventFeed {
 
     /// Sends all events after a position, until there are no subscribers any more.
     async fn follow(&self, mut position: EventPosition) {
-        self.0.progress.send_replace(Some(Progress { reading: position, sent: position }));
+        self.set_progress(Some(Progress { reading: position, sent: position }));
         let (mut last_subscriber, mut more, mut failed) = (monotonic(), false, false);
         loop {
             if !more {
@@ -164,9 +181,9 @@ impl EventFeed {
 
     /// Sends a page to all subscribers. Its end is announced first: a later subscriber reads the page from the store.
     fn send(&self, EventPage { events, next, .. }: EventPage) {
-        let sent = self.0.progress.borrow().map_or(next, |progress| progress.sent);
+        let sent = self.state().progress.map_or(next, |progress| progress.sent);
         if !events.is_empty() {
-            self.0.progress.send_replace(Some(Progress { reading: next, sent }));
+            self.set_progress(Some(Progress { reading: next, sent }));
             let sender = self.state().events.clone();
             for event in events {
                 // Without subscribers nobody needs it.
@@ -175,14 +192,14 @@ impl EventFeed {
                 });
             }
         }
-        self.0.progress.send_replace(Some(Progress { reading: next, sent: next }));
+        self.set_progress(Some(Progress { reading: next, sent: next }));
     }
 
     /// Stops reading if there is no subscriber. Returns whether that is so.
     fn stop_following(&self) -> bool {
-        let state = self.state();
+        let mut state = self.state();
         if state.subscribers == 0 {
-            self.0.progress.send_replace(None);
+            state.progress = None;
         }
         state.subscribers == 0
     }
@@ -191,7 +208,7 @@ impl EventFeed {
     fn restart(&self) {
         let mut state = self.state();
         state.events = state.events.as_ref().map(|_| broadcast::channel(CAPACITY).0);
-        self.0.progress.send_replace(None);
+        state.progress = None;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -236,7 +253,7 @@ impl Subscription {
 
     /// The position up to which this subscriber has received everything, if it has received all that was sent.
     pub fn caught_up(&self) -> Option<EventPosition> {
-        let sent = (*self.feed.0.progress.borrow()).map(|progress| progress.sent);
+        let sent = self.feed.state().progress.map(|progress| progress.sent);
         // The progress of a feed that has started anew says nothing about this subscription.
         sent.filter(|_| self.events.is_empty() && !self.events.is_closed())
     }

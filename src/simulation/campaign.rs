@@ -156,7 +156,8 @@ pub(super) fn explain(failed: Report) -> String {
 
 /// The command that repeats a run.
 fn command(seed: u64, scope: &Scope) -> String {
-    let mut command = format!("make simulate SEED={seed}");
+    let target = if scope.on_server { "simulate-sqlserver" } else { "simulate" };
+    let mut command = format!("make {target} SEED={seed}");
     if scope.instances < MOST_INSTANCES {
         command += &format!(" INSTANCES={}", scope.instances);
     }
@@ -176,7 +177,7 @@ fn command(seed: u64, scope: &Scope) -> String {
 /// Reads a scope from the environment, as [`command`] writes it.
 pub(super) fn scope_of_environment() -> Scope {
     let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-    let mut scope = Scope::all();
+    let mut scope = if text("SM_SIMULATION_STORE").is_some() { Scope::on_server() } else { Scope::all() };
     if let Some(instances) = text("SM_SIMULATION_INSTANCES") {
         scope.instances = instances.parse().expect("SM_SIMULATION_INSTANCES is a number");
     }
@@ -186,7 +187,7 @@ pub(super) fn scope_of_environment() -> Scope {
     }
     if let Some(names) = text("SM_SIMULATION_WITHOUT") {
         let fault = |name: &str| Fault::parse(name).unwrap_or_else(|| panic!("{name} is no kind of fault"));
-        scope.without = names.split(',').map(fault).collect();
+        scope.without.extend(names.split(',').map(fault));
     }
     if let Some(name) = text("SM_SIMULATION_BUG") {
         let bug = Mutation::ALL.into_iter().find(|bug| format!("{bug:?}") == name);

@@ -227,9 +227,10 @@ impl World {
 
     /// Checks that a write of this term took effect while the term held the lease.
     pub(super) fn check_fence(&self, term: &Term) {
-        let (lease, now) = (self.lease(), self.last_commit());
-        let holds = lease.is_some_and(|(epoch, expires_at)| epoch == term.epoch && expires_at > now);
+        let sql = "SELECT 1 FROM submission_manager_leases JOIN submission_clock WHERE lease_epoch = ?1 AND expires_at > last_at";
+        let holds = self.store.inspect(|connection| connection.prepare_cached(sql)?.exists([term.epoch])).unwrap();
         self.check(Promise::WritesAreFenced, holds, || {
+            let (lease, now) = (self.lease(), self.last_commit());
             format!("a write of epoch {} took effect at {now}, and the lease is {lease:?}", term.epoch)
         });
     }
@@ -259,9 +260,9 @@ impl World {
     fn check_lease(&self) {
         let before = self.state().ledgers.changes.lease;
         let (Some((before, free_at)), Some((epoch, _))) = (before, self.lease()) else { return };
-        let now = self.last_commit();
-        let kept = epoch == before || (epoch == before + 1 && free_at <= now);
+        let kept = epoch == before || (epoch == before + 1 && free_at <= self.last_commit());
         self.check(Promise::OneLeaseAtATime, kept, || {
+            let now = self.last_commit();
             format!("epoch {epoch} began at {now}, and epoch {before} lasted until {free_at}")
         });
     }

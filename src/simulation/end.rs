@@ -36,6 +36,13 @@ impl World {
         })
     }
 
+    /// Whether anything has not ended; see [`Self::unfinished`].
+    pub(super) fn has_unfinished(&self) -> bool {
+        let sql = "SELECT 1 FROM submission_intents WHERE status = 'pending'";
+        let pending = self.store.inspect(|connection| connection.prepare_cached(sql)?.exists([])).unwrap();
+        pending || !self.unfinished().is_empty()
+    }
+
     /// Returns the intents whose events wait for a later try.
     pub(super) fn events_that_wait(&self) -> Vec<IntentId> {
         let now = self.store.now();

@@ -20,7 +20,6 @@ use super::world::{Strain, World};
 use crate::domain::actor::fixtures::somebody;
 use crate::engine::leader::CrashChild;
 use crate::platform::supervision::Crash;
-use crate::store::{TargetStore, WebhookStore};
 
 /// After the faults have stopped, everything must end within this time. An instance whose terms failed waits for up to
 /// 30 seconds before it tries to acquire the lease again, and a lease lasts for 15. To that, ten retries of five
@@ -145,9 +144,9 @@ impl Fleet {
             Incident::Pause { target, duration } => {
                 world.count(Fault::Pause);
                 let name = TARGETS[target].parsed_name();
-                let _since = world.store.pause_target(name.clone(), None, somebody()).await.unwrap();
+                let _since = world.calls.pause_target(name.clone(), None, somebody()).await.unwrap();
                 pass(duration).await;
-                world.store.resume_target(name, somebody()).await.unwrap();
+                world.calls.resume_target(name, somebody()).await.unwrap();
                 world.log(format_args!("{} resumes", TARGETS[target].name));
             }
         }
@@ -166,11 +165,8 @@ impl Fleet {
         let lanes = 2 * TARGETS.len() + 1;
         let most = i64::try_from(self.world.plan.limits.capacity + 8 * lanes).unwrap();
         for host in self.hosts.borrow().iter().flatten() {
-            let world = Arc::clone(&self.world);
-            host.tell(move |running| {
-                let held = running.metrics.schedule_held.get();
-                world.check(Promise::BoundedMemory, held <= most, || format!("a schedule holds {held} intents"));
-            });
+            let held = host.metrics.schedule_held.get();
+            self.world.check(Promise::BoundedMemory, held <= most, || format!("a schedule holds {held} intents"));
         }
     }
 
@@ -183,7 +179,7 @@ impl Fleet {
             host.gate.thaw();
         }
         for target in &TARGETS {
-            world.store.resume_target(target.parsed_name(), somebody()).await.unwrap();
+            world.calls.resume_target(target.parsed_name(), somebody()).await.unwrap();
         }
         let end = world.elapsed() + SETTLING;
         while !world.is_violated() {
@@ -192,13 +188,13 @@ impl Fleet {
                 world.resume_redrives().await;
             }
             self.redeliver().await;
-            let unfinished = world.unfinished();
-            let all_ended = !busy && unfinished.is_empty();
+            let all_ended = !busy && !world.has_unfinished();
             world.state().all_ended = all_ended;
             if all_ended && readers.iter().all(JoinHandle::is_finished) {
                 return;
             }
             world.check(Promise::EverythingEnds, world.elapsed() < end, || {
+                let unfinished = world.unfinished();
                 format!("{SETTLING:?} after the faults have stopped, these have not ended: {unfinished:?}")
             });
             pass(LOOK).await;
@@ -208,7 +204,7 @@ impl Fleet {
     /// Makes events that wait for a later try due now, as an operator can.
     async fn redeliver(&self) {
         for id in self.world.events_that_wait() {
-            let _result = self.world.store.redeliver_webhook(id, somebody()).await.unwrap();
+            let _result = self.world.calls.redeliver_webhook(id, somebody()).await.unwrap();
         }
     }
 }

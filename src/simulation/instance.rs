@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use super::gateway::SimulatedGateway;
-use super::plan::Plan;
+use super::plan::{MOST_INSTANCES, Plan};
 use super::receiver::SimulatedReceivers;
 use super::store::SimulatedStore;
 use super::targets::registry;
@@ -113,7 +113,6 @@ impl Future for Tasks {
 pub(super) struct Running {
     pub(super) engine: Engine,
     pub(super) registry: CurrentRegistry,
-    pub(super) metrics: Arc<Metrics>,
     /// What the handlers of the API need.
     pub(super) web: WebDeps,
     /// Whether an orderly stop is in progress.
@@ -126,6 +125,7 @@ type Request = Box<dyn FnOnce(Rc<Running>)>;
 #[derive(Clone)]
 pub(super) struct Host {
     pub(super) gate: Gate,
+    pub(super) metrics: Arc<Metrics>,
     requests: mpsc::UnboundedSender<Request>,
 }
 
@@ -161,18 +161,30 @@ pub(super) fn start(
     let local = LocalSet::new();
     let (requests, mut received) = mpsc::unbounded_channel::<Request>();
     let (world, own_gate) = (Arc::clone(world), gate.clone());
+    let metrics = metrics_of(number);
+    let own_metrics = Arc::clone(&metrics);
     local.spawn_local(async move {
-        let running = Rc::new(run(&world, number, incarnation, &own_gate));
+        let running = Rc::new(run(&world, number, incarnation, &own_gate, own_metrics));
         while let Some(request) = received.recv().await {
             request(Rc::clone(&running));
         }
     });
     let tasks = Tasks { local, gate: gate.clone() };
-    (Host { gate, requests }, tasks)
+    (Host { gate, metrics, requests }, tasks)
 }
 
-fn run(world: &Arc<World>, number: usize, incarnation: usize, gate: &Gate) -> Running {
-    let metrics = Arc::new(Metrics::new().unwrap());
+/// Returns the metrics of an instance. All runs of a thread share them, because making them takes long and nothing but
+/// [`Metrics::schedule_held`] is read.
+fn metrics_of(number: usize) -> Arc<Metrics> {
+    thread_local! {
+        static METRICS: [Arc<Metrics>; MOST_INSTANCES] = std::array::from_fn(|_| Arc::new(Metrics::new().unwrap()));
+    }
+    let metrics = METRICS.with(|metrics| Arc::clone(&metrics[number]));
+    metrics.schedule_held.set(0);
+    metrics
+}
+
+fn run(world: &Arc<World>, number: usize, incarnation: usize, gate: &Gate, metrics: Arc<Metrics>) -> Running {
     let registry = CurrentRegistry::of(registry(0));
     let gateway = SimulatedGateway::new(world, number, gate);
     let gateway: GatewayFactory = Arc::new(move || -> Rc<dyn Gateway> { Rc::new(gateway.clone()) });
@@ -189,9 +201,9 @@ fn run(world: &Arc<World>, number: usize, incarnation: usize, gate: &Gate) -> Ru
     world.store.forget_contracts();
     let store = Arc::new(SimulatedStore::new(world, number, gate));
     let settings = settings(&world.plan, number, incarnation);
-    let engine = Engine::start(store, settings, deps, Arc::clone(&metrics), Threads::shared());
+    let engine = Engine::start(store, settings, deps, metrics, Threads::shared());
     let web = web_deps(&engine, &registry);
-    Running { engine, registry, metrics, web, stopping: Cell::new(false) }
+    Running { engine, registry, web, stopping: Cell::new(false) }
 }
 
 /// What the handlers of the API need. No connection is opened, so limits of connections have no effect.

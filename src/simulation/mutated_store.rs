@@ -10,7 +10,7 @@ use crate::domain::actor::fixtures::somebody;
 use crate::domain::intent::IntentId;
 use crate::domain::policy::Decision;
 use crate::platform::mutated;
-use crate::store::{BatchResults, FencedError, StoreError, WebhookStore, WriteBatch, WriteStore};
+use crate::store::{BatchResults, FencedError, StoreError, WriteBatch};
 
 /// The time between the two parts of an operation that should be one transaction.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -27,13 +27,13 @@ pub(super) async fn commit(world: &World, gate: &Gate, mut batch: WriteBatch) ->
         return commit_before_events(world, gate, batch).await;
     }
     if mutated!(NoDoubtReported) && !batch.submits.is_empty() && world.draw(10) == 0 {
-        drop(world.store.commit(batch).await?);
+        drop(world.calls.commit(batch).await?);
         return Err(StoreError::unavailable("told to lose the answer"));
     }
     if mutated!(UnknownCommitRepeated) && world.draw(10) == 0 {
-        drop(world.store.commit(batch.clone()).await);
+        drop(world.calls.commit(batch.clone()).await);
     }
-    world.store.commit(batch).await
+    world.calls.commit(batch).await
 }
 
 /// Checks the fence in a transaction of its own, and then commits without a fence.
@@ -43,7 +43,7 @@ async fn commit_after_fence(world: &World, mut batch: WriteBatch) -> Result<Batc
     let over = batch.fenced.take_if(|writes| !held(writes.term.epoch)).is_some();
     batch.start_on_insert.take_if(|permission| !held(permission.term.epoch));
     pass(PAUSE).await;
-    let mut results = world.store.commit(batch).await?;
+    let mut results = world.calls.commit(batch).await?;
     if over {
         results.fenced = Err(FencedError::TermOver);
     }
@@ -53,11 +53,11 @@ async fn commit_after_fence(world: &World, mut batch: WriteBatch) -> Result<Batc
 /// Commits a batch, and writes the webhook events of the intents that it ended afterwards.
 async fn commit_before_events(world: &World, gate: &Gate, batch: WriteBatch) -> Result<BatchResults, StoreError> {
     let finishes = batch.fenced.as_ref().map(|writes| writes.finishes.clone()).unwrap_or_default();
-    let results = world.store.commit(batch).await?;
+    let results = world.calls.commit(batch).await?;
     pass(PAUSE).await;
     let ended = finishes.iter().filter(|finish| !matches!(finish.decision, Decision::RetryAt(_)));
     for finish in ended.filter(|_| !gate.is_closed()) {
-        let _result = world.store.redeliver_webhook(finish.attempt.intent_id.clone(), somebody()).await?;
+        let _result = world.calls.redeliver_webhook(finish.attempt.intent_id.clone(), somebody()).await?;
     }
     Ok(results)
 }

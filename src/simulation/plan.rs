@@ -32,6 +32,8 @@ pub(super) struct Scope {
     pub(super) without: BTreeSet<Fault>,
     /// The deliberate bug that is switched on.
     pub(super) bug: Option<Mutation>,
+    /// Whether the store is the SQL Server that the environment names, and not SQLite.
+    pub(super) on_server: bool,
 }
 
 impl Scope {
@@ -40,9 +42,14 @@ impl Scope {
         Self { bug: Some(bug), ..Self::all() }
     }
 
+    /// The whole seed on a SQL Server, without the faults that only SQLite can simulate.
+    pub(super) fn on_server() -> Self {
+        Self { on_server: true, without: [Fault::ClockJump, Fault::FailCommit, Fault::BadItem].into(), ..Self::all() }
+    }
+
     /// The whole seed.
     pub(super) fn all() -> Self {
-        Self { instances: MOST_INSTANCES, intents: u64::MAX, without: BTreeSet::new(), bug: None }
+        Self { instances: MOST_INSTANCES, intents: u64::MAX, without: BTreeSet::new(), bug: None, on_server: false }
     }
 }
 
@@ -287,7 +294,7 @@ impl Plan {
             seed,
             instances,
             timing,
-            acquire_interval: millis([250, 1_000][random.usize(0..2)]),
+            acquire_interval: millis([500, 1_000][random.usize(0..2)]),
             refresh_interval: millis(250),
             attempt_timeout: between(&mut random, 1_000, 8_000),
             limits,

@@ -20,7 +20,7 @@ use crate::domain::actor::fixtures::somebody;
 use crate::domain::intent::{IntentId, Payload};
 use crate::domain::outcome::Contact;
 use crate::domain::redrive::{Conditions, RedriveChange, RedriveFilter, RedriveId, RedriveState};
-use crate::store::{OpenAttempt, RedriveStore};
+use crate::store::OpenAttempt;
 use crate::web::error::ApiError;
 
 /// How often an operator repeats a request.
@@ -328,7 +328,7 @@ impl World {
             if state == "paused" {
                 let id = RedriveId::parse(&id).unwrap();
                 self.with_planned(id, |planned| planned.quiet = false);
-                let _changed = self.store.change_redrive(id, RedriveChange::Resume, somebody()).await.unwrap();
+                let _changed = self.calls.change_redrive(id, RedriveChange::Resume, somebody()).await.unwrap();
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::domain::outcome::Outcome;
 #[derive(Default)]
 pub(super) struct Changes {
     pub(super) rows: BTreeMap<i64, Row>,
-    /// The time of the last commit whose changes were checked.
+    /// The time of the last change that was checked.
     seen: i64,
     pub(super) contracts: BTreeMap<i64, Arc<Contract>>,
     /// The intents that have ended, by number, in the order of their commits.
@@ -47,11 +47,18 @@ pub(super) struct Row {
     pub(super) redrive_id: Option<String>,
 }
 
-const COLUMNS: &str =
-    "SELECT intent_seq, intent_id, contract_id, status, attempt_count, next_attempt_at, open_lease_epoch,
-    deadline_at, created_at, completed_at, coalesce(rejected_reason, exhausted_reason), last_modified_at,
-    not_before, redrive_of, redrive_id
-    FROM submission_intents LEFT JOIN submission_intent_options USING (intent_seq)";
+/// Selects the rows of intents.
+macro_rules! select {
+    ($condition:literal) => {
+        concat!(
+            "SELECT intent_seq, intent_id, contract_id, status, attempt_count, next_attempt_at, open_lease_epoch,
+            deadline_at, created_at, completed_at, coalesce(rejected_reason, exhausted_reason), last_modified_at,
+            not_before, redrive_of, redrive_id
+            FROM submission_intents LEFT JOIN submission_intent_options USING (intent_seq) WHERE ",
+            $condition
+        )
+    };
+}
 
 impl Row {
     fn of(row: &rusqlite::Row<'_>) -> Result<Self, rusqlite::Error> {
@@ -76,14 +83,14 @@ impl Row {
 
     /// Reads one row.
     pub(super) fn read(connection: &Connection, seq: i64) -> Option<Self> {
-        let mut statement = connection.prepare_cached(&format!("{COLUMNS} WHERE intent_seq = ?1")).unwrap();
+        let mut statement = connection.prepare_cached(select!("intent_seq = ?1")).unwrap();
         statement.query_row([seq], Self::of).optional().unwrap()
     }
 
     /// Reads the rows that changed after a moment.
     pub(super) fn changed_since(connection: &Connection, moment: i64) -> Vec<Self> {
-        let sql = format!("{COLUMNS} WHERE last_modified_at > ?1 ORDER BY intent_seq");
-        let mut statement = connection.prepare_cached(&sql).unwrap();
+        let sql = select!("last_modified_at > ?1 ORDER BY intent_seq");
+        let mut statement = connection.prepare_cached(sql).unwrap();
         statement.query_map([moment], Self::of).unwrap().collect::<Result<_, _>>().unwrap()
     }
 
@@ -105,8 +112,9 @@ impl Row {
 impl World {
     /// Checks the changes of the last commit.
     pub(super) fn check_changes(&self) {
-        let (seen, now) = (self.state().ledgers.changes.seen, self.last_commit());
+        let seen = self.state().ledgers.changes.seen;
         for row in self.store.inspect(|connection| Row::changed_since(connection, seen)) {
+            let modified = row.modified;
             let before = self.state().ledgers.changes.rows.insert(row.seq, row.clone());
             self.log(format_args!(
                 "{} {} attempts {} next {:?} open {:?} {:?}",
@@ -116,8 +124,10 @@ impl World {
                 self.state().ledgers.changes.ended.push(row.seq);
             }
             self.check_change(before.as_ref(), &row);
+            // Every later commit has a later time.
+            let seen = &mut self.state().ledgers.changes.seen;
+            *seen = modified.max(*seen);
         }
-        self.state().ledgers.changes.seen = now;
     }
 
     fn check_change(&self, before: Option<&Row>, row: &Row) {

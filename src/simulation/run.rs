@@ -35,13 +35,21 @@ pub(super) fn run(seed: u64, scope: &Scope) -> Report {
     fastrand::seed(seed);
     random::use_seeded_ids(true);
     mutation::activate(scope.bug);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    if scope.on_server {
+        runtime.enable_io();
+    }
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     let plan = Plan::draw(seed, scope);
     let local = LocalSet::new();
-    let world = local.block_on(&runtime, async {
-        let world = World::new(plan);
+    let (world, _no_more_calls) = local.block_on(&runtime, async {
+        let (world, server) = World::new(plan, scope.on_server).await;
         Fleet::run(&world).await;
-        world
+        let stopped = match &server {
+            Some(server) => Some(server.stop().await),
+            None => None,
+        };
+        (world, stopped)
     });
     let simulated = runtime.block_on(async { world.elapsed() });
     runtime.block_on(async {

@@ -164,7 +164,7 @@ impl SimulatedStore {
             self.world.before_call(call);
             let remembered = mutated_store::remembered_position(&self.world, call);
             inline::set_fault(fault);
-            let result = run(&*self.world.store).await;
+            let result = run(&*self.world.calls).await;
             inline::set_fault(CommitFault::None);
             if plan.fails == Fails::After || plan.crash_after || self.gate.is_closed() {
                 mutated_store::forget_position(&self.world, &remembered);
@@ -240,10 +240,10 @@ impl WriteStore for SimulatedStore {
     }
 
     fn budget(&self) -> Duration {
-        self.world.store.budget()
+        self.world.calls.budget()
     }
 
     fn max_submits(&self) -> usize {
-        self.world.store.max_submits()
+        self.world.calls.max_submits()
     }
 }

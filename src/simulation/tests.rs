@@ -5,6 +5,7 @@ use super::faults::Fault;
 use super::plan::Scope;
 use super::run::run;
 use crate::platform::mutation::Mutation;
+use crate::store::sqlserver::simulated::SimulatedServer;
 
 /// How many fixed seeds each run of the tests repeats. A debug build runs about ten seeds a second on a core.
 const FIXED: u64 = 300;
@@ -12,6 +13,10 @@ const FIXED: u64 = 300;
 const FRESH: u64 = 300;
 /// Seeds that found a bug, and the bug.
 const REGRESSIONS: [(u64, &str); 1] = [(118, "the event feed began with an event whose cursor had expired")];
+/// How many seeds run on a SQL Server with all tests, if one is named.
+const ON_SERVER: u64 = 2;
+/// How many runs per core use a SQL Server at the same time. They wait for it most of the time.
+const SERVER_RUNS_PER_CORE: usize = 2;
 /// Every deliberate bug must be found within this many seeds.
 const MOST_SEEDS: u64 = 2_000;
 
@@ -50,6 +55,14 @@ fn fixed_seeds_keep_every_promise() {
 fn fresh_seeds_keep_every_promise() {
     let first = fastrand::Rng::new().u64(..u64::from(u32::MAX));
     check(first..first + FRESH);
+}
+
+#[test]
+fn seeds_keep_every_promise_on_sqlserver() {
+    if SimulatedServer::is_named() {
+        let totals = run_all(0..ON_SERVER, &Scope::on_server(), 1, true, |_| {});
+        assert_eq!(totals.failed, []);
+    }
 }
 
 /// For each deliberate bug, a seed that finds it. After a change of the code a seed may no longer find its bug; the
@@ -168,7 +181,8 @@ fn simulate() {
         return assert!(report.violation.is_none());
     }
     let (first, count) = (number("SM_SIMULATION_FIRST").unwrap_or(0), number("SM_SIMULATION_SEEDS").unwrap_or(10_000));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if scope.on_server { cores * SERVER_RUNS_PER_CORE } else { cores };
     let totals =
         run_all(first..first + count, &scope, threads, false, |totals| println!("{}", progress_line(totals, count)));
     println!("{totals}");

@@ -18,7 +18,9 @@ use super::log::EventLog;
 use super::plan::{Calls, Mishap, Plan, source};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{WallClock, monotonic};
+use crate::store::Store;
 use crate::store::sqlite::SqliteStore;
+use crate::store::sqlserver::simulated::SimulatedServer;
 
 /// The time of the store's host when a run starts.
 pub(super) const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
@@ -31,6 +33,9 @@ thread_local! {
 /// Everything that a run shares.
 pub(super) struct World {
     pub(super) plan: Plan,
+    /// The store that instances call.
+    pub(super) calls: Arc<dyn Store>,
+    /// The rows of the store, which the checks read. With SQLite it is the store itself.
     pub(super) store: Arc<SqliteStore>,
     start: Instant,
     /// By how many microseconds the clock of the store's host was set forward.
@@ -70,15 +75,22 @@ pub(super) struct Strain {
 }
 
 impl World {
-    /// Starts a run over an empty database. Must be called in a runtime whose clock is paused.
-    pub(super) fn new(plan: Plan) -> Arc<Self> {
+    /// Starts a run over an empty database. Must be called in a runtime whose clock is paused. Also returns the server, if
+    /// the run uses one.
+    pub(super) async fn new(plan: Plan, on_server: bool) -> (Arc<Self>, Option<SimulatedServer>) {
         let (start, clock_offset) = (monotonic(), Arc::new(AtomicI64::new(0)));
         let offset = Arc::clone(&clock_offset);
         let clock = WallClock::from_fn(move || {
             let now = START + monotonic().duration_since(start);
             Timestamp::from_micros(now.micros() + offset.load(Ordering::Relaxed))
         });
-        let store = Arc::new(DATABASE.with(|database| database.emptied(clock)));
+        let store = Arc::new(DATABASE.with(|database| database.emptied(clock.clone())));
+        let server = match on_server {
+            true => Some(SimulatedServer::open(clock, Arc::clone(&store)).await),
+            false => None,
+        };
+        let own = Arc::clone(&store);
+        let calls = server.clone().map_or(own as Arc<dyn Store>, |server| -> Arc<dyn Store> { Arc::new(server) });
         let state = State {
             log: EventLog::default(),
             random: source(plan.seed, 4),
@@ -91,7 +103,7 @@ impl World {
             strain: None,
             ledgers: Ledgers::default(),
         };
-        Arc::new(Self { plan, store, start, clock_offset, state: Mutex::new(state) })
+        (Arc::new(Self { plan, calls, store, start, clock_offset, state: Mutex::new(state) }), server)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -52,6 +52,26 @@ async fn subscribers_get_new_events_at_once_and_those_of_other_instances_soon() 
 }
 
 #[actix::test]
+async fn subscribers_start_in_the_order_in_which_they_came() {
+    let lab = Lab::new();
+    let instance = lab.start(settings(), always(accepted()));
+    let (started, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let subscribers: Vec<_> = (0..20)
+        .map(|number| {
+            let (events, started) = (instance.engine.events.clone(), started.clone());
+            actix::spawn(async move {
+                let subscription = events.subscribe().await.unwrap();
+                started.send(number).unwrap();
+                subscription
+            })
+        })
+        .collect();
+    for expected in 0..subscribers.len() {
+        assert_eq!(order.recv().await, Some(expected), "the simulation repeats a run exactly");
+    }
+}
+
+#[actix::test]
 async fn nothing_is_read_while_nobody_subscribes() {
     let lab = Lab::new();
     let instance = lab.start(settings(), always(accepted()));

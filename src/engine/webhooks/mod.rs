@@ -25,8 +25,9 @@ use actix::{
     Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture,
     SpawnHandle,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::sender::WebhookSender;
 use self::slots::{MAX_TRIES, WebhookSlots};
@@ -104,8 +105,9 @@ pub struct WebhookActor {
     finished: Vec<Arc<FinishWebhookTry>>,
     /// Whether outcomes are being recorded, or a failed write of them is about to be repeated.
     recording: bool,
-    /// Set to true to cancel the tries in flight.
-    give_up: watch::Sender<bool>,
+    /// Cancels the tries in flight, also when the actor dies. It wakes them in the order in which they began.
+    give_up: CancellationToken,
+    _give_up_at_the_end: DropGuard,
     /// Set once a stop was requested; notified when no try is in flight any more.
     stopping: Option<Vec<oneshot::Sender<()>>>,
     _alive: Alive,
@@ -121,6 +123,7 @@ enum QueryResult {
 
 impl WebhookActor {
     pub fn new(deps: WebhookDeps, alive: Alive) -> Self {
+        let give_up = CancellationToken::new();
         Self {
             deps,
             slots: WebhookSlots::default(),
@@ -130,7 +133,8 @@ impl WebhookActor {
             timer: None,
             finished: Vec::new(),
             recording: false,
-            give_up: watch::Sender::new(false),
+            _give_up_at_the_end: give_up.clone().drop_guard(),
+            give_up,
             stopping: None,
             _alive: alive,
         }
@@ -216,7 +220,7 @@ impl WebhookActor {
         if let Err(error) = &webhook_request {
             log::warn!("webhook_not_sent intent_id={:?} error={error:?}", open.intent.id);
         }
-        let mut give_up = self.give_up.subscribe();
+        let give_up = self.give_up.clone();
         let trust = self.deps.trust.clone();
         let trusted = trust.holds() && self.stopping.is_none();
         let sender = Rc::clone(&self.deps.sender);
@@ -228,7 +232,7 @@ impl WebhookActor {
                 Ok(webhook_request) => tokio::select! {
                     biased;
                     outcome = deliver(&*sender, &webhook_request, &trust) => outcome,
-                    _ = give_up.wait_for(|given_up| *given_up) => TryOutcome::Interrupted,
+                    () = give_up.cancelled() => TryOutcome::Interrupted,
                 },
             };
             task.finish(outcome);
@@ -312,7 +316,7 @@ impl WebhookActor {
     }
 
     fn stop(&mut self, ctx: &mut Context<Self>) {
-        self.give_up.send_replace(true);
+        self.give_up.cancel();
         for done in self.stopping.replace(Vec::new()).unwrap_or_default() {
             let _nobody_may_wait = done.send(());
         }
@@ -437,7 +441,7 @@ impl Handler<StopDelivering> for WebhookActor {
         let give_up = self.give_up.clone();
         ctx.spawn(wrap_future::<_, Self>(async move {
             tokio::time::sleep(patience).await;
-            give_up.send_replace(true);
+            give_up.cancel();
         }));
         self.stop_if_idle(ctx);
         Box::pin(async move {

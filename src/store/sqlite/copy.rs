@@ -243,7 +243,7 @@ fn values<'a>(row: impl IntoIterator<Item = &'a Cell>) -> impl rusqlite::Params 
 }
 
 /// Inserts rows, or replaces the row of a table that has exactly one.
-fn insert(transaction: &Transaction<'_>, table: &Table, rows: &[Row]) -> Result<(), rusqlite::Error> {
+pub(super) fn insert(transaction: &Transaction<'_>, table: &Table, rows: &[Row]) -> Result<(), rusqlite::Error> {
     let second = second_table(table);
     let (shared, own) = second.as_ref().map_or((&[][..], &[][..]), |second| (second.shared, second.own));
     let places_of = |is_wanted: &dyn Fn(&&str) -> bool| -> Vec<usize> {

@@ -15,10 +15,11 @@ use tokio::time::Instant;
 
 use super::checkpoint::Checkpointer;
 use super::connection::{self, store_error};
-use super::{ContractCache, DatabaseFile, Readers, SqliteStore, Writer, migrate};
+use super::{ContractCache, DatabaseFile, Readers, SqliteStore, Writer, copy, migrate};
 use crate::domain::schedule::Waiting;
 use crate::platform::clock::{WallClock, monotonic};
 use crate::platform::mutated;
+use crate::store::copy::tables::{Row, Table};
 use crate::store::{StoreError, StoreFuture, WriteBatch};
 
 /// What to make fail in the next commit.
@@ -102,6 +103,17 @@ impl SqliteStore {
             checkpointer: Arc::clone(&self.checkpointer),
             inline: true,
         }
+    }
+
+    /// Empties the database and inserts these rows, which are those of another store.
+    pub(in crate::store) fn replace_rows(&self, tables: &[(&'static Table, Vec<Row>)]) {
+        self.inspect(|connection| {
+            forget(connection)?;
+            let transaction = connection.unchecked_transaction()?;
+            tables.iter().try_for_each(|(table, rows)| copy::insert(&transaction, table, rows))?;
+            transaction.commit()
+        })
+        .unwrap();
     }
 
     /// Reads the database from outside, between two calls.

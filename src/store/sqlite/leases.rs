@@ -37,14 +37,16 @@ pub(super) fn acquire(
     }
     let epoch = latest.epoch + 1;
     let expires_at = now + duration;
-    transaction.execute(
-        "INSERT INTO submission_manager_leases (lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at)
-         VALUES (?1, ?2, ?3, ?4, ?4, ?5)
-         ON CONFLICT (lease_name) DO UPDATE SET holder_id = excluded.holder_id, lease_epoch = excluded.lease_epoch,
-            acquired_at = excluded.acquired_at, renewed_at = excluded.renewed_at, expires_at = excluded.expires_at",
-        params![name, holder, epoch, now.micros(), expires_at.micros()],
-    )?;
-    transaction.execute("DELETE FROM submission_manager_leases WHERE lease_name <> ?1", [&name])?;
+    transaction
+        .prepare_cached(
+            "INSERT INTO submission_manager_leases
+                (lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at)
+             VALUES (?1, ?2, ?3, ?4, ?4, ?5)
+             ON CONFLICT (lease_name) DO UPDATE SET holder_id = excluded.holder_id, lease_epoch = excluded.lease_epoch,
+                acquired_at = excluded.acquired_at, renewed_at = excluded.renewed_at, expires_at = excluded.expires_at",
+        )?
+        .execute(params![name, holder, epoch, now.micros(), expires_at.micros()])?;
+    transaction.prepare_cached("DELETE FROM submission_manager_leases WHERE lease_name <> ?1")?.execute([&name])?;
     transaction.commit()?;
     Ok(Some(Lease { term: Term { lease_name: name, holder_id: holder, epoch }, expires_at, now }))
 }
@@ -58,11 +60,12 @@ pub(super) fn renew(
 ) -> Result<Option<Lease>, rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
     let expires_at = now + duration;
-    let renewed = transaction.execute(
-        "UPDATE submission_manager_leases SET renewed_at = ?4, expires_at = ?5
-         WHERE lease_name = ?1 AND holder_id = ?2 AND lease_epoch = ?3 AND expires_at > ?4",
-        params![term.lease_name, term.holder_id, term.epoch, now.micros(), expires_at.micros()],
-    )?;
+    let renewed = transaction
+        .prepare_cached(
+            "UPDATE submission_manager_leases SET renewed_at = ?4, expires_at = ?5
+             WHERE lease_name = ?1 AND holder_id = ?2 AND lease_epoch = ?3 AND expires_at > ?4",
+        )?
+        .execute(params![term.lease_name, term.holder_id, term.epoch, now.micros(), expires_at.micros()])?;
     transaction.commit()?;
     Ok((renewed == 1).then_some(Lease { term, expires_at, now }))
 }
@@ -70,11 +73,12 @@ pub(super) fn renew(
 /// Ends the lease of a term now, if the term still holds it.
 pub(super) fn release(connection: &mut Connection, clock: &WallClock, term: &Term) -> Result<(), rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
-    transaction.execute(
-        "UPDATE submission_manager_leases SET expires_at = ?4
-         WHERE lease_name = ?1 AND holder_id = ?2 AND lease_epoch = ?3 AND expires_at > ?4",
-        params![term.lease_name, term.holder_id, term.epoch, now.micros()],
-    )?;
+    transaction
+        .prepare_cached(
+            "UPDATE submission_manager_leases SET expires_at = ?4
+             WHERE lease_name = ?1 AND holder_id = ?2 AND lease_epoch = ?3 AND expires_at > ?4",
+        )?
+        .execute(params![term.lease_name, term.holder_id, term.epoch, now.micros()])?;
     transaction.commit()
 }
 

@@ -121,9 +121,12 @@ pub(super) fn resume(
     by: &Actor,
 ) -> Result<(), rusqlite::Error> {
     let (transaction, now) = begin_transaction(connection, clock)?;
-    let resumed =
-        transaction.execute("DELETE FROM submission_target_pauses WHERE submission_target = ?1", [target.as_str()])?;
-    transaction.execute("DELETE FROM submission_target_pause_notes WHERE submission_target = ?1", [target.as_str()])?;
+    let resumed = transaction
+        .prepare_cached("DELETE FROM submission_target_pauses WHERE submission_target = ?1")?
+        .execute([target.as_str()])?;
+    transaction
+        .prepare_cached("DELETE FROM submission_target_pause_notes WHERE submission_target = ?1")?
+        .execute([target.as_str()])?;
     if resumed > 0 {
         audit::append(&transaction, &NewAuditEntry::resume_target(by, target), now)?;
     }

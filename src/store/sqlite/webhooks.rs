@@ -29,12 +29,15 @@ pub(super) fn insert_receiver(
     webhook: &Webhook,
 ) -> Result<(), rusqlite::Error> {
     let origin = webhook.url.origin();
-    transaction.execute("INSERT OR IGNORE INTO submission_webhook_receivers (origin) VALUES (?1)", [origin])?;
-    transaction.execute(
-        "INSERT OR IGNORE INTO submission_contract_receivers (contract_id, receiver_id)
-         SELECT ?1, receiver_id FROM submission_webhook_receivers WHERE origin = ?2",
-        params![contract_id, origin],
-    )?;
+    transaction
+        .prepare_cached("INSERT OR IGNORE INTO submission_webhook_receivers (origin) VALUES (?1)")?
+        .execute([origin])?;
+    transaction
+        .prepare_cached(
+            "INSERT OR IGNORE INTO submission_contract_receivers (contract_id, receiver_id)
+             SELECT ?1, receiver_id FROM submission_webhook_receivers WHERE origin = ?2",
+        )?
+        .execute(params![contract_id, origin])?;
     Ok(())
 }
 

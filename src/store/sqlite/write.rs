@@ -278,22 +278,25 @@ pub(super) fn lane_of(
         return Ok(Arc::clone(lane));
     }
     let url = snapshot.contract.gateway_url.as_str();
-    transaction.execute("INSERT OR IGNORE INTO submission_gateways (gateway_url) VALUES (?1)", [url])?;
-    let inserted = transaction.execute(
-        "INSERT OR IGNORE INTO submission_contracts (gateway_id, submission_target, snapshot)
-         SELECT gateway_id, ?2, ?3 FROM submission_gateways WHERE gateway_url = ?1",
-        params![url, snapshot.contract.target.as_str(), snapshot.json],
-    )?;
-    let contract_id: i64 = transaction.query_row(
-        "SELECT contract_id FROM submission_contracts WHERE snapshot = ?1",
-        [&snapshot.json],
-        |row| row.get(0),
-    )?;
+    transaction
+        .prepare_cached("INSERT OR IGNORE INTO submission_gateways (gateway_url) VALUES (?1)")?
+        .execute([url])?;
+    let inserted = transaction
+        .prepare_cached(
+            "INSERT OR IGNORE INTO submission_contracts (gateway_id, submission_target, snapshot)
+             SELECT gateway_id, ?2, ?3 FROM submission_gateways WHERE gateway_url = ?1",
+        )?
+        .execute(params![url, snapshot.contract.target.as_str(), snapshot.json])?;
+    let contract_id: i64 = transaction
+        .prepare_cached("SELECT contract_id FROM submission_contracts WHERE snapshot = ?1")?
+        .query_row([&snapshot.json], |row| row.get(0))?;
     if inserted > 0 {
-        transaction.execute(
-            "INSERT INTO submission_contract_uses (contract_id, first_used_at) SELECT ?1, last_at FROM submission_clock",
-            [contract_id],
-        )?;
+        transaction
+            .prepare_cached(
+                "INSERT INTO submission_contract_uses (contract_id, first_used_at)
+                 SELECT ?1, last_at FROM submission_clock",
+            )?
+            .execute([contract_id])?;
     }
     if let Some(webhook) = &snapshot.contract.webhook {
         webhooks::insert_receiver(transaction, contract_id, webhook)?;
@@ -312,11 +315,9 @@ pub(super) fn contract_by_id(
     if let Some(contract) = contracts.by_id.get(&contract_id) {
         return Ok(Arc::clone(contract));
     }
-    let contract: Contract = transaction.query_row(
-        "SELECT snapshot FROM submission_contracts WHERE contract_id = ?1",
-        [contract_id],
-        |row| parsed(row, 0, |text| serde_json::from_str(text).ok()),
-    )?;
+    let contract: Contract = transaction
+        .prepare_cached("SELECT snapshot FROM submission_contracts WHERE contract_id = ?1")?
+        .query_row([contract_id], |row| parsed(row, 0, |text| serde_json::from_str(text).ok()))?;
     let contract = Arc::new(contract);
     contracts.by_id.insert(contract_id, Arc::clone(&contract));
     Ok(contract)

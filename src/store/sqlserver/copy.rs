@@ -198,7 +198,7 @@ pub(super) fn count_batch(table: &Table) -> Batch {
     Batch::new(format!("SELECT COUNT_BIG(*) AS total FROM {};", table.name), Vec::new())
 }
 
-fn names<'a>(columns: impl IntoIterator<Item = &'a Column>) -> String {
+pub(super) fn names<'a>(columns: impl IntoIterator<Item = &'a Column>) -> String {
     columns.into_iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
 }
 
@@ -247,7 +247,7 @@ pub(super) fn read_batch(table: &Table, after: Option<&Row>, count: usize) -> Ba
     rows_after(table, &names(table.columns), after, count)
 }
 
-fn cells(columns: &[Column], row: &TdsRow) -> Result<Row, StoreError> {
+pub(super) fn cells(columns: &[Column], row: &TdsRow) -> Result<Row, StoreError> {
     let cell = |column: &Column| {
         Ok(match column.kind {
             Kind::Number => rows::get(row, column.name)?.map(Cell::Number),

@@ -118,6 +118,8 @@ impl Database {
         if !batch.of_test {
             super::tests::catalogue::assert_listed(&batch.sql);
         }
+        #[cfg(test)]
+        let batch = super::simulated::with_clock(batch);
         let database = self.clone();
         let task = tokio::spawn(async move { database.run_with_patience(&batch).await });
         match task.await {

@@ -27,6 +27,8 @@ mod redrives;
 mod rows;
 mod script;
 mod settings;
+#[cfg(test)]
+pub mod simulated;
 mod statements;
 mod submit;
 mod targets;

@@ -19,7 +19,7 @@ use crate::store::{FailedInboxTry, FencedWrites, InboxSubmissionSeq, Submitted};
 const POOL: PoolSettings = PoolSettings { size: 4, timeout: Duration::from_secs(20) };
 
 /// The connection string of the test server. Prints a line and returns `None` if there is none.
-fn server() -> Option<String> {
+pub(super) fn server() -> Option<String> {
     let server = std::env::var("SM_TEST_SQLSERVER").ok().filter(|text| !text.is_empty());
     if server.is_none() {
         assert!(
@@ -31,7 +31,7 @@ fn server() -> Option<String> {
     server
 }
 
-fn metrics() -> Arc<Metrics> {
+pub(super) fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new().unwrap())
 }
 
@@ -40,7 +40,7 @@ fn settings(server: &str, database: &str) -> Settings {
 }
 
 /// A statement that only tests send, so it is not in the list of the store's statements.
-fn unlisted(sql: impl Into<std::borrow::Cow<'static, str>>) -> Batch {
+pub(super) fn unlisted(sql: impl Into<std::borrow::Cow<'static, str>>) -> Batch {
     Batch { of_test: true, ..Batch::new(sql, Vec::new()) }
 }
 
@@ -66,13 +66,13 @@ async fn administer_alone(server: &str, sql: String) -> Result<(), StoreError> {
 }
 
 /// A database that exists until this value is dropped.
-struct TestDatabase {
+pub(super) struct TestDatabase {
     server: String,
     name: String,
 }
 
 impl TestDatabase {
-    async fn create() -> Option<Self> {
+    pub(super) async fn create() -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let server = server()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -81,8 +81,12 @@ impl TestDatabase {
         Some(Self { server, name })
     }
 
-    fn store(&self) -> SqlServerStore {
-        SqlServerStore::new(&settings(&self.server, &self.name), true, metrics())
+    pub(super) fn settings(&self) -> Settings {
+        settings(&self.server, &self.name)
+    }
+
+    pub(super) fn store(&self) -> SqlServerStore {
+        SqlServerStore::new(&self.settings(), true, metrics())
     }
 }
 
