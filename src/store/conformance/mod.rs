@@ -101,6 +101,7 @@ macro_rules! for_store {
                 one_store_has_one_leader_even_with_different_lease_names,
                 racing_instances_get_one_term,
                 a_lease_is_reset_only_if_it_was_not_renewed_since,
+                the_holder_of_every_term_is_recorded,
             }
             schedule {
                 the_snapshot_has_the_first_page_of_every_lane,
