@@ -56,7 +56,10 @@ pub async fn a_list_can_begin_with_the_oldest(fixture: Fixture) {
         assert_eq!(all(&fixture, &ListQuery { status: Some(status), ..oldest.clone() }).await, expected);
     }
     let target = TargetName::parse("sms.max_attempts").ok();
-    assert_eq!(all(&fixture, &ListQuery { target, ..oldest.clone() }).await, ["1", "2", "3"]);
+    assert_eq!(all(&fixture, &ListQuery { target: target.clone(), ..oldest.clone() }).await, ["1", "2", "3"]);
+    let failed = |status| ListQuery { target: target.clone(), status: Some(status), ..oldest.clone() };
+    assert_eq!(all(&fixture, &failed(Status::Rejected)).await, ["3"]);
+    assert_eq!(all(&fixture, &failed(Status::Exhausted)).await, [""; 0]);
     let attempted = Examined { min_attempts: Some(1), ..Examined::default() };
     let attempted = ListQuery { examined: attempted, limit: 1, ..oldest };
     assert_eq!(all(&fixture, &attempted).await, ["0", "1", "3", "4", "5"]);
@@ -143,4 +146,25 @@ pub async fn counts_are_bounded(fixture: Fixture) {
     assert_eq!((rejected, exhausted), (exactly(0), exactly(MAX_COUNTED)), "exactly the limit is not more");
     let all = fixture.store.status_counts(ListQuery::default()).await.unwrap().all();
     assert!(all.or_more && all.intents >= 2 * MAX_COUNTED);
+}
+
+pub async fn failures_of_one_target_are_found_among_those_of_others(fixture: Fixture) {
+    let term = fixture.lead("me").await;
+    for n in 0..9 {
+        let contract = if n % 4 == 0 { max_attempts(1) } else { one_shot() };
+        let intent = fixture.submit(&format!("{n}"), &contract).await;
+        fixture.attempt(&term, &intent, Outcome::error("x")).await;
+    }
+    let of_target = |order| ListQuery {
+        status: Some(Status::Exhausted),
+        target: Some(max_attempts(1).target),
+        order,
+        limit: 2,
+        ..ListQuery::default()
+    };
+    assert_eq!(all(&fixture, &of_target(ListOrder::NewestFirst)).await, ["8", "4", "0"]);
+    assert_eq!(all(&fixture, &of_target(ListOrder::OldestFirst)).await, ["0", "4", "8"]);
+    let with_cause = Examined { cause: Some("x".to_owned()), ..Examined::default() };
+    let with_cause = ListQuery { examined: with_cause, ..of_target(ListOrder::NewestFirst) };
+    assert_eq!(all(&fixture, &with_cause).await, ["8", "4", "0"]);
 }

@@ -109,6 +109,7 @@ macro_rules! for_store {
                 pages_from_the_oldest_go_on_after_an_intent_that_was_deleted,
                 intents_are_counted_by_status,
                 counts_are_bounded,
+                failures_of_one_target_are_found_among_those_of_others,
             }
             schedule {
                 the_snapshot_has_the_first_page_of_every_lane,

@@ -92,7 +92,8 @@ pub(super) fn causes(
     Ok(causes)
 }
 
-/// Reads a page of a list with conditions that no index supports.
+/// Reads a page of a list with conditions that no index supports. It may be short, and there may be a next page even if it is
+/// empty.
 pub(super) fn examine(snapshot: &Connection, query: &ListQuery) -> Result<IntentPage, rusqlite::Error> {
     let mut parts = Vec::new();
     for query in query.examined_queries() {
@@ -102,7 +103,11 @@ pub(super) fn examine(snapshot: &Connection, query: &ListQuery) -> Result<Intent
 }
 
 fn examine_status(snapshot: &Connection, query: &ListQuery) -> Result<ExaminedPart, rusqlite::Error> {
-    let mut filters = Filters::of(snapshot, query)?;
+    let failed = matches!(query.status, Some(Status::Rejected | Status::Exhausted));
+    // The indexes of failures do not have the target, so it must not decide how many intents are examined.
+    let target = query.target.as_ref().filter(|_| failed);
+    let indexed = ListQuery { target: query.target.clone().filter(|_| !failed), ..query.clone() };
+    let mut filters = Filters::of(snapshot, &indexed)?;
     filters.continue_page(snapshot, query)?;
     let index = match query.status {
         Some(Status::Pending) => "INDEXED BY submission_intents_pending",
@@ -127,7 +132,8 @@ fn examine_status(snapshot: &Connection, query: &ListQuery) -> Result<ExaminedPa
         let seq = intent.seq;
         examined += 1;
         let last = examined == MAX_EXAMINED;
-        let admitted = query.examined.admits(&intent, || ending_of(snapshot, seq))?;
+        let of_target = target.is_none_or(|target| *target == intent.target);
+        let admitted = of_target && query.examined.admits(&intent, || ending_of(snapshot, seq))?;
         let horizon = last.then(|| intent.clone());
         if admitted {
             intents.push(intent);

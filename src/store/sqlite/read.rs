@@ -59,7 +59,9 @@ pub(super) fn list(connection: &mut Connection, query: &ListQuery) -> Result<Int
     let snapshot = connection.transaction()?;
     let filters = Filters::of(&snapshot, query)?;
     let Some(text) = &query.prefix else {
-        if !query.examined.is_empty() {
+        // Failures of all targets are in one index, so those of a target are looked for among a bounded number.
+        let failed = matches!(query.status, Some(Status::Rejected | Status::Exhausted));
+        if !query.examined.is_empty() || failed && query.target.is_some() && query.redrive.is_none() {
             return failures::examine(&snapshot, query);
         }
         return Ok(IntentPage::of_list(query, page(&snapshot, query, filters)?));
@@ -195,9 +197,10 @@ pub(super) const MAX_EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
 /// Returns the id up to which a page searches; the next page continues there. `None` if the page searches to the end.
 fn horizon(connection: &Connection, ids: &IdRange) -> Result<Option<IntentId>, rusqlite::Error> {
     let from = if ids.excludes_from { ">" } else { ">=" };
+    // Only a plain comparison ends the scan of the index.
+    let before = if ids.before.is_some() { "intent_id < ?2" } else { "?2 IS NULL" };
     let sql = format!(
-        "SELECT intent_id FROM submission_intents WHERE intent_id {from} ?1 AND (?2 IS NULL OR intent_id < ?2)
-         ORDER BY intent_id LIMIT 1 OFFSET ?3"
+        "SELECT intent_id FROM submission_intents WHERE intent_id {from} ?1 AND {before} ORDER BY intent_id LIMIT 1 OFFSET ?3"
     );
     connection
         .prepare_cached(&sql)?

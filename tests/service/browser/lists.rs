@@ -128,3 +128,33 @@ async fn selected_inbox_submissions_are_reprocessed() {
     browser.go(&format!("{url}/ui/audit?action=reprocess_submission")).await;
     browser.until("return document.querySelectorAll('main tbody tr').length === 1").await;
 }
+
+#[actix::test]
+async fn pages_of_jobs_the_inbox_and_the_audit_log_are_readable() {
+    let demo = Demo::start();
+    let url = &demo.url;
+    let api = Api::new(url);
+    let job = json!({ "tenant_id": "acme", "workspace_id": "w1", "job_id": "job-1", "idempotency_key": "k1",
+        "management_node_id": "node-a", "execution_profile": { "queue_name": "short" },
+        "resource_shape": { "cpu": 1, "memory_mib": 512, "walltime_seconds": 60 },
+        "payload_ref": { "input_uri": "s3://acme-jobs/j1/input.json" }, "requested_by": { "user_id": "u" } });
+    let token = format!("Bearer {}", demo.token);
+    let answer = api.call_with("POST", "/v1/jobs", &[("Authorization", &token)], job.to_string()).await;
+    assert_eq!(answer.status.as_u16(), 202, "{}", answer.text());
+    let form = json!({ "email": "ann@example.com", "name": "Ann", "message": "Hi" });
+    let body = json!({ "client_slug": "acme", "channel": "form", "payload": form }).to_string();
+    let id = api.call("POST", "/v1/inbox/submissions", body).await.json()["id"].as_str().unwrap().to_owned();
+    api.until(&format!("/v1/inbox/submissions/{id}"), |answer| answer.json()["state"] == "processed").await;
+    let browser = Browser::open().await;
+    for (name, path, text) in [
+        ("jobs", "/ui/jobs".to_owned(), "job-1"),
+        ("submission", format!("/ui/inbox/submissions/{id}"), "processed"),
+        ("contacts", "/ui/inbox/contacts".to_owned(), "ann@example.com"),
+        ("contact", "/ui/inbox/contacts/1".to_owned(), "ann@example.com"),
+        ("audit", "/ui/audit".to_owned(), "looked at"),
+    ] {
+        browser.go(&format!("{url}{path}")).await;
+        browser.until_text(text).await;
+        browser.look_at(name).await;
+    }
+}
