@@ -10,7 +10,7 @@ use crate::domain::intent::{Intent, IntentId, Payload, Status, TargetName};
 use crate::domain::intent_json::{IntentJson, StatusName};
 use crate::domain::redrive::RedriveId;
 use crate::domain::time::Timestamp;
-use crate::store::{Examined, ListQuery, MAX_AHEAD, NewIntent, PageCursor, Submitted};
+use crate::store::{Examined, ListOrder, ListQuery, MAX_AHEAD, NewIntent, PageCursor, Submitted};
 use crate::web::error::ApiError;
 use crate::web::query::{Query, whole_number};
 use crate::web::{ENVELOPE_BYTES, WebDeps, trace};
@@ -222,6 +222,7 @@ pub fn list_query(text: &str) -> Result<ListQuery, ApiError> {
         created_after: query.get("createdAfter", TIME, Timestamp::parse)?,
         created_before: query.get("createdBefore", TIME, Timestamp::parse)?,
         examined: Examined::default(),
+        order: ListOrder::NewestFirst,
         limit: page_limit(&query)?,
         after: behind,
     })

@@ -178,11 +178,11 @@ pub(super) fn draw(
         for ((place, series), value) in series.iter().enumerate().zip(&slot.values) {
             let Some(value) = *value else { continue };
             match series.kind {
-                SeriesKind::Line => points[place].push(format!(
-                    "{},{}",
-                    round(x + width / 2.0),
-                    round((HEIGHT - height_of(value)).max(1.0))
-                )),
+                // Across the slot, so that a single value is visible too.
+                SeriesKind::Line => {
+                    let y = round((HEIGHT - height_of(value)).max(1.0));
+                    points[place].push(format!("{},{y} {},{y}", round(x), round(x + width)));
+                }
                 SeriesKind::Bars if value > 0 => {
                     let height = height_of(value).max(1.5);
                     top -= height;
@@ -289,7 +289,8 @@ mod tests {
         let [accepted, rejected, ..] = &chart.bars[..] else { panic!("four") };
         assert_eq!(accepted.y + accepted.height, HEIGHT);
         assert_eq!((rejected.y, rejected.y + rejected.height), (0.0, accepted.y));
-        assert_eq!(chart.lines[0].points, format!("160,{} 800,{}", HEIGHT / 2.0, HEIGHT / 2.0), "no point if unknown");
+        let y = HEIGHT / 2.0;
+        assert_eq!(chart.lines[0].points, format!("0,{y} 320,{y} 640,{y} 960,{y}"), "no point if unknown");
         assert_eq!(chart.columns[0].title, "00:00 UTC: 6 accepted, 2 rejected, 4 submitted");
         let html = chart.to_string();
         assert!(html.contains("<table") && html.contains("role=\"group\""), "{html}");

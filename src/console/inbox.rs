@@ -4,6 +4,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use bytes::Bytes;
 
+use super::bulk::{Action, BulkPage, Selected, selected, tally};
+use super::form::Form;
 use super::nav::Nav;
 use super::query_form::QueryForm;
 use super::search::redirect;
@@ -30,6 +32,9 @@ struct SubmissionsPage {
     /// Whether the inbox is enabled.
     enabled: bool,
     live: Option<String>,
+    /// The address of the list with this filter.
+    here: String,
+    first: Option<String>,
     next: Option<String>,
 }
 
@@ -50,6 +55,7 @@ struct ContactsPage {
     clients: Vec<String>,
     error: Option<String>,
     rows: Vec<Contact>,
+    first: Option<String>,
     next: Option<String>,
 }
 
@@ -60,6 +66,7 @@ struct ContactPage {
     contact: Contact,
     messages: Vec<InboxMessage>,
     payloads: bool,
+    first: Option<String>,
     next: Option<String>,
 }
 
@@ -82,9 +89,11 @@ pub(super) async fn submissions(
         state,
         states: InboxSubmissionState::ALL.map(InboxSubmissionState::as_str),
         clients: clients(&deps),
+        here: form.url("/ui/inbox"),
         live: form.live_url("/ui/inbox").filter(|_| error.is_none()),
         error,
         enabled: deps.registry.get().inbox.is_some(),
+        first: form.first_url("/ui/inbox"),
         next: found.next.map(|next| form.next_url("/ui/inbox", &cursor_text(next))),
         rows: found.rows,
     })
@@ -160,7 +169,8 @@ pub(super) async fn contacts(
     };
     let next = found.next.map(|next| form.next_url("/ui/inbox/contacts", &cursor_text(next)));
     let nav = Nav::new("inbox", operator).at(deps.clock.now());
-    page(&ContactsPage { nav, client, clients: clients(&deps), error, rows: found.rows, next })
+    let first = form.first_url("/ui/inbox/contacts");
+    page(&ContactsPage { nav, client, clients: clients(&deps), error, rows: found.rows, first, next })
 }
 
 /// The page of one contact with its messages.
@@ -180,13 +190,14 @@ pub(super) async fn contact(
     let query = inbox_query(request.query_string(), &["limit", "cursor"]);
     let query = InboxQuery { contact_id, ..query.map_err(|error| PageError::NotFound(error.to_string()))? };
     let found = deps.store.list_messages(query).await?;
-    let next = found.next.map(|next| form.next_url(&format!("/ui/inbox/contacts/{}", contact.id), &cursor_text(next)));
+    let path = format!("/ui/inbox/contacts/{}", contact.id);
+    let next = found.next.map(|next| form.next_url(&path, &cursor_text(next)));
     let nav = Nav::new("inbox", operator).at(deps.clock.now());
     let payloads = console.payloads && nav.may_act();
     if payloads && !found.rows.is_empty() {
         deps.store.append_audit(NewAuditEntry::show_messages_of_contact(&by, contact.id)).await?;
     }
-    page(&ContactPage { nav, contact, messages: found.rows, payloads, next })
+    page(&ContactPage { nav, contact, messages: found.rows, payloads, first: form.first_url(&path), next })
 }
 
 /// Handles the button of one submission: reprocesses it and redirects to its page.
@@ -201,6 +212,60 @@ pub(super) async fn reprocess(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+static REPROCESS: Action = Action {
+    title: "Process inbox submissions again",
+    path: "/ui/inbox/reprocess",
+    field: "id",
+    list: "/ui/inbox",
+    ends_something: false,
+    headings: ["Inbox submission", "Client", "Received", "State"],
+};
+
+/// Shows the selected submissions that are not processed, or reprocesses them once that is confirmed.
+pub(super) async fn reprocess_selected(
+    payload: web::Payload,
+    deps: web::Data<WebDeps>,
+    operator: Operator,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
+    let form = Form::read(&deps, payload).await?;
+    let ids = selected(&form, &REPROCESS, InboxSubmissionId::parse)?;
+    let nav = Nav::new("inbox", operator).at(deps.clock.now());
+    if form.has("confirmed") {
+        return page(&BulkPage::results(nav, &REPROCESS, &form, reprocess_all(&deps, ids, &by).await?));
+    }
+    let (mut rows, mut processed, mut gone) = (Vec::new(), 0, 0);
+    for id in ids {
+        match deps.store.find_submission(id).await? {
+            Some((row, _)) if row.state() == InboxSubmissionState::Processed => processed += 1,
+            Some((row, _)) => rows.push(Selected {
+                id: row.id.to_string(),
+                href: format!("/ui/inbox/submissions/{}", row.id),
+                state: row.state().as_str().to_owned(),
+                of: row.client_slug,
+                at: row.created_at,
+            }),
+            None => gone += 1,
+        }
+    }
+    let left_out = tally([(processed, "already processed"), (gone, "no longer there")]);
+    page(&BulkPage::preview(nav, &REPROCESS, &form, ["reprocess", "submission"], rows, left_out))
+}
+
+/// Makes the submissions due one after the other, and returns the results in words.
+async fn reprocess_all(deps: &WebDeps, ids: Vec<InboxSubmissionId>, by: &Actor) -> Result<Vec<String>, PageError> {
+    let (mut due, mut processed, mut gone) = (0, 0, 0);
+    for id in ids {
+        match reprocess_one(deps, &id.to_string(), by.clone()).await {
+            Ok(_) => due += 1,
+            Err(ApiError::AlreadyProcessed { .. }) => processed += 1,
+            Err(ApiError::NotFound(_)) => gone += 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(tally([(due, "to be processed now"), (processed, "already processed"), (gone, "no longer there")]))
 }
 
 /// Handles the button of a client: reprocesses its parked submissions and redirects to the list.

@@ -75,6 +75,8 @@ struct AttemptRow<'a> {
     text: &'a str,
     message_id: Option<&'a str>,
     lease_epoch: i64,
+    /// The instance that made it, if that is recorded.
+    holder: Option<&'a str>,
     contact: &'static str,
 }
 
@@ -191,6 +193,7 @@ fn attempts(detail: &IntentDetail) -> Vec<AttemptRow<'_>> {
         text: attempt.outcome.reason().or(attempt.outcome.error_text()).unwrap_or_default(),
         message_id: attempt.outcome.gateway_message_id(),
         lease_epoch: attempt.lease_epoch,
+        holder: detail.holders.get(&attempt.lease_epoch).map(String::as_str),
         contact: match attempt.outcome.contact() {
             Contact::Answered => "the gateway answered",
             Contact::NotSent => "nothing was sent",

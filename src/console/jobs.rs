@@ -25,6 +25,7 @@ struct JobsPage {
     enabled: bool,
     /// The URL that the page polls for changes; only on the first page.
     live: Option<String>,
+    first: Option<String>,
     next: Option<String>,
 }
 
@@ -68,6 +69,7 @@ pub(super) async fn show(
         live: form.live_url("/ui/jobs").filter(|_| error.is_none()),
         error,
         enabled: deps.registry.get().takes_jobs(),
+        first: form.first_url("/ui/jobs"),
         next: found.next.map(|next| form.next_url("/ui/jobs", &cursor_text(&next))),
         rows: found.jobs.into_iter().map(|job| Row { href: intent_href(&job.intent.id), job }).collect(),
     })

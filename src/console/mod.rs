@@ -7,6 +7,7 @@
 mod access;
 mod assets;
 mod audit;
+mod bulk;
 mod chart;
 mod failures;
 mod form;
@@ -161,6 +162,7 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
             .service(resource("/intents/{intentId}/cancel").route(web::post().to(intent::cancel)))
             .service(resource("/export").route(get_or_head().to(intents::export::export)))
             .service(resource("/cancel-intents").route(web::post().to(intents::bulk::cancel_selected)))
+            .service(resource("/redeliver-events").route(web::post().to(intents::bulk::redeliver_selected)))
             .service(
                 resource("/redrives").route(get_or_head().to(redrives::list)).route(web::post().to(redrives::plan)),
             )
@@ -171,6 +173,7 @@ pub fn routes(config: &mut web::ServiceConfig, console: Console) {
             .service(resource("/redrives/{redriveId}/cancel").route(web::post().to(redrives::cancel)))
             .service(resource("/jobs").route(get_or_head().to(jobs::show)))
             .service(resource("/inbox").route(get_or_head().to(inbox::submissions)))
+            .service(resource("/inbox/reprocess").route(web::post().to(inbox::reprocess_selected)))
             .service(resource("/inbox/submissions/{id}").route(get_or_head().to(inbox::submission)))
             .service(resource("/inbox/submissions/{id}/payload").route(get_or_head().to(inbox::payload)))
             .service(resource("/inbox/submissions/{id}/reprocess").route(web::post().to(inbox::reprocess)))

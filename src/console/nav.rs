@@ -2,7 +2,7 @@
 //! show and how long ago something happened.
 
 use super::when::{Exactly, When};
-use super::wording::cause_words;
+use super::wording::{cause_words, utc};
 use crate::domain::role::Role;
 use crate::domain::time::Timestamp;
 use crate::web::operator::Operator;
@@ -39,6 +39,11 @@ impl Nav {
     /// A moment, shown with date and time.
     pub(super) fn exactly(&self, at: &Timestamp) -> Exactly {
         Exactly(*at)
+    }
+
+    /// A moment in UTC.
+    pub(super) fn utc(&self, at: &Timestamp) -> String {
+        utc(*at)
     }
 
     /// The reason of a failure in words.

@@ -31,7 +31,17 @@ impl QueryForm {
 
     /// The URL that the page polls for changes. `None` on further pages, which stay as they are.
     pub(super) fn live_url(&self, path: &str) -> Option<String> {
-        (!self.has_cursor).then(|| format!("{path}?{}", self.filter))
+        (!self.has_cursor).then(|| self.url(path))
+    }
+
+    /// The URL of the list with this filter, from its first page.
+    pub(super) fn url(&self, path: &str) -> String {
+        format!("{path}?{}", self.filter)
+    }
+
+    /// The URL of the first page, if this is a further one.
+    pub(super) fn first_url(&self, path: &str) -> Option<String> {
+        self.has_cursor.then(|| self.url(path))
     }
 
     /// The URL of the next page.

@@ -1,8 +1,6 @@
 //! `/ui/redrives`: plans and runs redrives. A plan sends nothing: its page shows the intents that would be sent, and
 //! has the button that starts the redrive.
 
-use std::collections::BTreeMap;
-
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use serde_json::{Value, json};
@@ -28,8 +26,11 @@ use crate::web::query::Query;
 struct RedrivesPage {
     nav: Nav,
     rows: Vec<Row>,
+    /// The target for which the form is filled in; empty for none.
+    target: String,
     targets: Vec<String>,
     live: Option<String>,
+    first: Option<String>,
     next: Option<String>,
 }
 
@@ -71,15 +72,18 @@ pub(super) async fn list(
     deps: web::Data<WebDeps>,
     operator: Operator,
 ) -> Result<HttpResponse, PageError> {
-    let form = QueryForm::read(request.query_string(), &mut []);
-    let query = Query::parse(request.query_string(), &["limit", "cursor"])?;
+    let mut target = String::new();
+    let form = QueryForm::read(request.query_string(), &mut [("submissionTarget", &mut target)]);
+    let query = Query::parse(request.query_string(), &["submissionTarget", "limit", "cursor"])?;
     let after = query.get("cursor", "the id of a redrive", RedriveId::parse)?;
     let found = deps.store.list_redrives(after, page_limit(&query)?).await?;
     page(&RedrivesPage {
         nav: Nav::new("redrives", operator).at(deps.clock.now()),
         rows: found.redrives.into_iter().map(Row::of).collect(),
+        target,
         targets: wording::known_targets(&deps),
         live: form.live_url("/ui/redrives"),
+        first: form.first_url("/ui/redrives"),
         next: found.next.map(|next| form.next_url("/ui/redrives", &next.to_string())),
     })
 }
@@ -111,7 +115,7 @@ pub(super) async fn show(
     let remaining = usize::try_from(redrive.remaining()).unwrap_or(usize::MAX);
     page(&RedrivePage {
         nav: Nav::new("redrives", operator).at(deps.clock.now()),
-        excluded: excluded(&redrive.plan.excluded),
+        excluded: excluded(&redrive),
         sample: redrive.plan.sample.iter().map(|id| (id.clone(), wording::href_of(id))).collect(),
         time_left: redrive.rate.filter(|_| running).map(|rate| wording::duration_text(rate.duration_of(remaining))),
         default_rate: RedriveRate::DEFAULT.per_second(),
@@ -244,20 +248,23 @@ fn filter_text(filter: &str) -> String {
     words.extend(text("submissionTarget").map(|target| format!("of {target}")));
     words.extend(text("reason").map(|reason| format!("with reason {reason}")));
     words.extend(text("cause").map(|cause| format!("with cause “{}”", wording::cause_words(cause))));
-    for (name, word) in [
-        ("createdAfter", "created after"),
-        ("createdBefore", "created before"),
-        ("completedAfter", "failed after"),
-        ("completedBefore", "failed before"),
-    ] {
-        words.extend(text(name).map(|moment| format!("{word} {}", moment.replace(".000000", ""))));
-    }
+    words.extend(period("created", text("createdAfter"), text("createdBefore")));
+    words.extend(period("that failed", text("completedAfter"), text("completedBefore")));
     words.join(" ")
 }
 
+/// A period in words, such as "created after 2026-11-16 08:30:00 UTC".
+fn period(what: &str, after: Option<&str>, before: Option<&str>) -> Option<String> {
+    let utc = |moment: &str| Timestamp::parse(moment).map_or_else(|| moment.to_owned(), wording::utc);
+    let parts = [("after", after), ("before", before)];
+    let parts = parts.iter().filter_map(|(word, moment)| Some(format!("{word} {}", utc((*moment)?))));
+    let parts: Vec<_> = parts.collect();
+    (!parts.is_empty()).then(|| format!("{what} {}", parts.join(" and ")))
+}
+
 /// The numbers of intents that match the filter but are not in the plan, in words.
-fn excluded(counts: &BTreeMap<String, u64>) -> Vec<String> {
-    let left_out = counts.iter().filter(|(_, count)| **count > 0);
+fn excluded(redrive: &Redrive) -> Vec<String> {
+    let left_out = redrive.plan.excluded.iter().filter(|(_, count)| **count > 0);
     let text = |(reason, count): (&String, &u64)| match reason.as_str() {
         "already_redriven" => format!("{count} already redriven"),
         "target_not_in_registry" => format!("{count} whose target is not in the registry"),
@@ -268,7 +275,15 @@ fn excluded(counts: &BTreeMap<String, u64>) -> Vec<String> {
         }
         reason => format!("{count}: {reason}"),
     };
-    left_out.map(text).collect()
+    let known = redrive.count + redrive.plan.excluded.values().sum::<u64>();
+    let rest = selected_intents(&redrive.filter).unwrap_or(0).saturating_sub(known);
+    left_out.map(text).chain((rest > 0).then(|| format!("{rest} that have not failed"))).collect()
+}
+
+/// How many intents were selected one by one; `None` if all that match a filter were.
+fn selected_intents(filter: &str) -> Option<u64> {
+    let filter: Value = serde_json::from_str(filter).ok()?;
+    u64::try_from(filter["intentIds"].as_array()?.len()).ok()
 }
 
 #[cfg(test)]
@@ -286,12 +301,15 @@ mod tests {
         assert_eq!(request, json!({ "filter": filter, "includeUnknownOutcome": false, "note": null }));
         let order = redrive_json::parse_plan(request.to_string().as_bytes()).unwrap();
         let stored = redrive_json::filter_text(&order.filter).unwrap();
-        assert_eq!(filter_text(&stored), "all rejected intents of a b failed after 2026-11-16T08:30:00Z");
+        assert_eq!(filter_text(&stored), "all rejected intents of a b that failed after 2026-11-16 08:30:00 UTC");
         let selected = request_of(&form("intentIds=on&intentId=a&intentId=b&includeUnknownOutcome=on"), now).unwrap();
         assert_eq!(selected["filter"], json!({ "intentIds": ["a", "b"] }));
         assert_eq!(filter_text(&selected["filter"].to_string()), "2 selected intents");
         assert!(request_of(&form("intentIds=on"), now).is_err(), "nothing selected is not everything");
         assert!(request_of(&form("createdAfter=soon"), now).is_err());
         assert_eq!(filter_text("{}"), "all failed intents");
+        let period = r#"{"createdAfter":"2026-11-16T08:30:00.5Z","createdBefore":"2026-11-16T09:30:00Z"}"#;
+        let words = "all failed intents created after 2026-11-16 08:30:00 UTC and before 2026-11-16 09:30:00 UTC";
+        assert_eq!(filter_text(period), words);
     }
 }

@@ -46,6 +46,8 @@ struct TargetPage {
     intents_href: String,
     pending_href: String,
     failures_href: String,
+    /// The form that plans a redrive, filled in for this target.
+    plan_href: String,
     ranges: Vec<RangeTab>,
     charts: Vec<Chart>,
     recent_minutes: i64,
@@ -130,6 +132,7 @@ pub(super) async fn show(
         intents_href: list("/ui/intents", ""),
         pending_href: list("/ui/intents", "pending"),
         failures_href: list("/ui/failures", ""),
+        plan_href: list("/ui/redrives", ""),
         ranges: Range::ALL
             .map(|tab| RangeTab { label: tab.label(), href: tab.href(&href), current: tab == range })
             .into(),

@@ -11,9 +11,14 @@ const WIDTH: f64 = 960.0;
 /// The minimum width of an attempt, so that one of a millisecond is visible among waits of minutes.
 const MIN_WIDTH: f64 = 4.0;
 
+/// How far apart the numbers of attempts are at least, in percent of the width.
+const MARK_DISTANCE: f64 = 4.0;
+
 pub(super) struct Timeline {
     pub bars: Vec<Bar>,
     pub waits: Vec<Wait>,
+    /// The numbers of attempts, as far as there is room for them.
+    pub marks: Vec<Mark>,
     /// The x coordinate of the next attempt.
     pub due: Option<f64>,
     /// The duration that the timeline covers.
@@ -28,6 +33,13 @@ pub(super) struct Bar {
     pub width: f64,
     pub class: &'static str,
     pub title: String,
+}
+
+/// The number of an attempt. It is drawn on its own, because the drawing of the bars is stretched.
+pub(super) struct Mark {
+    /// The middle of its bar, in percent of the width.
+    pub x: f64,
+    pub number: u32,
 }
 
 /// A time between two attempts.
@@ -83,9 +95,23 @@ pub(super) fn of(detail: &IntentDetail) -> Timeline {
         due: detail.next_attempt_at.map(|due| round(x_of(due))),
         label: format!("{duration} since submission: {description}"),
         duration,
+        marks: marks(&bars, history.attempts.first().map_or(1, |first| first.attempt_number)),
         bars,
         waits,
     }
+}
+
+/// The numbers of the attempts that these bars show, which begin with `first`. One that would be too near to the one before it
+/// is left out.
+fn marks(bars: &[Bar], first: u32) -> Vec<Mark> {
+    let mut marks: Vec<Mark> = Vec::new();
+    for (number, bar) in (first..).zip(bars) {
+        let x = round((bar.x + bar.width / 2.0) / 10.0);
+        if marks.last().is_none_or(|last| x - last.x >= MARK_DISTANCE) {
+            marks.push(Mark { x, number });
+        }
+    }
+    marks
 }
 
 fn round(number: f64) -> f64 {
@@ -94,6 +120,7 @@ fn round(number: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use super::*;
@@ -131,7 +158,16 @@ mod tests {
             attempt_open: false,
         };
         let history = History { intent, attempts, webhook: None, redriven_as: None };
-        IntentDetail { now: at(20), history, contract, next_attempt_at, open_since: None, paused_at: None, trace: None }
+        IntentDetail {
+            now: at(20),
+            history,
+            contract,
+            next_attempt_at,
+            open_since: None,
+            paused_at: None,
+            trace: None,
+            holders: BTreeMap::new(),
+        }
     }
 
     #[test]
@@ -141,6 +177,10 @@ mod tests {
         assert_eq!(bars, [(LEFT, WIDTH / 2.0), (LEFT + WIDTH * 0.75, WIDTH / 4.0)]);
         let waits: Vec<_> = drawn.waits.iter().map(|wait| (wait.from, wait.to)).collect();
         assert_eq!(waits, [(LEFT + WIDTH / 2.0, LEFT + WIDTH * 0.75)]);
+        let marks: Vec<_> = drawn.marks.iter().map(|mark| (mark.x, mark.number)).collect();
+        assert_eq!(marks, [(26.0, 1), (86.0, 2)]);
+        let crowded = of(&detail(&[(0, 1), (2, 3), (99, 100)], State::Accepted { at: at(100) }, None));
+        assert_eq!(crowded.marks.iter().map(|mark| mark.number).collect::<Vec<_>>(), [1, 3]);
         assert!(drawn.label.contains("attempt 2: error, duration 5"), "{}", drawn.label);
         // While it waits, the drawing ends where the next attempt is due.
         let drawn = of(&detail(&[(0, 10)], State::Pending, Some(at(40))));

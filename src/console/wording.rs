@@ -7,6 +7,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use crate::domain::contract::{Contract, Policy};
 use crate::domain::intent::{ExhaustedReason, IntentId, State, TargetName};
 use crate::domain::limits::TargetLimits;
+use crate::domain::time::Timestamp;
 use crate::store::{IntentDetail, TargetHealth, WebhookHistory};
 use crate::web::WebDeps;
 
@@ -26,6 +27,25 @@ pub(super) fn duration_text(duration: Duration) -> String {
 
 fn two_units(large: u64, unit: &str, small: u64, small_unit: &str) -> String {
     if small == 0 { format!("{large} {unit}") } else { format!("{large} {unit} {small} {small_unit}") }
+}
+
+/// A moment in UTC, without the fraction of its second.
+pub(super) fn utc(at: Timestamp) -> String {
+    let text = at.to_string();
+    format!("{} UTC", text.get(..19).unwrap_or(&text).replace('T', " "))
+}
+
+/// A number with commas between thousands.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// The policy of a contract in a few words.
@@ -199,6 +219,13 @@ mod tests {
             (90_000_000_000, "1 d 1 h"),
         ] {
             assert_eq!(duration_text(Duration::from_micros(micros)), text);
+        }
+    }
+
+    #[test]
+    fn numbers_have_commas_between_thousands() {
+        for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (10_000, "10,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
         }
     }
 

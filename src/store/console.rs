@@ -1,5 +1,6 @@
 //! Answers to the queries of the console: one intent in full, the overview, and the health of targets.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::History;
@@ -22,6 +23,9 @@ pub struct IntentDetail {
     pub paused_at: Option<Timestamp>,
     /// The trace of the request that submitted it, if the request had one.
     pub trace: Option<TraceContext>,
+    /// The holder ids of the instances that made its attempts, by the epoch of the term. Terms of versions that did not record
+    /// them are missing.
+    pub holders: BTreeMap<i64, String>,
 }
 
 /// The counts and charts of the console's overview.

@@ -30,8 +30,8 @@ use super::{
     InboxQuery, InboxSubmission, InstanceReport, IntentDetail, IntentPage, JobLookup, JobPage, JobQuery, LeaseState,
     ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry, Overview, Planning, ProcessedInboxSubmission, PurgeRequest,
     Purged, Redelivery, Redrive, RedrivePage, RedriveSource, RedriveWork, RedriveWorked, Refresh, RefreshRequest,
-    Reprocess, RunningRedrive, ScheduleSnapshot, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetActivity,
-    TargetHealth, TargetPause, WriteBatch,
+    Reprocess, RunningRedrive, ScheduleSnapshot, StatusCounts, StoreError, StoreFuture, StoredIntent, StoredTarget,
+    TargetActivity, TargetHealth, TargetPause, WriteBatch,
 };
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
@@ -185,6 +185,9 @@ store_calls! {
         read fn find(id: IntentId) -> Option<StoredIntent>;
         read fn history(id: IntentId) -> Option<History>;
         read fn list(query: ListQuery) -> IntentPage;
+        /// Counts the intents of a list by status, each up to [`MAX_COUNTED`](super::MAX_COUNTED). The status of the query does not
+        /// matter. Lists with a search or with a cause have no counts: see [`StatusCounts::can_count`].
+        read fn status_counts(query: ListQuery) -> StatusCounts;
         /// Returns one intent with everything that the console shows about it, as of one moment.
         read fn detail(id: IntentId) -> Option<IntentDetail>;
         read fn payload(id: IntentId) -> Option<Bytes>;

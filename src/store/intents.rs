@@ -17,8 +17,16 @@ pub struct History {
     pub redriven_as: Option<IntentId>,
 }
 
-/// Which intents to list. Intents of jobs are never listed, because only their tenants may see them. The newest come first;
-/// with a `prefix` the order is the one described there.
+/// The order of a list without a search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListOrder {
+    #[default]
+    NewestFirst,
+    OldestFirst,
+}
+
+/// Which intents to list. Intents of jobs are never listed, because only their tenants may see them. With a `prefix` the order
+/// is the one described there.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
     /// Searches by id: first come the intents to which a gateway gave exactly this message id, newest first, and then those
@@ -34,6 +42,8 @@ pub struct ListQuery {
     pub created_before: Option<Timestamp>,
     /// Further conditions. They cannot be combined with a `prefix`.
     pub examined: Examined,
+    /// Ignored with a `prefix`.
+    pub order: ListOrder,
     pub limit: usize,
     /// Continue after this position: the `next` of the page before.
     pub after: Option<PageCursor>,
@@ -71,8 +81,8 @@ impl ListQuery {
 /// The position at which a page of intents ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageCursor {
-    /// In a list without a search: the last intent of the page. It does not contain the intent's number, because numbers count
-    /// the intents of others too.
+    /// In a list without a search: the last intent of the page, after which the list goes on in its order. It does not contain
+    /// the intent's number, because numbers count the intents of others too.
     Newer { created_at: Timestamp, id: IntentId },
     /// In a search: the last intent that was found by a gateway's message id. Intents that are found by their own id follow.
     Message { created_at: Timestamp, id: IntentId },
@@ -132,7 +142,7 @@ pub struct IntentPage {
 impl IntentPage {
     /// Makes a page of a list without a search. Stores read one intent more than the page has, to know whether there is a next
     /// page.
-    pub(super) fn of_newest(query: &ListQuery, mut intents: Vec<Intent>) -> Self {
+    pub(super) fn of_list(query: &ListQuery, mut intents: Vec<Intent>) -> Self {
         let more = intents.len() > query.page_size();
         intents.truncate(query.page_size());
         let next = intents.last().filter(|_| more);
@@ -141,18 +151,23 @@ impl IntentPage {
     }
 
     /// Makes a page of a list for which stores examine intents one by one: each part has the intents that one index found,
-    /// newest first, and the last intent that was examined if there may be more after it.
+    /// in the order of the list, and the last intent that was examined if there may be more after it.
     pub(super) fn of_examined(query: &ListQuery, parts: Vec<ExaminedPart>) -> Self {
-        let newest_horizon =
-            parts.iter().filter_map(|part| part.horizon.as_ref()).max_by_key(|intent| intent.seq).cloned();
+        // Grows in the order of the list.
+        let place = |intent: &Intent| match query.order {
+            ListOrder::NewestFirst => -i128::from(intent.seq.0),
+            ListOrder::OldestFirst => i128::from(intent.seq.0),
+        };
+        let first_horizon =
+            parts.iter().filter_map(|part| part.horizon.as_ref()).min_by_key(|intent| place(intent)).cloned();
         let mut intents: Vec<_> = parts.into_iter().flat_map(|part| part.intents).collect();
         // Behind the horizon of one part, others may have been examined further; the next page does that again.
-        if let Some(horizon) = &newest_horizon {
-            intents.retain(|intent| intent.seq >= horizon.seq);
+        if let Some(horizon) = &first_horizon {
+            intents.retain(|intent| place(intent) <= place(horizon));
         }
-        intents.sort_by_key(|intent| std::cmp::Reverse(intent.seq));
-        let page = Self::of_newest(query, intents);
-        let horizon = newest_horizon.map(|last| PageCursor::Newer { created_at: last.created_at, id: last.id });
+        intents.sort_by_key(place);
+        let page = Self::of_list(query, intents);
+        let horizon = first_horizon.map(|last| PageCursor::Newer { created_at: last.created_at, id: last.id });
         Self { next: page.next.or(horizon), ..page }
     }
 

@@ -15,6 +15,10 @@ pub struct LeaseState {
     pub clock_ahead: Duration,
 }
 
+/// How many terms a store remembers with their holders. Even if the lease changed hands every minute, that is two months; the
+/// rows take less than 10 MB.
+pub(super) const KEPT_TERMS: i64 = 100_000;
+
 /// A lease as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {

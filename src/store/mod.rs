@@ -38,6 +38,7 @@ mod slot;
 pub mod sqlite;
 pub mod sqlserver;
 mod start_on_insert;
+mod status_counts;
 mod subscription;
 mod targets;
 pub mod watchers;
@@ -74,7 +75,7 @@ pub use self::inbox::{
     Reprocess, SHOWN_CHARS, Text,
 };
 use self::intents::IdRange;
-pub use self::intents::{History, IntentPage, ListQuery, PageCursor};
+pub use self::intents::{History, IntentPage, ListOrder, ListQuery, PageCursor};
 pub use self::jobs::{FoundJob, Job, JobCursor, JobLookup, JobPage, JobQuery, NewJob};
 pub use self::lease::{LeaseRow, LeaseState};
 pub use self::purge::{PurgeCursor, PurgeRequest, Purged};
@@ -85,6 +86,7 @@ pub use self::redrive::{
 pub use self::schedule::{Backlog, ChangeCursor, Refresh, RefreshRequest, ScheduleSnapshot};
 pub use self::slot::{AttemptEnd, InFlight, InFlightGuard, SlotGuard};
 pub use self::start_on_insert::{SlotSource, StartOnInsert, StartedOnInsert};
+pub use self::status_counts::{BoundedCount, MAX_COUNTED, StatusCounts};
 pub use self::subscription::{TermSubscriber, TermSubscription};
 pub use self::targets::{MOST_CONTRACTS, SeenContract, StoredTarget, TargetActivity, TargetMinute, TargetPause};
 pub use self::webhooks::{

@@ -186,6 +186,17 @@ async fn every_action_in_the_console_is_one_entry_and_so_are_sign_ins() {
     let form = as_user(&api, "oda", "GET", "/ui/intents/ended/edit", "").await;
     assert!(form.text().contains("secret"), "{}", form.text());
     post("/ui/intents/ended/redeliver", "").await;
+    post("/ui/redeliver-events", "intentId=ended&intentId=unknown").await;
+    post("/ui/redeliver-events", "intentId=ended&intentId=unknown&confirmed=on").await;
+    let submission = r#"{"client_slug":"acme","channel":"form","payload":{}}"#;
+    let submission = as_client(&api, ADMIN, "POST", "/v1/inbox/submissions", submission).await;
+    let received = submission.json()["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/inbox/submissions/{received}");
+    while as_client(&api, ADMIN, "GET", &path, "").await.json()["state"] == "received" {
+        tokio::task::yield_now().await;
+    }
+    post("/ui/inbox/reprocess", &format!("id={received}")).await;
+    post("/ui/inbox/reprocess", &format!("id={received}&confirmed=on")).await;
     post("/ui/targets/attempts/pause", "reason=%3Cb%3Ebold%3C%2Fb%3E").await;
     as_client(&api, ADMIN, "POST", "/v1/intents", r#"{"intentId":"w","submissionTarget":"attempts"}"#).await;
     as_client(&api, ADMIN, "POST", "/v1/intents", r#"{"intentId":"x","submissionTarget":"attempts"}"#).await;
@@ -197,6 +208,8 @@ async fn every_action_in_the_console_is_one_entry_and_so_are_sign_ins() {
         ("show_payload", "ended", oda.0, oda.1),
         ("show_payload", "ended", oda.0, oda.1),
         ("redeliver_webhook", "ended", oda.0, oda.1),
+        ("redeliver_webhook", "ended", oda.0, oda.1),
+        ("reprocess_submission", received.as_str(), oda.0, oda.1),
         ("pause_target", "attempts", oda.0, oda.1),
         ("cancel_intent", "w", oda.0, oda.1),
         ("cancel_intent", "x", oda.0, oda.1),

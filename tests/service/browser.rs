@@ -18,7 +18,9 @@ use crate::support::{Killed, PATIENCE};
 mod actions;
 mod failures;
 mod frame;
+mod lists;
 mod pages;
+mod tasks;
 
 /// Starts a process, waits for a line with `text`, and returns the word after it.
 pub(crate) fn start(mut command: Command, text: &str) -> (Killed, String) {

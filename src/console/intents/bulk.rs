@@ -1,41 +1,38 @@
-//! `/ui/cancel-intents`: cancels selected intents. The first request shows what would be cancelled, the second one does it.
+//! `/ui/cancel-intents` and `/ui/redeliver-events`: cancel selected intents, and redeliver their webhook events.
 
 use actix_web::{HttpResponse, web};
-use askama::Template;
 
 use crate::api::cancel;
+use crate::console::bulk::{Action, BulkPage, Selected, selected, tally};
 use crate::console::form::Form;
 use crate::console::nav::Nav;
 use crate::console::wording::intent_href;
 use crate::console::{PageError, page};
 use crate::domain::actor::Actor;
 use crate::domain::intent::{Intent, IntentId, Status};
-use crate::store::Cancellation;
+use crate::store::{Cancellation, Redelivery};
 use crate::web::WebDeps;
 use crate::web::operator::Operator;
 
-/// How many intents can be cancelled at once: the store is called for each of them.
-const MAX_CANCELLED: usize = 200;
+static CANCEL: Action = Action {
+    title: "Cancel intents",
+    path: "/ui/cancel-intents",
+    field: "intentId",
+    list: "/ui/intents",
+    ends_something: true,
+    headings: ["Intent", "Target", "Created", "Attempts"],
+};
 
-#[derive(Template)]
-#[template(path = "console/cancel.html")]
-struct CancelPage {
-    nav: Nav,
-    /// The intents that would be cancelled.
-    rows: Vec<Listed>,
-    /// How many of the selected intents have ended already.
-    ended: usize,
-    /// The results in words; empty in the preview.
-    done: Vec<String>,
-}
+static REDELIVER: Action = Action {
+    title: "Redeliver webhook events",
+    path: "/ui/redeliver-events",
+    field: "intentId",
+    list: "/ui/intents",
+    ends_something: false,
+    headings: ["Intent", "Target", "Created", "Webhook event"],
+};
 
-/// An intent that would be cancelled.
-struct Listed {
-    href: String,
-    intent: Intent,
-}
-
-/// Shows the selected intents, or cancels them once that is confirmed.
+/// Shows the selected intents that are pending, or cancels them once that is confirmed.
 pub(in crate::console) async fn cancel_selected(
     payload: web::Payload,
     deps: web::Data<WebDeps>,
@@ -43,27 +40,71 @@ pub(in crate::console) async fn cancel_selected(
     by: Actor,
 ) -> Result<HttpResponse, PageError> {
     let form = Form::read(&deps, payload).await?;
-    let ids: Vec<_> = form.all("intentId").filter_map(|text| IntentId::parse(text).ok()).collect();
-    if ids.is_empty() || ids.len() > MAX_CANCELLED {
-        let text = format!("Select 1 to {MAX_CANCELLED} pending intents and try again; {} are selected.", ids.len());
-        return Err(PageError::NotDone(text));
-    }
+    let ids = selected(&form, &CANCEL, |text| IntentId::parse(text).ok())?;
     let nav = Nav::new("intents", operator).at(deps.clock.now());
     if form.has("confirmed") {
-        let done = cancel_all(&deps, ids, &by).await?;
-        return page(&CancelPage { nav, rows: Vec::new(), ended: 0, done });
+        return page(&BulkPage::results(nav, &CANCEL, &form, cancel_all(&deps, ids, &by).await?));
     }
-    let (mut rows, mut ended) = (Vec::new(), 0);
+    let (mut rows, mut ended, mut gone) = (Vec::new(), 0, 0);
     for id in ids {
-        match deps.store.find(id).await? {
-            Some(found) if found.intent.state.status() == Status::Pending => {
-                rows.push(Listed { href: intent_href(&found.intent.id), intent: found.intent })
+        match deps.store.find(id).await?.map(|found| found.intent) {
+            Some(intent) if intent.state.status() == Status::Pending => {
+                let open = if intent.attempt_open { ", one in progress" } else { "" };
+                let attempts = format!("{}{open}", intent.attempt_count);
+                rows.push(row(&intent, attempts));
             }
             Some(_) => ended += 1,
-            None => {}
+            None => gone += 1,
         }
     }
-    page(&CancelPage { nav, rows, ended, done: Vec::new() })
+    let left_out = tally([(ended, "already ended"), (gone, "no longer there")]);
+    page(&BulkPage::preview(nav, &CANCEL, &form, ["cancel", "intent"], rows, left_out))
+}
+
+/// Shows the selected intents that have a webhook event, or redelivers the events once that is confirmed.
+pub(in crate::console) async fn redeliver_selected(
+    payload: web::Payload,
+    deps: web::Data<WebDeps>,
+    operator: Operator,
+    by: Actor,
+) -> Result<HttpResponse, PageError> {
+    let form = Form::read(&deps, payload).await?;
+    let ids = selected(&form, &REDELIVER, |text| IntentId::parse(text).ok())?;
+    let nav = Nav::new("intents", operator).at(deps.clock.now());
+    if form.has("confirmed") {
+        return page(&BulkPage::results(nav, &REDELIVER, &form, redeliver_all(&deps, ids, &by).await?));
+    }
+    let (mut rows, mut pending, mut without, mut gone) = (Vec::new(), 0, 0, 0);
+    for id in ids {
+        match deps.store.history(id).await? {
+            Some(history) if !history.intent.state.is_terminal() => pending += 1,
+            Some(history) => match &history.webhook {
+                Some(webhook) => {
+                    let tries = if webhook.tries.len() == 1 { "try" } else { "tries" };
+                    let state = format!("{} after {} {tries}", webhook.status.as_str(), webhook.tries.len());
+                    rows.push(row(&history.intent, state));
+                }
+                None => without += 1,
+            },
+            None => gone += 1,
+        }
+    }
+    let left_out = tally([
+        (pending, "still pending, so without an event yet"),
+        (without, "without a webhook"),
+        (gone, "no longer there"),
+    ]);
+    page(&BulkPage::preview(nav, &REDELIVER, &form, ["redeliver", "webhook event"], rows, left_out))
+}
+
+fn row(intent: &Intent, state: String) -> Selected {
+    Selected {
+        id: intent.id.to_string(),
+        href: intent_href(&intent.id),
+        of: intent.target.to_string(),
+        at: intent.created_at,
+        state,
+    }
 }
 
 /// Cancels the intents one after the other, and returns the results in words.
@@ -77,11 +118,32 @@ async fn cancel_all(deps: &WebDeps, ids: Vec<IntentId>, by: &Actor) -> Result<Ve
             Cancellation::NotFound => gone += 1,
         }
     }
-    let counts = [
+    Ok(tally([
         (cancelled, "cancelled"),
         (later, "to be cancelled after the attempt that is in progress"),
         (ended, "had ended already"),
         (gone, "no longer there"),
-    ];
-    Ok(counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect())
+    ]))
+}
+
+/// Makes the events due one after the other, and returns the results in words.
+async fn redeliver_all(deps: &WebDeps, ids: Vec<IntentId>, by: &Actor) -> Result<Vec<String>, PageError> {
+    let (mut due, mut pending, mut without, mut gone) = (0, 0, 0, 0);
+    for id in ids {
+        match deps.store.redeliver_webhook(id.clone(), by.clone()).await? {
+            Redelivery::Pending => {
+                log::info!("webhook_redelivered intent_id={id:?}");
+                due += 1;
+            }
+            Redelivery::NotEnded => pending += 1,
+            Redelivery::NoWebhook => without += 1,
+            Redelivery::NoIntent => gone += 1,
+        }
+    }
+    Ok(tally([
+        (due, "to be delivered now"),
+        (pending, "still pending, so without an event yet"),
+        (without, "without a webhook"),
+        (gone, "no longer there"),
+    ]))
 }

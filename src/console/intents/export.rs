@@ -47,7 +47,7 @@ pub(in crate::console) async fn export(
     let pages = stream::try_unfold(first, move |rest| async move {
         let Some((deps, query, sent)) = rest else { return Ok::<_, StoreError>(None) };
         let page = deps.store.list(query.clone()).await?;
-        let mut text = if sent == 0 && format == Format::Csv { HEADINGS.to_owned() } else { String::new() };
+        let mut text = if query.after.is_none() && format == Format::Csv { HEADINGS.to_owned() } else { String::new() };
         page.intents.iter().take(MAX_EXPORTED - sent).for_each(|intent| text += &line(intent, format));
         let sent = sent + page.intents.len();
         let rest = page.next.filter(|_| sent < MAX_EXPORTED);

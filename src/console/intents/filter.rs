@@ -11,7 +11,7 @@ use crate::console::wording::cause_words;
 use crate::domain::intent::{Status, TargetName};
 use crate::domain::redrive::RedriveId;
 use crate::domain::time::Timestamp;
-use crate::store::{Examined, ListQuery, PageCursor};
+use crate::store::{Examined, ListOrder, ListQuery, PageCursor};
 
 /// The parameters of the filter, with their labels.
 const FIELDS: [(&str, &str); 10] = [
@@ -28,6 +28,9 @@ const FIELDS: [(&str, &str); 10] = [
 ];
 /// The fields that are times.
 const TIMES: [&str; 4] = ["createdAfter", "createdBefore", "endedSince", "endedBefore"];
+/// The parameter for the order of the list, and its value; without it the newest intents come first.
+const ORDER: &str = "order";
+const OLDEST: &str = "oldest";
 /// How many earlier pages the address of a page remembers, for the links to previous pages.
 const MAX_TRAIL: usize = 30;
 /// How many intents a page has.
@@ -44,6 +47,7 @@ pub(super) struct Filter {
     /// The times that operators typed, as moments.
     moments: BTreeMap<&'static str, Timestamp>,
     zone: String,
+    pub order: ListOrder,
     cursor: Option<String>,
     /// The cursors of the pages before this one, without the first page, which has none.
     trail: Vec<String>,
@@ -65,6 +69,7 @@ impl Filter {
             problem: None,
             moments: BTreeMap::new(),
             zone: String::new(),
+            order: ListOrder::NewestFirst,
             cursor: None,
             trail: Vec::new(),
         };
@@ -74,6 +79,8 @@ impl Filter {
                 (_, _) if value.is_empty() => {}
                 (_, Some((known, _))) => drop(filter.values.insert(known, value)),
                 ("tz", _) => filter.zone = value,
+                (ORDER, _) if value == OLDEST => filter.order = ListOrder::OldestFirst,
+                (ORDER, _) => filter.problem = Some(format!("There is no order {value:?}; it can be {OLDEST}.")),
                 ("cursor", _) => filter.cursor = Some(value),
                 ("trail", _) => filter.trail = value.split(',').map(str::to_owned).collect(),
                 ("limit" | "format", _) => {}
@@ -116,6 +123,7 @@ impl Filter {
             redrive: self.read("redriveId", "the id of a redrive", RedriveId::parse),
             created_after: self.moments.get("createdAfter").copied(),
             created_before: self.moments.get("createdBefore").copied(),
+            order: self.order,
             limit: PAGE,
             after,
         }
@@ -164,6 +172,11 @@ impl Filter {
         FIELDS.iter().filter_map(chip).collect()
     }
 
+    /// The address of the first page in another order.
+    pub(super) fn in_order(&self, order: ListOrder) -> String {
+        self.with(&[(ORDER, order_text(order))])
+    }
+
     /// The address of the first page with some fields of the filter changed. An empty value removes a field.
     pub(super) fn with(&self, changes: &[(&str, &str)]) -> String {
         self.url("/ui/intents", changes, &[])
@@ -206,9 +219,10 @@ impl Filter {
     /// An address with the filter, some of its fields changed, and with further parameters. Empty values are omitted.
     fn url(&self, path: &str, changes: &[(&str, &str)], further: &[(&str, &str)]) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
-        for (name, _) in FIELDS {
+        let fields = FIELDS.map(|(name, _)| (name, self.value(name)));
+        for (name, value) in fields.into_iter().chain([(ORDER, order_text(self.order))]) {
             let changed = changes.iter().find(|(changed, _)| *changed == name).map(|(_, value)| *value);
-            let value = changed.unwrap_or_else(|| self.value(name));
+            let value = changed.unwrap_or(value);
             if !value.is_empty() {
                 query.append_pair(name, value);
             }
@@ -220,6 +234,14 @@ impl Filter {
         }
         let query = query.finish();
         if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+    }
+}
+
+/// The value of the parameter for an order; empty for the usual one.
+const fn order_text(order: ListOrder) -> &'static str {
+    match order {
+        ListOrder::NewestFirst => "",
+        ListOrder::OldestFirst => OLDEST,
     }
 }
 
@@ -274,6 +296,16 @@ mod tests {
         assert_eq!(filter.chips()[1].value, "the deadline passed");
         assert!(parse("minAttempts=many").0.error("minAttempts").is_some());
         assert!(parse("q=a&cause=x").0.problem.is_some());
+    }
+
+    #[test]
+    fn the_order_is_kept_by_all_links_and_is_no_part_of_the_filter() {
+        let (filter, query) = parse("order=oldest");
+        assert_eq!((query.order, filter.is_empty(), filter.chips().len()), (ListOrder::OldestFirst, true, 0));
+        assert_eq!(filter.with(&[("status", "pending")]), "/ui/intents?status=pending&order=oldest");
+        assert_eq!(filter.in_order(ListOrder::NewestFirst), "/ui/intents");
+        assert_eq!(parse("q=a").0.in_order(ListOrder::OldestFirst), "/ui/intents?q=a&order=oldest");
+        assert!(parse("order=random").0.problem.is_some());
     }
 
     #[test]

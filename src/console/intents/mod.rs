@@ -12,10 +12,10 @@ use askama::Template;
 
 use self::filter::{Chip, Filter};
 use super::nav::Nav;
-use super::wording::{self, cause_words, intent_href};
+use super::wording::{self, cause_words, grouped, intent_href};
 use super::{PageError, page};
 use crate::domain::intent::{Intent, IntentSeq, Status};
-use crate::store::IntentPage;
+use crate::store::{BoundedCount, IntentPage, ListOrder, MAX_COUNTED, StatusCounts};
 use crate::web::WebDeps;
 use crate::web::operator::Operator;
 
@@ -25,7 +25,11 @@ struct IntentsPage {
     nav: Nav,
     filter: Filter,
     chips: Vec<Chip>,
-    tabs: Vec<Tab>,
+    tabs: Vec<StatusTab>,
+    /// Whether the tabs have counts; a search has none.
+    counted: bool,
+    /// Links to the other orders; empty for a search, which has an order of its own.
+    orders: Vec<Tab>,
     presets: Vec<Tab>,
     targets: Vec<String>,
     rows: Vec<Row>,
@@ -43,6 +47,13 @@ struct Tab {
     current: bool,
 }
 
+/// A link to the intents with one status.
+struct StatusTab {
+    tab: Tab,
+    /// How many there are; empty if that is not known.
+    count: String,
+}
+
 /// An intent of the list.
 pub(super) struct Row {
     pub href: String,
@@ -52,8 +63,6 @@ pub(super) struct Row {
     pub rule: &'static str,
     /// The list of all intents with this cause.
     pub cause_href: String,
-    /// Whether it can be redriven or cancelled.
-    pub selectable: bool,
     pub intent: Intent,
 }
 
@@ -69,6 +78,8 @@ pub(super) async fn show(
 ) -> Result<HttpResponse, PageError> {
     let now = deps.clock.now();
     let (filter, query) = Filter::parse(request.query_string(), now);
+    let counted = filter.is_valid() && StatusCounts::can_count(&query);
+    let counts = if counted { Some(deps.store.status_counts(query.clone()).await?) } else { None };
     let found = match filter.is_valid() {
         true => deps.store.list(query).await?,
         false => IntentPage { intents: Vec::new(), next: None },
@@ -76,12 +87,8 @@ pub(super) async fn show(
     let failed = found.intents.iter().filter(|intent| intent.state.is_failed()).map(|intent| intent.seq);
     let failed: Vec<_> = failed.collect();
     let causes = if failed.is_empty() { HashMap::new() } else { deps.store.causes(failed).await? };
-    let tab = |label: &'static str, status: &str| Tab {
-        label,
-        href: filter.with(&[("status", status)]),
-        current: filter.value("status") == status,
-    };
-    let tabs = [tab("all", "")].into_iter().chain(Status::ALL.map(|status| tab(status.as_str(), status.as_str())));
+    let tabs = [None].into_iter().chain(Status::ALL.map(Some));
+    let tabs = tabs.map(|status| StatusTab::of(status, &filter, counts.as_ref()));
     let presets = PRESETS.map(|(label, after)| Tab {
         label,
         href: filter.with(&[("createdAfter", after), ("createdBefore", "")]),
@@ -91,6 +98,8 @@ pub(super) async fn show(
         nav: Nav::new("intents", operator).at(now),
         chips: filter.chips(),
         tabs: tabs.collect(),
+        counted,
+        orders: orders(&filter),
         presets: presets.into(),
         targets: wording::known_targets(&deps),
         live: (filter.is_valid() && filter.is_first()).then(|| filter.here()),
@@ -100,6 +109,37 @@ pub(super) async fn show(
         rows: found.intents.into_iter().map(|intent| Row::of(intent, &causes, &filter)).collect(),
         filter,
     })
+}
+
+impl StatusTab {
+    fn of(status: Option<Status>, filter: &Filter, counts: Option<&StatusCounts>) -> Self {
+        let value = status.map(Status::as_str).unwrap_or_default();
+        let counted = counts.map(|counts| status.map_or_else(|| counts.all(), |status| counts.of(status)));
+        Self {
+            tab: Tab {
+                label: status.map_or("all", Status::as_str),
+                href: filter.with(&[("status", value)]),
+                current: filter.value("status") == value,
+            },
+            count: counted.map(count_text).unwrap_or_default(),
+        }
+    }
+}
+
+/// A bounded count: "12", or "10,000+" if there may be more. Empty if nothing is known about it.
+fn count_text(counted: BoundedCount) -> String {
+    match (counted.intents, counted.or_more) {
+        (0, true) => String::new(),
+        (intents, true) => format!("{}+", grouped(intents.min(MAX_COUNTED))),
+        (intents, false) => grouped(intents),
+    }
+}
+
+/// The orders that a list can have.
+fn orders(filter: &Filter) -> Vec<Tab> {
+    let orders = [("newest first", ListOrder::NewestFirst), ("oldest first", ListOrder::OldestFirst)];
+    let tab = |(label, order)| Tab { label, href: filter.in_order(order), current: filter.order == order };
+    if filter.value("q").is_empty() { orders.map(tab).into() } else { Vec::new() }
 }
 
 impl Row {
@@ -116,8 +156,21 @@ impl Row {
             cause: cause.to_owned(),
             cause_href: cause_href.unwrap_or_default(),
             href: intent_href(&intent.id),
-            selectable: intent.state.status() != Status::Accepted,
             intent,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_never_says_more_than_was_counted() {
+        let text = |intents, or_more| count_text(BoundedCount { intents, or_more });
+        assert_eq!(text(0, false), "0");
+        assert_eq!(text(0, true), "");
+        assert_eq!(text(MAX_COUNTED * 3, true), format!("{}+", grouped(MAX_COUNTED)));
+        assert_eq!(text(1234, false), "1,234");
     }
 }

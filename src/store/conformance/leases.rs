@@ -1,7 +1,12 @@
 //! The lease: it has one holder at a time by the store's clock, and its epoch only grows.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use super::{Fixture, LONG, acquire_from};
 use crate::domain::actor::fixtures::somebody;
+use crate::domain::contract::fixtures::max_attempts;
+use crate::domain::outcome::Outcome;
 use crate::store::FencedError;
 
 pub async fn one_holder_at_a_time(fixture: Fixture) {
@@ -108,4 +113,20 @@ pub async fn a_lease_is_reset_only_if_it_was_not_renewed_since(fixture: Fixture)
         Ok(false),
         "another instance holds it now"
     );
+}
+
+pub async fn the_holder_of_every_term_is_recorded(fixture: Fixture) {
+    let intent = fixture.submit("a", &max_attempts(9)).await;
+    let mut expected = BTreeMap::new();
+    for holder in ["first", "second ä", "first"] {
+        let term = fixture.lead(holder).await;
+        fixture.attempt(&term, &intent, Outcome::error("x")).await;
+        fixture.pass(Duration::from_secs(5)).await;
+        expected.insert(term.epoch, holder.to_owned());
+        fixture.store.release_lease(term).await.unwrap();
+    }
+    fixture.lead("without an attempt").await;
+    let detail = fixture.other.detail(intent.id).await.unwrap().unwrap();
+    assert_eq!(detail.history.attempts.len(), 3);
+    assert_eq!(detail.holders, expected);
 }

@@ -12,6 +12,7 @@ pub mod fleet;
 pub mod inbox;
 pub mod jobs;
 pub mod leases;
+pub mod lists;
 pub mod lookups;
 pub mod options;
 pub mod redrives;
@@ -101,6 +102,14 @@ macro_rules! for_store {
                 one_store_has_one_leader_even_with_different_lease_names,
                 racing_instances_get_one_term,
                 a_lease_is_reset_only_if_it_was_not_renewed_since,
+                the_holder_of_every_term_is_recorded,
+            }
+            lists {
+                a_list_can_begin_with_the_oldest,
+                pages_from_the_oldest_go_on_after_an_intent_that_was_deleted,
+                intents_are_counted_by_status,
+                counts_are_bounded,
+                failures_of_one_target_are_found_among_those_of_others,
             }
             schedule {
                 the_snapshot_has_the_first_page_of_every_lane,

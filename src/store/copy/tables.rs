@@ -98,7 +98,7 @@ const fn numbered(name: &'static str, columns: &'static [Column]) -> Table {
 }
 
 /// All tables, in the order in which they are copied: a table comes after those that its rows refer to.
-pub(in crate::store) static TABLES: [Table; 25] = [
+pub(in crate::store) static TABLES: [Table; 26] = [
     numbered("submission_gateways", &[number("gateway_id"), text("gateway_url")]),
     numbered(
         "submission_contracts",
@@ -180,6 +180,7 @@ pub(in crate::store) static TABLES: [Table; 25] = [
     ),
     table("submission_traces", 1, &[number("intent_seq"), text("traceparent")]),
     ATTEMPTS,
+    table("submission_terms", 1, &[number("lease_epoch"), text("holder_id"), moment("acquired_at")]),
     table(
         "submission_webhook_events",
         1,

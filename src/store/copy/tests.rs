@@ -106,6 +106,7 @@ INSERT INTO submission_audit_log VALUES (1, 1790000000000008, 'console', 'ann', 
     '{odd}', zeroblob(32), randomblob(32)), (2, 9, 'service', '', '', 'purge_audit_log', 'log', '{{}}',
     randomblob(32), randomblob(32));
 UPDATE submission_audit_head SET last_id = 2, last_hash = randomblob(32);
+INSERT INTO submission_terms VALUES (40, 'an instance', 1790000000000003), ({SOURCE_EPOCH}, '{odd}', 4);
 INSERT INTO submission_gateway_reach VALUES (7, 2, 1790000000000001);
 INSERT INTO submission_target_pauses VALUES ('sms.realtime', 1790000000000002), ('𝄞', 5), ('\u{FFFD}', 5);
 INSERT INTO submission_target_pause_notes VALUES ('sms.realtime', 1790000000000002, 'ops', '{odd}'), ('𝄞', 5, 'ops', NULL);

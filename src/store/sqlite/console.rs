@@ -6,9 +6,9 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::connection::read_now;
-use super::jobs;
 use super::read::{self, parsed};
 use super::schedule::as_limit;
+use super::{jobs, leases};
 use crate::domain::intent::{IntentId, Status, TargetName};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
@@ -25,6 +25,7 @@ pub(super) fn detail(
     let snapshot = connection.transaction()?;
     let now = read_now(&snapshot, clock)?;
     let Some(history) = read::history_in(&snapshot, id)? else { return Ok(None) };
+    let holders = leases::holders_of(&snapshot, history.intent.seq)?;
     let mut statement = snapshot.prepare_cached(
         "SELECT c.snapshot, i.next_attempt_at, i.open_started_at, p.paused_at, t.traceparent
          FROM submission_intents i JOIN submission_contracts c USING (contract_id)
@@ -40,6 +41,7 @@ pub(super) fn detail(
             open_since: moment(2)?,
             paused_at: moment(3)?,
             trace: jobs::trace_of(row, 4)?,
+            holders,
             history,
         }))
     })

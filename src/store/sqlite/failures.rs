@@ -6,7 +6,8 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
 use super::connection::read_now;
-use super::read::{self, Filters, INTENT_COLUMNS, INTENT_TABLES, MAX_EXAMINED, intent_of, parsed};
+use super::filters::{Filters, direction};
+use super::read::{self, INTENT_COLUMNS, INTENT_TABLES, MAX_EXAMINED, intent_of, parsed};
 use super::schedule::as_limit;
 use crate::domain::failure::{Ending, cause_of_failure};
 use crate::domain::intent::{IntentSeq, Status, TargetName};
@@ -51,7 +52,7 @@ pub(super) fn report(
     let mut failed = Vec::new();
     for status in [Status::Rejected, Status::Exhausted] {
         let newest = ListQuery { status: Some(status), limit: SAMPLED, ..ListQuery::default() };
-        for intent in read::newest(&snapshot, &newest, Filters::of(&snapshot, &newest)?)? {
+        for intent in read::page(&snapshot, &newest, Filters::of(&snapshot, &newest)?)? {
             if let Some(cause) = cause_of_failure(&intent.state, ending_of(&snapshot, intent.seq)?.as_ref()) {
                 failed.push((intent, cause));
             }
@@ -91,7 +92,8 @@ pub(super) fn causes(
     Ok(causes)
 }
 
-/// Reads a page of a list with conditions that no index supports.
+/// Reads a page of a list with conditions that no index supports. It may be short, and there may be a next page even if it is
+/// empty.
 pub(super) fn examine(snapshot: &Connection, query: &ListQuery) -> Result<IntentPage, rusqlite::Error> {
     let mut parts = Vec::new();
     for query in query.examined_queries() {
@@ -101,30 +103,37 @@ pub(super) fn examine(snapshot: &Connection, query: &ListQuery) -> Result<Intent
 }
 
 fn examine_status(snapshot: &Connection, query: &ListQuery) -> Result<ExaminedPart, rusqlite::Error> {
-    let mut filters = Filters::of(snapshot, query)?;
-    read::add_position(snapshot, query, &mut filters)?;
+    let failed = matches!(query.status, Some(Status::Rejected | Status::Exhausted));
+    // The indexes of failures do not have the target, so it must not decide how many intents are examined.
+    let target = query.target.as_ref().filter(|_| failed);
+    let indexed = ListQuery { target: query.target.clone().filter(|_| !failed), ..query.clone() };
+    let mut filters = Filters::of(snapshot, &indexed)?;
+    filters.continue_page(snapshot, query)?;
     let index = match query.status {
         Some(Status::Pending) => "INDEXED BY submission_intents_pending",
         Some(Status::Rejected) => "INDEXED BY submission_intents_rejected",
         Some(Status::Exhausted) => "INDEXED BY submission_intents_exhausted",
         Some(Status::Accepted) | None => "",
     };
+    let direction = direction(query.order);
     let sql = format!(
         "SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN (
-             SELECT i.intent_seq FROM submission_intents i {index} WHERE {} ORDER BY i.intent_seq DESC LIMIT ?)
-         ORDER BY i.intent_seq DESC",
+             SELECT i.intent_seq FROM submission_intents i {index} WHERE {} ORDER BY i.intent_seq {direction} LIMIT ?)
+         ORDER BY i.intent_seq {direction}",
         filters.sql()
     );
-    filters.values.push(Value::Integer(as_limit(MAX_EXAMINED)));
+    let mut values = filters.values();
+    values.push(Value::Integer(as_limit(MAX_EXAMINED)));
     let mut statement = snapshot.prepare_cached(&sql)?;
-    let mut rows = statement.query(params_from_iter(filters.values))?;
+    let mut rows = statement.query(params_from_iter(values))?;
     let (mut intents, mut examined) = (Vec::new(), 0);
     while let Some(row) = rows.next()? {
         let intent = intent_of(row)?;
         let seq = intent.seq;
         examined += 1;
         let last = examined == MAX_EXAMINED;
-        let admitted = query.examined.admits(&intent, || ending_of(snapshot, seq))?;
+        let of_target = target.is_none_or(|target| *target == intent.target);
+        let admitted = of_target && query.examined.admits(&intent, || ending_of(snapshot, seq))?;
         let horizon = last.then(|| intent.clone());
         if admitted {
             intents.push(intent);

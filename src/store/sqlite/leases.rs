@@ -1,5 +1,6 @@
 //! Acquires, renews and releases the lease. Each call is one transaction and uses the store's clock.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,12 @@ use super::audit;
 use super::connection::{begin_transaction, is_ahead, read_now};
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
+use crate::domain::intent::IntentSeq;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::WallClock;
 use crate::platform::mutated;
+use crate::store::lease::KEPT_TERMS;
 use crate::store::{LeaseRow, LeaseState};
 
 /// Acquires the lease with the next epoch, if the last one has expired.
@@ -47,8 +50,34 @@ pub(super) fn acquire(
         )?
         .execute(params![name, holder, epoch, now.micros(), expires_at.micros()])?;
     transaction.prepare_cached("DELETE FROM submission_manager_leases WHERE lease_name <> ?1")?.execute([&name])?;
+    record_term(&transaction, epoch, &holder, now)?;
     transaction.commit()?;
     Ok(Some(Lease { term: Term { lease_name: name, holder_id: holder, epoch }, expires_at, now }))
+}
+
+/// Records who leads in the term with this epoch. Later terms are those of a lease that somebody deleted, so that epochs
+/// begin again.
+fn record_term(transaction: &Transaction<'_>, epoch: i64, holder: &str, now: Timestamp) -> Result<(), rusqlite::Error> {
+    transaction.execute(
+        "DELETE FROM submission_terms WHERE lease_epoch >= ?1 OR lease_epoch <= ?2",
+        [epoch, epoch - KEPT_TERMS],
+    )?;
+    transaction.execute(
+        "INSERT INTO submission_terms (lease_epoch, holder_id, acquired_at) VALUES (?1, ?2, ?3)",
+        params![epoch, holder, now.micros()],
+    )?;
+    Ok(())
+}
+
+/// Returns who led in the terms of the attempts of an intent, by epoch, as far as that is recorded.
+pub(super) fn holders_of(connection: &Connection, intent: IntentSeq) -> Result<BTreeMap<i64, String>, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT lease_epoch, holder_id FROM submission_terms
+             WHERE lease_epoch IN (SELECT lease_epoch FROM submission_attempts WHERE intent_seq = ?1)",
+        )?
+        .query_map([intent.0], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
 }
 
 /// Extends the lease of a term; `None` if the term does not hold it any more.

@@ -8,7 +8,8 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, Transaction, params, params_from_iter};
 use sha2::{Digest, Sha256};
 
-use super::read::{self, Filters};
+use super::filters::Filters;
+use super::read;
 use crate::domain::intent::{Intent, IntentSeq};
 
 /// Intents of one bucket, as a power of two.
@@ -86,7 +87,7 @@ pub(super) fn find(
         let seqs = candidates.query_map([bucket, hash(message_id), before], |row| row.get(0))?;
         for seq in seqs.collect::<Result<Vec<i64>, _>>()? {
             let mut values = has_message(message_id).to_vec();
-            values.extend(filters.values.iter().cloned());
+            values.extend(filters.values());
             values.push(Value::Integer(seq));
             let (intent, passes) = verify.query_row(params_from_iter(values), |row| {
                 Ok((read::intent_of(row)?, row.get::<_, bool>(read::INTENT_WIDTH)?))

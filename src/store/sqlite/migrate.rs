@@ -9,7 +9,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::connection::{self, OpenError};
 
 /// All migrations in order. Pending ones run in one transaction, which also sets the new version.
-pub(super) const MIGRATIONS: [&str; 16] = [
+pub(super) const MIGRATIONS: [&str; 17] = [
     include_str!("../../../schema/sqlite/0001_spine.sql"),
     include_str!("../../../schema/sqlite/0002_fewer_indexes.sql"),
     include_str!("../../../schema/sqlite/0003_webhooks.sql"),
@@ -26,6 +26,7 @@ pub(super) const MIGRATIONS: [&str; 16] = [
     include_str!("../../../schema/sqlite/0014_events.sql"),
     include_str!("../../../schema/sqlite/0015_audit.sql"),
     include_str!("../../../schema/sqlite/0016_fleet.sql"),
+    include_str!("../../../schema/sqlite/0017_terms.sql"),
 ];
 
 /// The application id of our files ("SMGR"). A database of another program is never changed.

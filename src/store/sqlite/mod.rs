@@ -13,6 +13,7 @@ mod console;
 mod copy;
 mod events;
 mod failures;
+mod filters;
 mod fleet;
 mod inbox;
 #[cfg(test)]
@@ -29,6 +30,7 @@ mod purge;
 mod read;
 mod redrives;
 mod schedule;
+mod status_counts;
 mod targets;
 mod webhooks;
 mod write;
@@ -60,8 +62,8 @@ use super::{
     JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry,
     Overview, PROBE_BUDGET, Planning, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage,
     RedriveSource, RedriveStore, RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive,
-    ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetActivity, TargetHealth,
-    TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
+    ScheduleSnapshot, ScheduleStore, StatusCounts, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetActivity,
+    TargetHealth, TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
 };
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
@@ -395,6 +397,10 @@ impl IntentStore for SqliteStore {
 
     fn list(&self, query: ListQuery) -> StoreFuture<IntentPage> {
         self.read(move |connection, _| read::list(connection, &query))
+    }
+
+    fn status_counts(&self, query: ListQuery) -> StoreFuture<StatusCounts> {
+        self.read(move |connection, _| status_counts::count(connection, &query))
     }
 
     fn detail(&self, id: IntentId) -> StoreFuture<Option<IntentDetail>> {

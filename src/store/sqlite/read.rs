@@ -3,6 +3,7 @@
 use rusqlite::types::{Type, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
+use super::filters::{Filters, direction};
 use super::schedule::as_limit;
 use super::{failures, messages, options, webhooks};
 use crate::domain::intent::{Intent, IntentId, IntentSeq, Status, TargetName};
@@ -58,10 +59,12 @@ pub(super) fn list(connection: &mut Connection, query: &ListQuery) -> Result<Int
     let snapshot = connection.transaction()?;
     let filters = Filters::of(&snapshot, query)?;
     let Some(text) = &query.prefix else {
-        if !query.examined.is_empty() {
+        // Failures of all targets are in one index, so those of a target are looked for among a bounded number.
+        let failed = matches!(query.status, Some(Status::Rejected | Status::Exhausted));
+        if !query.examined.is_empty() || failed && query.target.is_some() && query.redrive.is_none() {
             return failures::examine(&snapshot, query);
         }
-        return Ok(IntentPage::of_newest(query, newest(&snapshot, query, filters)?));
+        return Ok(IntentPage::of_list(query, page(&snapshot, query, filters)?));
     };
     let wanted = query.page_size().saturating_add(1);
     let before = match &query.after {
@@ -90,83 +93,17 @@ fn seq_of(snapshot: &Connection, created_at: Timestamp, id: &IntentId) -> Result
     }
 }
 
-/// The conditions of a query, and their values in the same order.
-#[derive(Clone, Default)]
-pub(super) struct Filters {
-    conditions: Vec<&'static str>,
-    pub values: Vec<Value>,
-}
-
-impl Filters {
-    /// Makes the filters of a query, without those for ids.
-    pub(super) fn of(snapshot: &Connection, query: &ListQuery) -> Result<Self, rusqlite::Error> {
-        let mut filters = Self::default();
-        // Intents of jobs have numbers below zero.
-        filters.conditions.push("i.intent_seq >= 0");
-        if let Some(target) = &query.target {
-            filters.add(
-                "i.contract_id IN (SELECT contract_id FROM submission_contracts WHERE submission_target = ?)",
-                Value::Text(target.to_string()),
-            );
-        }
-        if let Some(redrive) = query.redrive {
-            filters.add(
-                "EXISTS (SELECT 1 FROM submission_intent_options o
-                     WHERE o.intent_seq = i.intent_seq AND o.redrive_id = ?)",
-                Value::Text(redrive.to_string()),
-            );
-        }
-        if let Some(moment) = query.created_after {
-            let first = first_seq_from(snapshot, next_moment(moment))?;
-            filters.add("i.intent_seq >= ?", Value::Integer(first));
-        }
-        if let Some(moment) = query.created_before {
-            filters.add("i.intent_seq < ?", Value::Integer(first_seq_from(snapshot, moment)?));
-        }
-        // The status is a constant and not a parameter, because SQLite uses a partial index only for a constant.
-        filters.conditions.extend(query.status.map(|status| match status {
-            Status::Pending => "i.status = 'pending'",
-            Status::Accepted => "i.status = 'accepted'",
-            Status::Rejected => "i.status = 'rejected'",
-            Status::Exhausted => "i.status = 'exhausted'",
-        }));
-        Ok(filters)
-    }
-
-    fn add(&mut self, condition: &'static str, value: Value) {
-        self.conditions.push(condition);
-        self.values.push(value);
-    }
-
-    /// Returns the SQL of all conditions.
-    pub(super) fn sql(&self) -> String {
-        self.conditions.join(" AND ")
-    }
-}
-
 pub(super) fn next_moment(moment: Timestamp) -> Timestamp {
     Timestamp::from_micros(moment.micros().saturating_add(1))
 }
 
-/// Adds the condition that a page continues after the last intent of the page before.
-pub(super) fn add_position(
-    snapshot: &Connection,
-    query: &ListQuery,
-    filters: &mut Filters,
-) -> Result<(), rusqlite::Error> {
-    if let Some(PageCursor::Newer { created_at, id }) = &query.after {
-        filters.add("i.intent_seq < ?", Value::Integer(seq_of(snapshot, *created_at, id)?));
-    }
-    Ok(())
-}
-
-/// Returns the newest intents, one more than the page has.
-pub(super) fn newest(
+/// Returns the intents of a page, and one more.
+pub(super) fn page(
     snapshot: &Connection,
     query: &ListQuery,
     mut filters: Filters,
 ) -> Result<Vec<Intent>, rusqlite::Error> {
-    add_position(snapshot, query, &mut filters)?;
+    filters.continue_page(snapshot, query)?;
     // Intents with a rare status are found by the index of that status and then sorted, even if the query has a target too.
     // Pending intents may be few and old or very many; all of them are in one index.
     let by_status = match query.status {
@@ -175,29 +112,31 @@ pub(super) fn newest(
         Some(Status::Exhausted) => Some("submission_intents_exhausted"),
         Some(Status::Accepted) | None => None,
     };
-    const ORDER: &str = "ORDER BY i.intent_seq DESC";
+    let direction = direction(query.order);
+    let order = format!("ORDER BY i.intent_seq {direction}");
     let filter = filters.sql();
+    let mut values = filters.values();
     let sql = match by_status {
         _ if query.redrive.is_some() => {
             let redrive = query.redrive.map(|id| id.to_string()).unwrap_or_default();
-            filters.values.insert(0, Value::Text(redrive));
+            values.insert(0, Value::Text(redrive));
             let found = format!(
                 "SELECT o.intent_seq FROM submission_intent_options o INDEXED BY submission_intent_options_redrive
                      CROSS JOIN submission_intents i ON i.intent_seq = o.intent_seq
-                 WHERE o.redrive_id = ? AND {filter} ORDER BY o.intent_seq DESC LIMIT ?"
+                 WHERE o.redrive_id = ? AND {filter} ORDER BY o.intent_seq {direction} LIMIT ?"
             );
-            format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {ORDER}")
+            format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {order}")
         }
         Some(index) => {
             let found = format!(
-                "SELECT i.intent_seq FROM submission_intents i INDEXED BY {index} WHERE {filter} {ORDER} LIMIT ?"
+                "SELECT i.intent_seq FROM submission_intents i INDEXED BY {index} WHERE {filter} {order} LIMIT ?"
             );
-            format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {ORDER}")
+            format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE i.intent_seq IN ({found}) {order}")
         }
-        None => format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE {filter} {ORDER} LIMIT ?"),
+        None => format!("SELECT {INTENT_COLUMNS} FROM {INTENT_TABLES} WHERE {filter} {order} LIMIT ?"),
     };
-    filters.values.push(Value::Integer(as_limit(query.page_size().saturating_add(1))));
-    snapshot.prepare_cached(&sql)?.query_map(params_from_iter(filters.values), intent_of)?.collect()
+    values.push(Value::Integer(as_limit(query.page_size().saturating_add(1))));
+    snapshot.prepare_cached(&sql)?.query_map(params_from_iter(values), intent_of)?.collect()
 }
 
 /// Returns up to `wanted` intents whose id starts with `prefix`, in the order of their ids, without those that a search
@@ -228,7 +167,7 @@ fn by_id(
             messages::HAS_MESSAGE,
             filters.sql()
         );
-        let values = messages::has_message(prefix).into_iter().chain(filters.values);
+        let values = messages::has_message(prefix).into_iter().chain(filters.values());
         let mut statement = snapshot.prepare_cached(&sql)?;
         let mut rows = statement.query(params_from_iter(values))?;
         while let Some(row) = rows.next()? {
@@ -258,9 +197,10 @@ pub(super) const MAX_EXAMINED: usize = if cfg!(test) { 3 } else { 4_000 };
 /// Returns the id up to which a page searches; the next page continues there. `None` if the page searches to the end.
 fn horizon(connection: &Connection, ids: &IdRange) -> Result<Option<IntentId>, rusqlite::Error> {
     let from = if ids.excludes_from { ">" } else { ">=" };
+    // Only a plain comparison ends the scan of the index.
+    let before = if ids.before.is_some() { "intent_id < ?2" } else { "?2 IS NULL" };
     let sql = format!(
-        "SELECT intent_id FROM submission_intents WHERE intent_id {from} ?1 AND (?2 IS NULL OR intent_id < ?2)
-         ORDER BY intent_id LIMIT 1 OFFSET ?3"
+        "SELECT intent_id FROM submission_intents WHERE intent_id {from} ?1 AND {before} ORDER BY intent_id LIMIT 1 OFFSET ?3"
     );
     connection
         .prepare_cached(&sql)?

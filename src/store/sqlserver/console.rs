@@ -16,7 +16,7 @@ use crate::store::{
 };
 
 /// Builds the query for everything about an intent: the five result sets of its history, then one with its contract and
-/// what it waits for.
+/// what it waits for, and one with the holders of the terms of its attempts.
 pub(super) fn detail_batch(id: &IntentId) -> Batch {
     let mut values = Values::default();
     let id = values.text(id.as_str());
@@ -25,7 +25,9 @@ pub(super) fn detail_batch(id: &IntentId) -> Batch {
 SELECT c.snapshot, i.next_attempt_at, i.open_started_at, p.paused_at, t.traceparent, SYSUTCDATETIME() AS now_at
 FROM submission_intents AS i JOIN submission_contracts AS c ON c.contract_id = i.contract_id
 LEFT JOIN submission_target_pauses AS p ON p.submission_target = c.submission_target
-LEFT JOIN submission_traces AS t ON t.intent_seq = i.intent_seq WHERE i.intent_id = {id};",
+LEFT JOIN submission_traces AS t ON t.intent_seq = i.intent_seq WHERE i.intent_id = {id};
+SELECT t.lease_epoch, t.holder_id FROM submission_terms AS t WHERE t.lease_epoch IN (SELECT a.lease_epoch
+    FROM submission_attempts AS a JOIN submission_intents AS i ON i.intent_seq = a.intent_seq WHERE i.intent_id = {id});",
         statements::history_sql(&id)
     ))
 }
@@ -101,6 +103,11 @@ pub(super) async fn detail(database: &Database, id: IntentId) -> Result<Option<I
         paused_at: rows::moment(row, "paused_at")?,
         trace: rows::trace(row)?,
         open_since: rows::moment(row, "open_started_at")?,
+        holders: all(set(&results, 6), |row| {
+            Ok((rows::need(row, "lease_epoch")?, rows::need::<&str>(row, "holder_id")?.to_owned()))
+        })?
+        .into_iter()
+        .collect(),
     }))
 }
 

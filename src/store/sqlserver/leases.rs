@@ -14,6 +14,7 @@ use crate::domain::audit::NewAuditEntry;
 use crate::domain::lease::{Lease, Term};
 use crate::domain::time::Timestamp;
 use crate::platform::clock::{StoreTime, monotonic};
+use crate::store::lease::KEPT_TERMS;
 use crate::store::{LeaseRow, LeaseState, StoreError};
 
 /// Converts a duration to milliseconds for DATEADD, which takes an INT.
@@ -25,7 +26,7 @@ fn millis(duration: Duration) -> i64 {
 ///
 /// One store has one leader, even if instances are configured with different lease names. The transaction therefore
 /// first changes all rows of leases and the clock's row, which locks them until the commit. It gives the new lease the
-/// highest epoch so far plus one, and deletes leases with other names. It reads the time after it has these locks, when
+/// highest epoch so far plus one, deletes leases with other names, and records who leads in the new term. It reads the time after it has these locks, when
 /// no other transaction can write.
 pub(super) fn acquire_batch(name: &str, holder: &str, duration: Duration) -> Batch {
     let mut values = Values::default();
@@ -55,6 +56,9 @@ BEGIN
             SET @taken = @@ROWCOUNT;
         END;
         DELETE FROM submission_manager_leases WHERE lease_name <> {name};
+        DELETE FROM submission_terms WHERE lease_epoch >= @epoch;
+        DELETE FROM submission_terms WHERE lease_epoch <= @epoch - {KEPT_TERMS};
+        INSERT INTO submission_terms (lease_epoch, holder_id, acquired_at) VALUES (@epoch, {holder}, @now);
     END;
     COMMIT TRANSACTION;
 END;

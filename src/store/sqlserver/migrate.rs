@@ -6,7 +6,7 @@ use super::rows;
 use crate::store::StoreError;
 
 /// All migrations in order. Each is one batch and can safely be run again.
-pub(super) const MIGRATIONS: [&str; 15] = [
+pub(super) const MIGRATIONS: [&str; 16] = [
     include_str!("../../../schema/sqlserver/0001_spine.sql"),
     include_str!("../../../schema/sqlserver/0002_webhooks.sql"),
     include_str!("../../../schema/sqlserver/0003_minutes.sql"),
@@ -22,6 +22,7 @@ pub(super) const MIGRATIONS: [&str; 15] = [
     include_str!("../../../schema/sqlserver/0014_events.sql"),
     include_str!("../../../schema/sqlserver/0015_audit.sql"),
     include_str!("../../../schema/sqlserver/0016_fleet.sql"),
+    include_str!("../../../schema/sqlserver/0017_terms.sql"),
 ];
 
 pub(super) const VERSION: &str = "

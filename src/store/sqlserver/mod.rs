@@ -30,6 +30,7 @@ mod settings;
 #[cfg(test)]
 pub mod simulated;
 mod statements;
+mod status_counts;
 mod submit;
 mod targets;
 mod webhooks;
@@ -61,8 +62,8 @@ use super::{
     JobLookup, JobPage, JobQuery, JobStore, LeaseState, LeaseStore, ListQuery, NewRedrive, OpenAttempt, OpenWebhookTry,
     Overview, Planning, ProcessedInboxSubmission, PurgeRequest, Purged, Redelivery, Redrive, RedrivePage,
     RedriveSource, RedriveStore, RedriveWork, RedriveWorked, Refresh, RefreshRequest, Reprocess, RunningRedrive,
-    ScheduleSnapshot, ScheduleStore, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetActivity, TargetHealth,
-    TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
+    ScheduleSnapshot, ScheduleStore, StatusCounts, StoreError, StoreFuture, StoredIntent, StoredTarget, TargetActivity,
+    TargetHealth, TargetPause, TargetStore, WebhookStore, WriteBatch, WriteStore,
 };
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
@@ -261,6 +262,10 @@ impl IntentStore for SqlServerStore {
 
     fn list(&self, query: ListQuery) -> StoreFuture<IntentPage> {
         self.call(move |store| async move { read::list(&store.readers, query).await })
+    }
+
+    fn status_counts(&self, query: ListQuery) -> StoreFuture<StatusCounts> {
+        self.call(move |store| async move { status_counts::count(&store.readers, &query).await })
     }
 
     fn detail(&self, id: IntentId) -> StoreFuture<Option<IntentDetail>> {

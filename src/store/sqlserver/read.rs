@@ -143,7 +143,7 @@ pub(super) async fn list(database: &Database, query: ListQuery) -> Result<Intent
             return failures::examine(database, &query).await;
         }
         let intents = list_part(database, &query, Part::All, wanted).await?;
-        return Ok(IntentPage::of_newest(&query, intents));
+        return Ok(IntentPage::of_list(&query, intents));
     };
     let by_message = match &query.after {
         Some(PageCursor::Id(_)) => Vec::new(),

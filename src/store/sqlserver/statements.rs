@@ -13,7 +13,8 @@ use super::script::Values;
 use super::targets::PAUSED;
 use super::webhooks;
 use crate::domain::intent::IntentId;
-use crate::store::{IdRange, ListQuery, PageCursor, RefreshRequest};
+use crate::domain::redrive::RedriveId;
+use crate::store::{IdRange, ListOrder, ListQuery, PageCursor, RefreshRequest};
 
 /// Advances the store's clock. Its row stays locked until the commit, so timestamps are in the order of commits.
 pub(super) const TICK: &str = "
@@ -150,7 +151,7 @@ pub(super) fn history(id: &IntentId) -> Batch {
 /// Which intents a query reads, and in which order.
 #[derive(Clone)]
 pub(super) enum Part<'a> {
-    /// All intents, newest first.
+    /// All intents, in the order of the query.
     All,
     /// Intents to which a gateway gave this message id, newest first.
     ByMessage(&'a str),
@@ -183,12 +184,7 @@ pub(super) fn selection(
         conditions.push(format!("c.submission_target = {}", values.text(target.as_str())));
     }
     if let Some(redrive) = query.redrive {
-        // The second condition lets the filtered index be used.
-        conditions.push(format!(
-            "i.intent_seq IN (SELECT o.intent_seq FROM submission_intent_options AS o
-    WHERE o.redrive_id = {} AND o.redrive_id IS NOT NULL)",
-            values.code(redrive.to_string(), 36)
-        ));
+        conditions.push(of_redrive(values, redrive));
     }
     if let Some(after) = query.created_after {
         conditions.push(format!("i.created_at > {}", values.moment(after)));
@@ -197,6 +193,14 @@ pub(super) fn selection(
         conditions.push(format!("i.created_at < {}", values.moment(before)));
     }
     match (&query.after, part) {
+        (Some(PageCursor::Newer { created_at, id }), Part::All) if query.order == ListOrder::OldestFirst => {
+            let (at, id) = (values.moment(*created_at), values.text(id.as_str()));
+            conditions.push(format!(
+                "i.intent_seq > COALESCE((SELECT b.intent_seq FROM submission_intents AS b WHERE b.intent_id = {id}),
+    (SELECT TOP (1) n.intent_seq FROM submission_intents AS n WHERE n.created_at < {at}
+        ORDER BY n.created_at DESC, n.intent_seq DESC), CAST(0 AS BIGINT))"
+            ));
+        }
         (Some(PageCursor::Newer { created_at, id }), Part::All)
         | (Some(PageCursor::Message { created_at, id }), Part::ByMessage(_)) => {
             let (at, id) = (values.moment(*created_at), values.text(id.as_str()));
@@ -211,7 +215,10 @@ pub(super) fn selection(
     }
     // A search by message id uses the order of the index on message ids.
     let (from, order) = match part {
-        Part::All => ("submission_intents AS i", "i.intent_seq DESC"),
+        Part::All => match query.order {
+            ListOrder::NewestFirst => ("submission_intents AS i", "i.intent_seq DESC"),
+            ListOrder::OldestFirst => ("submission_intents AS i", "i.intent_seq"),
+        },
         Part::ByMessage(id) => {
             conditions.push(format!("m.gateway_message_id = {}", values.text(*id)));
             (
@@ -236,6 +243,15 @@ pub(super) fn selection(
     };
     conditions.push(format!("i.intent_id NOT LIKE '{}%'", IntentId::OF_JOBS));
     (from, conditions.join(" AND "), order)
+}
+
+/// The condition that a redrive created the intent. Its second part lets the filtered index be used.
+pub(super) fn of_redrive(values: &mut Values, redrive: RedriveId) -> String {
+    format!(
+        "i.intent_seq IN (SELECT o.intent_seq FROM submission_intent_options AS o
+    WHERE o.redrive_id = {} AND o.redrive_id IS NOT NULL)",
+        values.code(redrive.to_string(), 36)
+    )
 }
 
 /// Builds the batch that advances the clock, as every transaction that writes does.

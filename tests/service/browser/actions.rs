@@ -38,7 +38,7 @@ async fn an_operator_sends_failed_intents_again() {
     browser.forget_errors().await;
     browser.run("document.querySelector('#plan-after').value = '10m'").await;
     browser.click("#plan button").await;
-    browser.until_text("intents of sms.otp failed after").await;
+    browser.until_text("intents of sms.otp that failed after").await;
     browser.until_text("already redriven").await;
     browser.run("document.querySelector('#rate').value = 1").await;
     browser.click("form[action$=start] button").await;
@@ -70,8 +70,8 @@ async fn an_operator_cancels_waiting_intents() {
     browser.go(&format!("{url}/ui/intents?q=later-")).await;
     browser.until("return document.querySelectorAll('main tbody tr').length === 2").await;
     browser.click("#select-all").await;
-    browser.click("#selection button[formaction]").await;
-    browser.until_text("These 2 intents would be cancelled.").await;
+    browser.click("#selection button[formaction='/ui/cancel-intents']").await;
+    browser.until_text("This would cancel 2 intents.").await;
     browser.look_at("cancel-preview").await;
     browser.click("button.danger").await;
     browser.until_text("2 cancelled.").await;

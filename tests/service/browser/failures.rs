@@ -106,7 +106,7 @@ async fn a_failed_intent_is_edited_and_sent_again() {
     browser.go(&format!("{url}/ui/intents/wrong-1")).await;
     browser.until_text("Rejected by the gateway on attempt 1").await;
     browser.click("#facts-1 summary").await;
-    browser.until_text("Term of the leader").await;
+    browser.until_text("as the leader with epoch 1").await;
     browser.click("#payload a").await;
     browser.until_text("SHA-256").await;
     browser.until_text("\"simulate\": \"reject:invalid_recipient\"").await;

@@ -96,5 +96,9 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("change", (event) => {
   if (event.target.id !== "select-all") return;
-  for (const box of document.querySelectorAll('#selection input[name="intentId"]')) box.checked = event.target.checked;
+  for (const box of document.querySelectorAll("#selection tbody input[type=checkbox]")) box.checked = event.target.checked;
 });
+
+// On phones a long filter is folded, so that the list is in sight. One with an error stays open.
+const filters = document.querySelector(".filters");
+if (filters && matchMedia("(max-width: 45rem)").matches && !filters.querySelector("[aria-invalid]")) filters.open = false;

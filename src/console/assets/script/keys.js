@@ -34,6 +34,7 @@ const actions = {
   "?": () => help.showModal(),
   j: () => moveRow(1),
   k: () => moveRow(-1),
+  x: () => document.querySelector("tr.current input[type=checkbox]")?.click(),
   n: () => follow('.pages a[rel="next"]'),
   p: () => follow('.pages a[rel="prev"]'),
   ".": () => document.getElementById("live-button").click(),

@@ -19,8 +19,8 @@ use super::super::redrives::{self, plan, work};
 use super::super::statements::{self, Part};
 use super::super::submit::Submits;
 use super::super::{
-    audit, checks, console, copy, events, failures, fleet, inbox, jobs, leases, migrate, options, purge, targets,
-    webhooks, write,
+    audit, checks, console, copy, events, failures, fleet, inbox, jobs, leases, migrate, options, purge, status_counts,
+    targets, webhooks, write,
 };
 use super::{metrics, settings};
 use crate::domain::actor::fixtures::somebody;
@@ -43,7 +43,7 @@ use crate::store::copy::tables::{Cell, Column, Kind, Row, TABLES};
 use crate::store::{
     AuditActor, AuditQuery, ChangeCursor, DueWebhooksQuery, EventFilter, EventPosition, EventQuery, EventsAfter,
     Examined, FailedInboxTry, FailureQuery, FencedWrites, IdRange, InboxQuery, InboxSubmissionSeq,
-    InboxSubmissionState, InstanceReport, JobCursor, JobFacts, JobLookup, JobQuery, LeaderReport, ListQuery,
+    InboxSubmissionState, InstanceReport, JobCursor, JobFacts, JobLookup, JobQuery, LeaderReport, ListOrder, ListQuery,
     NewInboxSubmission, NewIntent, NewJob, NewRedrive, OpenAttempt, PageCursor, PostponeAttempt,
     ProcessedInboxSubmission, PurgeRequest, RedriveAdmission, RedriveLink, RedriveSeq, RedriveWork, RefreshRequest,
     Reprocess, StartOnInsert, WriteBatch,
@@ -212,6 +212,10 @@ fn lists() -> Vec<Batch> {
         let message = Some(PageCursor::Message { created_at, id });
         batches.extend(parts.iter().map(|part| statements::list(&query, part, 10)));
         batches.push(statements::list(&ListQuery { after: newer.clone(), ..query.clone() }, &Part::All, 10));
+        let oldest = ListQuery { order: ListOrder::OldestFirst, ..query.clone() };
+        batches.push(statements::list(&oldest, &Part::All, 10));
+        batches.push(statements::list(&ListQuery { after: newer.clone(), ..oldest.clone() }, &Part::All, 10));
+        batches.push(status_counts::batch(&query));
         for examined in choices(4).filter(|examined| examined.contains(&true)) {
             let examined = Examined {
                 cause: examined[0].then(|| "x".to_owned()),
@@ -220,12 +224,16 @@ fn lists() -> Vec<Batch> {
                 ended_before: examined[3].then_some(NOW),
             };
             for after in [None, newer.clone()] {
-                batches.push(failures::examine_batch(&ListQuery {
-                    after,
-                    examined: examined.clone(),
-                    ..query.clone()
-                }));
+                for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+                    batches.push(failures::examine_batch(&ListQuery {
+                        after: after.clone(),
+                        examined: examined.clone(),
+                        order,
+                        ..query.clone()
+                    }));
+                }
             }
+            batches.push(status_counts::batch(&ListQuery { examined, ..query.clone() }));
         }
         batches.push(statements::list(&ListQuery { after: message, ..query }, &Part::ByMessage("m"), 10));
     }
