@@ -44,7 +44,8 @@ pub(super) async fn run(args: CopyArgs) -> CommandResult {
         rows("submission_attempts")
     );
     println!(
-        "{} keeps its data, but no instance leads there any more; to go back to it, run 'submission-manager lease reset'",
+        "{} keeps its data, but no instance leads there any more; to go back to it, run 'submission-manager lease reset' with it as \
+         --store",
         from.name()
     );
     Ok(())

@@ -50,7 +50,7 @@ impl AuditRetentionActor {
                 }
                 Ok(AuditPurged::Broken(broken)) => {
                     let next = "run 'submission-manager audit verify'; entries were changed or removed, and none is deleted \
-                                until somebody has looked at them";
+                                while their hashes do not match";
                     log::error!("audit_chain_broken entry={} what={:?} next={next:?}", broken.id, broken.what);
                     PASS_PAUSE
                 }
