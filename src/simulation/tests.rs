@@ -69,9 +69,9 @@ fn seeds_keep_every_promise_on_sqlserver() {
 /// test then looks for another one.
 fn known_seed(mutation: Mutation) -> u64 {
     match mutation {
-        Mutation::FenceOutsideTransaction => 105,
+        Mutation::FenceOutsideTransaction => 155,
         Mutation::NoTrustBeforeCall => 36,
-        Mutation::TrustFromAnswer => 50,
+        Mutation::TrustFromAnswer => 31,
         Mutation::EventOutsideTransaction | Mutation::NotBeforeIgnored | Mutation::DeadlineFromSubmission => 1,
         Mutation::PayloadNotCompared | Mutation::UnknownCommitRepeated | Mutation::NoDoubtReported => 2,
         Mutation::StartPastDeadline | Mutation::SlotLost => 3,
@@ -83,13 +83,12 @@ fn known_seed(mutation: Mutation) -> u64 {
         Mutation::UnknownRedriven => 16,
         Mutation::LateAcceptance => 24,
         Mutation::ReleasedInFlight => 74,
-        Mutation::InsertWhilePaused => 198,
-        Mutation::StartWhilePaused => 94,
-        Mutation::CancelLost => 100,
-        Mutation::RedriveKeyChanged => 107,
-        Mutation::RedriveLosesIntents => 117,
-        Mutation::RedriveWhilePaused => 129,
-        Mutation::RedriveForgetsPosition => 153,
+        Mutation::InsertWhilePaused => 153,
+        Mutation::StartWhilePaused => 49,
+        Mutation::CancelLost => 130,
+        Mutation::RedriveLosesIntents => 335,
+        Mutation::RedriveKeyChanged | Mutation::RedriveWhilePaused => 129,
+        Mutation::RedriveForgetsPosition => 438,
         _ => 0,
     }
 }

@@ -115,7 +115,7 @@ impl Database {
     /// Runs a batch to its end. Repeats it after a temporary error, if that is safe.
     pub(super) async fn run(&self, batch: Batch) -> Result<ResultSets, StoreError> {
         #[cfg(test)]
-        if !batch.of_test {
+        if !batch.of_test && !super::simulated::is_active() {
             super::tests::catalogue::assert_listed(&batch.sql);
         }
         #[cfg(test)]

@@ -28,6 +28,11 @@ thread_local! {
     static DATABASE: RefCell<Option<TestDatabase>> = const { RefCell::new(None) };
 }
 
+/// Whether this thread simulates. Its commits combine more kinds of writes than the list of statements has combinations.
+pub(super) fn is_active() -> bool {
+    CLOCK.with_borrow(Option::is_some)
+}
+
 /// Replaces the server's clock in a batch, if this thread simulates one.
 pub(super) fn with_clock(batch: Batch) -> Batch {
     let now = CLOCK.with_borrow(|clock| clock.as_ref().map(WallClock::now));
