@@ -170,7 +170,8 @@ async fn send(to: &mut OwnedWriteHalf, kind: u8, message: &[u8], whole: bool) ->
 /// The same connection string for the address of the proxy, and without encryption, so that the proxy can read the
 /// messages.
 fn via(server: &str, address: SocketAddr) -> String {
-    let rest = server.split(';').filter(|pair| !pair.to_ascii_lowercase().starts_with("server="));
+    let replaced = |pair: &str| ["server=", "encrypt="].iter().any(|key| pair.to_ascii_lowercase().starts_with(key));
+    let rest = server.split(';').filter(|pair| !replaced(pair));
     format!(
         "Server=tcp:{},{};Encrypt=DANGER_PLAINTEXT;{}",
         address.ip(),
