@@ -98,12 +98,13 @@ impl Reader {
 
     /// Whether the reader wants the end of an intent.
     fn wants(&self, row: &Row) -> bool {
+        let is_job = row.id.starts_with(IntentId::OF_JOBS);
         match self.followed {
-            Followed::Intents => row.seq >= 0,
+            Followed::Intents => !is_job,
             Followed::Target(target) => {
-                row.seq >= 0 && self.world.contract(row.contract).target.as_str() == TARGETS[target].name
+                !is_job && self.world.contract(row.contract).target.as_str() == TARGETS[target].name
             }
-            Followed::Jobs => row.seq < 0,
+            Followed::Jobs => is_job,
         }
     }
 
