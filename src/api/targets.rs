@@ -9,7 +9,7 @@ use std::sync::Arc;
 use actix_web::{HttpResponse, web};
 
 use super::json::{CommonErrors, ErrorJson, PauseRequest, TargetJson, TargetListJson};
-use super::redrives::json::object;
+use super::redrives::json::optional_object;
 use crate::domain::actor::Actor;
 use crate::domain::contract::ContractSnapshot;
 use crate::domain::intent::TargetName;
@@ -105,7 +105,7 @@ pub async fn pause(
     by: Actor,
 ) -> Result<HttpResponse, ApiError> {
     let (body, _reservation) = deps.bodies.read(payload, ENVELOPE_BYTES).await?;
-    let request: PauseRequest = if body.trim_ascii().is_empty() { PauseRequest::default() } else { object(&body)? };
+    let request: PauseRequest = optional_object(&body)?;
     let reason = PauseReason::parse(&request.reason.unwrap_or_default());
     let reason = reason.map_err(|error| ApiError::InvalidRequest(error.to_string()))?;
     respond(&path, &deps, TargetChange::Pause(reason), by).await

@@ -131,6 +131,11 @@ pub fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| invalid(format!("the body is invalid: {error}")))
 }
 
+/// Reads the JSON object of a body that may be absent. A body of white space is not absent.
+pub fn optional_object<'a, T: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<T, ApiError> {
+    if body.is_empty() { Ok(T::default()) } else { object(body) }
+}
+
 /// Parses the body of a plan.
 pub fn parse_plan(body: &[u8]) -> Result<PlanOrder, ApiError> {
     let request: PlanRequest = object(body)?;
@@ -238,7 +243,7 @@ pub fn filter_text(filter: &RedriveFilter) -> Result<String, ApiError> {
 
 /// Parses the body of a start, which may be empty.
 pub fn parse_start(body: &[u8]) -> Result<RedriveRate, ApiError> {
-    let request: StartRequest = if body.trim_ascii().is_empty() { StartRequest::default() } else { object(body)? };
+    let request: StartRequest = optional_object(body)?;
     let Some(number) = request.rate_per_second else { return Ok(RedriveRate::DEFAULT) };
     let rate = number.as_u64().and_then(|rate| u32::try_from(rate).ok()).and_then(RedriveRate::new);
     rate.ok_or_else(|| {
@@ -440,6 +445,7 @@ mod tests {
             (r#"{"ratePerSecond":"10"}"#, None),
             (r#"{"rate":10}"#, None),
             ("10", None),
+            ("\n", None),
         ] {
             let parsed = parse_start(body.as_bytes());
             assert_eq!(parsed.as_ref().ok().map(|rate| rate.per_second()), rate, "{body}");

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::super::intents::{no_such_intent, parse_id};
 use super::super::json::{CommonErrors, ErrorJson};
-use super::json::object;
+use super::json::optional_object;
 use crate::domain::actor::Actor;
 use crate::domain::audit::NewAuditEntry;
 use crate::domain::intent::{Intent, IntentId, Payload, Status};
@@ -66,8 +66,7 @@ pub async fn redrive(
 
 /// Parses the body, which may be empty, and returns the edited payload.
 fn parse_payload(body: &web::Bytes, limit: usize) -> Result<Option<Payload>, ApiError> {
-    let request: RedriveIntentRequest<'_> =
-        if body.trim_ascii().is_empty() { RedriveIntentRequest::default() } else { object(body)? };
+    let request: RedriveIntentRequest<'_> = optional_object(body)?;
     let Some(payload) = request.payload.map(|raw| raw.get().as_bytes()) else { return Ok(None) };
     if payload.len() > limit {
         return Err(ApiError::PayloadTooLarge { what: "payload", limit });
